@@ -1,0 +1,21 @@
+"""SWAP (Step-wise Adaptive Penalization) for OpenRLHF: shorter reasoning without worse answers."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "StepTrace": "openrlhf_swap.algorithm.advantages",
+    "SwapConfig": "openrlhf_swap.config",
+    "segment_steps": "openrlhf_swap.algorithm.steps",
+    "swap_advantages": "openrlhf_swap.algorithm.advantages",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names at first use: a grading process and `--help` need no torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,51 @@
+"""Answers as text: taking wrappers off, finding them in a response. Standard library only."""
+
+from __future__ import annotations
+
+import re
+
+END_OF_THOUGHT = "</think>"
+
+_WRAPPERS = (
+    re.compile(r"\$\$(.+)\$\$", re.DOTALL),
+    re.compile(r"\$([^$]+)\$"),
+    re.compile(r"\\boxed\s*\{(.+)\}", re.DOTALL),
+)
+_BOXED = re.compile(r"\\boxed\s*\{")
+
+
+def strip_answer(answer: str) -> str:
+    r"""The bare answer: white space and surrounding `$`, `$$` and `\boxed{}` taken off."""
+    stripped = answer.strip()
+    for wrapper in _WRAPPERS:
+        match = wrapper.fullmatch(stripped)
+        if match and _balanced(match[1]):
+            return strip_answer(match[1])
+    return stripped
+
+
+def text_after_thought(response: str) -> str:
+    """What follows the first `</think>`; the whole response if there is none."""
+    _, closed, rest = response.partition(END_OF_THOUGHT)
+    return rest if closed else response
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
+    for match in reversed(list(_BOXED.finditer(text))):
+        depth = 1
+        for end in range(match.end(), len(text)):
+            depth += (text[end] == "{") - (text[end] == "}")
+            if depth == 0:
+                return text[match.end() : end]
+    return None
+
+
+def _balanced(text: str) -> bool:
+    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions, not one."""
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
