@@ -1,0 +1,34 @@
+"""The reward function that OpenRLHF loads by path (`--reward.remote_url`) in its rollout actors.
+
+OpenRLHF calls it in worker threads, one response at a time, and swallows exceptions: a missing reward loses the whole
+batch silently. Nothing in here raises.
+"""
+
+from __future__ import annotations
+
+from openrlhf_swap.rewards import Grade, grade_answer
+
+
+def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:
+    """Grade one response.
+
+    Args:
+        queries: prompt and response as one text.
+        prompts: the prompt.
+        labels: the known answer.
+
+    Returns:
+        `rewards` and `scores` (1.0 or 0.0), and the grader's status as metrics.
+    """
+    grade = _grade_response(queries[0], prompts[0], labels[0])
+    reward = float(grade.correct)
+    statuses = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
+    return {"rewards": reward, "scores": reward, "extra_logs": statuses}
+
+
+def _grade_response(query: str, prompt: str, answer: str) -> Grade:
+    # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
+    _, found, response = query.partition(prompt)
+    if not found or not isinstance(answer, str):
+        return Grade(correct=False, status="error")
+    return grade_answer(response, answer)

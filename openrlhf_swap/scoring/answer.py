@@ -1,0 +1,43 @@
+"""The text that closes a thought and opens the answer, and the answer's tokens behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from openrlhf_swap.answers import strip_answer
+from openrlhf_swap.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class AnswerBranch:
+    """Close template and answer as tokens, to be appended to any prefix of a rollout.
+
+    Attributes:
+        ids: the template's and the answer's token ids.
+        scored: for each of them, whether it belongs to the answer.
+    """
+
+    ids: tuple[int, ...]
+    scored: tuple[bool, ...]
+
+
+def answer_branch(tokenizer: PreTrainedTokenizerBase, close_template: str, answer: str) -> AnswerBranch:
+    r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
+
+    Together, because the seam is not stable: in Qwen's vocabulary `{\`, `{-` and `{x` are single tokens.
+
+    Raises:
+        DataError: for an empty answer.
+        ConfigError: for a tokenizer that cannot say which characters a token covers.
+    """
+    bare = strip_answer(answer)
+    if not bare:
+        raise DataError(f"the answer {answer!r} is empty; give every problem a non-empty answer")
+    if not tokenizer.is_fast:
+        raise ConfigError(f"{type(tokenizer).__name__} is a slow tokenizer; scoring needs a fast one (tokenizer.json)")
+    encoded = tokenizer(close_template + bare, add_special_tokens=False, return_offsets_mapping=True)
+    start = len(close_template)
+    scored = tuple(end > start for _, end in encoded["offset_mapping"])
+    return AnswerBranch(tuple(encoded["input_ids"]), scored)

@@ -1,0 +1,41 @@
+"""The reference scorer: one forward for each prefix. Slow and obvious; everything else is tested against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.scoring.answer import AnswerBranch
+
+
+@torch.no_grad()
+def score_per_prefix(
+    model: Callable, input_ids: Tensor, prefix_lengths: Sequence[int], branch: AnswerBranch
+) -> Tensor:
+    """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far), at temperature 1.
+
+    Args:
+        model: a causal language model; called as `model(input_ids, logits_to_keep=n).logits`.
+        input_ids: (T,) int64, prompt and response without padding.
+        prefix_lengths: K+1 numbers of tokens, prompt included.
+        branch: template and answer.
+
+    Returns:
+        (K+1,) in float32, or float64 for a float64 model.
+    """
+    answer = torch.tensor(branch.ids, device=input_ids.device)
+    scored = torch.tensor(branch.scored, device=input_ids.device)
+    values = []
+    for length in prefix_lengths:
+        sequence = torch.cat([input_ids[:length], answer]).unsqueeze(0)
+        logits = model(sequence, logits_to_keep=len(branch.ids) + 1).logits[0, :-1]
+        logprobs = widen(logits).log_softmax(-1).gather(-1, answer.unsqueeze(-1)).squeeze(-1)
+        values.append(logprobs[scored].mean())
+    return torch.stack(values)
+
+
+def widen(logits: Tensor) -> Tensor:
+    """At least float32: a log-softmax over a large vocabulary is not safe in half precision."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
