@@ -1,0 +1,217 @@
+"""What can be known to be wrong before any GPU is allocated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_swap.algorithm.recipe import recipe
+from openrlhf_swap.answers import strip_answer
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError, DataError
+
+
+def check_settings(args: SimpleNamespace, config: SwapConfig) -> None:
+    """Refuse settings of OpenRLHF that contradict the method or are not supported with it.
+
+    Raises:
+        ConfigError: the message names the flag, its value and the remedy.
+    """
+    train, rollout, algo, ds = args.train, args.rollout, args.algo, args.ds
+    refused = [
+        (
+            algo.advantage.estimator != "group_norm",
+            f"--algo.advantage.estimator is {algo.advantage.estimator}; the outcome term is group_norm: leave it out",
+        ),
+        (
+            algo.advantage.gamma != 1.0,
+            f"--algo.advantage.gamma is {algo.advantage.gamma}; step rewards are not discounted: use 1",
+        ),
+        (
+            rollout.n_samples_per_prompt < 2,
+            f"--rollout.n_samples_per_prompt is {rollout.n_samples_per_prompt}; a group needs at least 2 responses",
+        ),
+        (
+            train.async_enable,
+            "--train.async_enable is not supported yet; leave it out to use the synchronous trainer",
+        ),
+        (
+            bool(train.agent_func_path),
+            f"--train.agent_func_path is {train.agent_func_path}; multi-turn rollouts are not supported: leave it out",
+        ),
+        (
+            algo.dynamic_filtering_enable,
+            "--algo.dynamic_filtering_enable drops groups that are all correct, where the process term is the only "
+            "signal: leave it out",
+        ),
+        (
+            ds.ring_attn_size > 1,
+            f"--ds.ring_attn_size is {ds.ring_attn_size}; sequence-sharded keys cannot be scored: use 1",
+        ),
+        (
+            ds.tensor_parallel_size > 1,
+            f"--ds.tensor_parallel_size is {ds.tensor_parallel_size}; scoring under DeepSpeed tensor parallelism is "
+            "not supported: use 1 and ZeRO-3",
+        ),
+        (
+            args.data.max_images_per_prompt > 0,
+            f"--data.max_images_per_prompt is {args.data.max_images_per_prompt}; only text is supported: use 0",
+        ),
+        (
+            not args.vllm.num_engines,
+            f"--vllm.num_engines is {args.vllm.num_engines}; rollouts need at least 1 engine",
+        ),
+        (
+            not args.actor.model_name_or_path,
+            "--actor.model_name_or_path is missing; give a Hugging Face model or a folder",
+        ),
+        (not args.data.prompt_dataset, "--data.prompt_dataset is missing; give a data set or a file"),
+        (not args.data.label_key, "--data.label_key is missing; name the column with the known answers"),
+        (
+            config.scoring == "per_prefix" and ds.zero_stage == 3,
+            "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of collective "
+            "forwards: use shared_prefix",
+        ),
+        (
+            args.reward.remote_url is None,
+            "--reward.remote_url is empty; leave it out to use the built-in grader",
+        ),
+    ]
+    for wrong, message in refused:
+        if wrong:
+            raise ConfigError(message)
+
+
+def check_model(path: str) -> Any:
+    """Load the tokenizer and the configuration, and return the tokenizer.
+
+    Raises:
+        ConfigError: when either cannot be read, or the tokenizer is not a fast one.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        AutoConfig.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"--actor.model_name_or_path is {path}, which cannot be read ({reason}); "
+            "give a folder with config.json, tokenizer.json and weights, or a model id of the hub"
+        ) from error
+    if not tokenizer.is_fast:
+        raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
+    return tokenizer
+
+
+def check_data(args: SimpleNamespace, config: SwapConfig, tokenizer: Any) -> str:
+    """Check every row of the prompt data set, and drop the ones that cannot be trained on.
+
+    A row is dropped when its prompt is empty or does not fit the context, or when its answer is empty or cannot be
+    graded; an answer that is a number becomes text. What is dropped is counted and printed. If anything was changed,
+    the rows that are left are written to `<output_dir>/prompts.jsonl`.
+
+    Returns:
+        The data set to train on: the given one, or the file with the rows that are left.
+
+    Raises:
+        DataError: for an unreadable or empty data set, a missing column, or when no row is left.
+    """
+    rows = _load(args)
+    name = args.data.prompt_dataset
+    if len(rows) == 0:
+        raise DataError(f"--data.prompt_dataset is {name}, which has no rows; give a data set with at least one")
+    for flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
+        if key not in rows.column_names:
+            raise DataError(
+                f"{flag} is {key}, but {name} has no such column; its columns are: {', '.join(rows.column_names)}"
+            )
+
+    key = args.data.label_key
+    answers = [_as_text(answer) for answer in rows[key]]
+    reasons = _reasons_to_drop(rows, answers, args, tokenizer)
+    kept = [i for i, reason in enumerate(reasons) if reason is None]
+    counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
+    summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
+    print(f"[swap] data: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
+    if not kept:
+        raise DataError(f"--data.prompt_dataset is {name}, of which no row can be used: {summary}")
+    if all(answers[i] == rows[i][key] for i in kept) and len(kept) == len(rows):
+        return name
+    path = Path(config.output_dir) / "prompts.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        for i in kept:
+            file.write(json.dumps({**rows[i], key: answers[i]}, ensure_ascii=False, default=str) + "\n")
+    return str(path)
+
+
+def _load(args: SimpleNamespace) -> Any:
+    """The data set as OpenRLHF itself will load it."""
+    from openrlhf.datasets.utils import blending_datasets
+
+    printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
+    try:
+        rows = blending_datasets(
+            args.data.prompt_dataset,
+            args.data.prompt_probs,
+            printer,
+            args.train.seed,
+            max_count=args.data.max_samples,
+            dataset_split=args.data.prompt_split,
+        )
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(
+            f"--data.prompt_dataset is {args.data.prompt_dataset}, which cannot be read: {reason}"
+        ) from error
+    return rows.select(range(min(args.data.max_samples, len(rows))))
+
+
+def _as_text(answer: object) -> str:
+    """The answer as text; empty for what is neither text nor a number."""
+    if isinstance(answer, str):
+        return answer
+    return str(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else ""
+
+
+def _reasons_to_drop(rows: Any, answers: list[str], args: SimpleNamespace, tokenizer: Any) -> list[str | None]:
+    from openrlhf.datasets.prompts_dataset import preprocess_data
+    from tqdm import tqdm
+
+    from openrlhf_swap.rewards import Grader
+
+    template = tokenizer.apply_chat_template if args.data.apply_chat_template else None
+    room = args.data.max_len - (args.rollout.max_new_tokens or 1)
+    reasons: list[str | None] = []
+    for row, answer in zip(tqdm(rows, desc="[swap] checking prompts"), answers, strict=True):
+        if not row[args.data.input_key]:
+            reasons.append("an empty prompt")
+            continue
+        prompt, *_ = preprocess_data(row, args.data.input_template, args.data.input_key, None, template)
+        too_long = len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) > room
+        if too_long:
+            reasons.append(f"a prompt of more than {room} tokens (--data.max_len minus --rollout.max_new_tokens)")
+        elif not strip_answer(answer):
+            reasons.append("an empty answer, or one that is neither text nor a number")
+        else:
+            reasons.append(None)
+
+    grader = Grader()
+    gradable = grader.is_gradable(answers)
+    grader.close()
+    return [
+        reason or (None if can_be_graded else "an answer that cannot be parsed")
+        for reason, can_be_graded in zip(reasons, gradable, strict=True)
+    ]
+
+
+def check_run(args: SimpleNamespace, config: SwapConfig) -> str:
+    """All checks; returns the data set to train on. Prints what it does."""
+    check_settings(args, config)
+    if not recipe(config).needs_scores:
+        print(f"[swap] objective {config.objective} needs no step scores; none will be computed")
+    tokenizer = check_model(args.actor.model_name_or_path)
+    return check_data(args, config, tokenizer)

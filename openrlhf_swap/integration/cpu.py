@@ -1,0 +1,112 @@
+"""What lets the same OpenRLHF stack run on a machine without CUDA.
+
+OpenRLHF 0.11.2 assumes CUDA in a handful of places. On a CPU build of torch `install()` replaces exactly these, in
+every process that imports `openrlhf_swap.integration`, before OpenRLHF itself is imported; on a CUDA or ROCm build
+it does nothing. vLLM's side is in `rollout_cpu.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from typing import Any, NoReturn
+
+import torch
+
+
+def is_cpu_build() -> bool:
+    """True when torch was built without an accelerator.
+
+    The build decides, not `torch.cuda.is_available()`: on a GPU cluster Ray hides the devices from actors that
+    asked for none, and those must not be patched.
+    """
+    return torch.version.cuda is None and torch.version.hip is None
+
+
+def install() -> None:
+    """Replace OpenRLHF's CUDA assumptions by CPU equivalents. Idempotent; does nothing on an accelerator build."""
+    if not is_cpu_build() or getattr(torch.cuda, "_openrlhf_swap_cpu", False):
+        return
+    torch.cuda._openrlhf_swap_cpu = True
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    _replace_torch_cuda()
+    _stub_flash_attn()
+    _replace_collectives()
+
+
+class _CpuDevice(str):
+    """The CPU in every form in which OpenRLHF uses `torch.cuda.current_device()`.
+
+    As an argument it is the device string "cpu"; inside an f-string it is "0", because the replay buffer builds
+    `f"cuda:{current_device()}"` (a device which it then never uses).
+    """
+
+    def __format__(self, spec: str) -> str:
+        return "0"
+
+
+def _replace_torch_cuda() -> None:
+    cpu = _CpuDevice("cpu")
+    torch.cuda.current_device = lambda: cpu
+    # One function object a name: torch.compile keeps a rule for each and refuses duplicates.
+    torch.cuda.set_device = lambda *_args, **_kwargs: None
+    torch.cuda.synchronize = lambda *_args, **_kwargs: None
+    torch.cuda.empty_cache = lambda *_args, **_kwargs: None
+    torch.cuda.current_stream = lambda *_args, **_kwargs: None
+
+
+def _stub_flash_attn() -> None:
+    """OpenRLHF imports flash_attn unconditionally and calls it only when samples are packed."""
+    if importlib.util.find_spec("flash_attn") is not None:
+        return
+
+    def unavailable(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise RuntimeError("flash-attn is not available on CPU; remedy: run without --ds.packing_samples")
+
+    functions = {
+        "flash_attn": (),
+        "flash_attn.bert_padding": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
+        "flash_attn.utils": (),
+        "flash_attn.utils.distributed": ("all_gather",),
+    }
+    for name, members in functions.items():
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
+        module.__path__ = []
+        for member in members:
+            setattr(module, member, unavailable)
+        sys.modules[name] = module
+
+
+class GlooCommunicator:
+    """vLLM's weight-sync communicator over gloo: the same rendezvous, the same `broadcast` call as the NCCL one."""
+
+    def __init__(self, host: str, port: int, rank: int, world_size: int) -> None:
+        """Meet the other ranks at `host:port`; returns when all `world_size` of them are there."""
+        from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+
+        self._group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
+
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: None = None) -> None:
+        """Send `tensor` from rank `src` to all others, in place."""
+        options = torch.distributed.BroadcastOptions()
+        options.rootRank, options.rootTensor = src, 0
+        self._group.broadcast([tensor.detach()], options).wait()
+
+
+def _replace_collectives() -> None:
+    """Weight sync over gloo, device mesh on CPU. Must run before `ppo_actor` imports the first one by name."""
+    from openrlhf.utils import distributed_util
+
+    def rendezvous(host: str, port: int, rank: int, world_size: int, _device: Any) -> GlooCommunicator:
+        return GlooCommunicator(host, port, rank, world_size)
+
+    distributed_util.stateless_init_process_group = rendezvous
+
+    from openrlhf.utils.deepspeed import deepspeed as strategy_module
+
+    cuda_mesh = strategy_module.init_device_mesh
+    strategy_module.init_device_mesh = lambda _device, *args, **kwargs: cuda_mesh("cpu", *args, **kwargs)

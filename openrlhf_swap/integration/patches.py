@@ -1,0 +1,117 @@
+"""The seams: what is replaced in OpenRLHF, where, and for which version.
+
+| seam | replaced by | why there |
+|---|---|---|
+| `openrlhf.trainer.ppo_trainer.PPOTrainer` | `SwapTrainer` | the CLI imports it inside `train()` |
+| `openrlhf.trainer.ray.ppo_actor.PolicyModelActor` | `IntrinsicRewardActor` | the CLI imports it at its top |
+| `openrlhf.utils.get_strategy` | the same, with `args.swap` set | the strategy travels to every actor |
+| `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `CpuRolloutActor`, on CPU only | weight sync without CUDA |
+| `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `CpuReferenceActor`, on CPU only | prepares its process |
+
+All names are rebound in the driver only: a patch of a class that lives in a Ray actor would do nothing there. The
+replacements are importable subclasses, so workers find them by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from types import SimpleNamespace
+from unittest import mock
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import CompatibilityError
+
+OPENRLHF_VERSION = "0.11.2"
+CLI = "openrlhf.cli.train_ppo_ray"
+
+
+def check_versions() -> None:
+    """Raise CompatibilityError unless the OpenRLHF is installed that the seams were written for."""
+    try:
+        installed = metadata.version("openrlhf")
+    except metadata.PackageNotFoundError:
+        raise CompatibilityError("openrlhf is not installed; remedy: bash scripts/setup.sh") from None
+    if installed != OPENRLHF_VERSION:
+        raise CompatibilityError(
+            f"openrlhf {installed} is installed, but this package extends openrlhf {OPENRLHF_VERSION} and no other; "
+            f"remedy: pip install openrlhf=={OPENRLHF_VERSION}, or bash scripts/setup.sh"
+        )
+
+
+def undecorated(actor_class: type) -> type:
+    """The plain class under a `@ray.remote` class: the decorated one cannot be subclassed."""
+    return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+def parse_arguments(argv: list[str]) -> SimpleNamespace:
+    """OpenRLHF's own parser on `argv`. It exists only under `__main__`, so its module is run up to the parsing.
+
+    Raises:
+        SystemExit: for an unknown flag or a bad value, after argparse has printed why (and after `--help`).
+    """
+    from openrlhf.utils.config import hierarchize
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_stop(parser: argparse.ArgumentParser) -> None:
+        raise _Parsed(parse(parser))
+
+    with _as_command_line(argv), mock.patch.object(argparse.ArgumentParser, "parse_args", parse_and_stop):
+        try:
+            runpy.run_module(CLI, run_name="__main__", alter_sys=True)
+        except _Parsed as parsed:
+            return hierarchize(parsed.namespace)
+    raise CompatibilityError(f"{CLI} did not parse its arguments; it is not the one this package was written for")
+
+
+def run(argv: list[str], config: SwapConfig, replacements: dict[str, type]) -> None:
+    """Run OpenRLHF's training CLI with our classes in the places of its own.
+
+    Args:
+        argv: OpenRLHF's arguments.
+        config: reaches every actor as `strategy.args.swap`.
+        replacements: dotted name of a class in OpenRLHF -> Ray actor class.
+    """
+    from openrlhf import utils
+
+    stock_strategy = utils.get_strategy
+
+    def get_strategy(args: SimpleNamespace) -> object:
+        args.swap = config
+        return stock_strategy(args)
+
+    with _rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):
+        runpy.run_module(CLI, run_name="__main__", alter_sys=True)
+
+
+class _Parsed(Exception):
+    def __init__(self, namespace: argparse.Namespace) -> None:
+        super().__init__()
+        self.namespace = namespace
+
+
+@contextmanager
+def _as_command_line(argv: list[str]) -> Iterator[None]:
+    with mock.patch.object(sys, "argv", ["openrlhf_swap.train", *argv]):
+        yield
+
+
+@contextmanager
+def _rebound(replacements: dict[str, type | Callable]) -> Iterator[None]:
+    originals = {}
+    for dotted, replacement in replacements.items():
+        module_name, name = dotted.rsplit(".", 1)
+        module = importlib.import_module(module_name)
+        originals[dotted] = (module, name, getattr(module, name))
+        setattr(module, name, replacement)
+    try:
+        yield
+    finally:
+        for module, name, original in originals.values():
+            setattr(module, name, original)

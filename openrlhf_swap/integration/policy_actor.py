@@ -1,0 +1,147 @@
+"""The policy as its own reward model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.shared_prefix import (
+    ScoreRequest,
+    branching_obstacle,
+    score_branches,
+    score_shared_prefix,
+)
+
+# Any request will do to take part in a collective forward; its score is thrown away.
+_IDLE_REQUEST = ScoreRequest(row=0, prefix_ends=(0,), branch=AnswerBranch(ids=(0,), scored=(True,)))
+
+
+@dataclass(frozen=True)
+class ScoredForward:
+    """What `IntrinsicRewardActor.forward` returns for a micro-batch with requests.
+
+    Attributes:
+        action_log_probs: (B, A) float32, as the stock actor returns them.
+        answer_logprobs: l_0..l_K for each request, in order.
+        seconds: what the scoring took on top of the log-probabilities.
+    """
+
+    action_log_probs: Tensor
+    answer_logprobs: list[Tensor]
+    seconds: float
+
+
+class IntrinsicRewardActor(undecorated(PolicyModelActor)):
+    """OpenRLHF's policy actor, which also says how likely the known answer becomes after each reasoning step.
+
+    It scores with the weights that are about to be updated: there is no second copy of the model.
+    """
+
+    def forward(
+        self,
+        sequences: Tensor,
+        action_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        packed_seq_lens: list[int] | None = None,
+        mm_train_inputs_list: list | None = None,
+        score_requests: Sequence[ScoreRequest] | None = None,
+    ) -> Tensor | ScoredForward:
+        """Action log-probabilities of a micro-batch and, where requested, answer log-probabilities.
+
+        Args:
+            sequences: (B, T) int64.
+            action_mask: (B, A).
+            attention_mask: (B, T).
+            packed_seq_lens: as in OpenRLHF.
+            mm_train_inputs_list: as in OpenRLHF.
+            score_requests: which responses to score; None asks for the stock behaviour.
+        """
+        if score_requests is None:
+            return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+        requests = list(score_requests)
+        if not requests and not self._forwards_are_collective():
+            return ScoredForward(super().forward(sequences, action_mask, attention_mask), [], 0.0)
+
+        device = torch.cuda.current_device()
+        batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
+        self.actor.eval()
+        with torch.no_grad():
+            scored = self._score_one_by_one(*batch, requests) if self._one_by_one else self._score(*batch, requests)
+        self.actor.train()
+        return scored
+
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF's; also decides how to score."""
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        self._language_config = self.actor.model.module.config
+        obstacle = branching_obstacle(self._language_config)
+        self._one_by_one = strategy.args.swap.scoring == "per_prefix" or obstacle is not None
+        if obstacle is not None:
+            strategy.print(
+                f"[swap] warning: this model's cache cannot be branched, because {obstacle}. Every prefix is scored "
+                "by a forward of its own; with 25 steps that costs about 13 forwards of each correct response."
+            )
+
+    def _score(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
+    ) -> ScoredForward:
+        """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
+        asked = requests or [_IDLE_REQUEST]
+        # Ranks that meet in collective forwards must run equally many of them.
+        one_chunk = self._forwards_are_collective()
+        if self.actor.packing_samples:
+            # A packed pass has no cache that could be branched, so the prefixes need a pass of their own.
+            log_probs = self.actor(sequences, action_mask, attention_mask)
+            start = time.perf_counter()
+            with _attention_that_takes_masks(self._language_config):
+                scores = score_shared_prefix(self.actor.model, sequences, attention_mask, asked, one_chunk=one_chunk)
+        else:
+            log_probs, output = self.actor(sequences, action_mask, attention_mask, return_output=True, use_cache=True)
+            cache = output.past_key_values
+            del output  # holds the logits of every token in float32
+            start = time.perf_counter()
+            with _attention_that_takes_masks(self._language_config):
+                scores = score_branches(self.actor.model, cache, sequences, attention_mask, asked, one_chunk=one_chunk)
+        seconds = time.perf_counter() - start
+        return ScoredForward(log_probs.to("cpu"), scores if requests else [], seconds)
+
+    def _score_one_by_one(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
+    ) -> ScoredForward:
+        log_probs = self.actor(sequences, action_mask, attention_mask)
+        start = time.perf_counter()
+        scores = []
+        for request in requests:
+            present = attention_mask[request.row].bool()
+            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
+            ids = sequences[request.row][present]
+            scores.append(score_per_prefix(self.actor.model, ids, lengths, request.branch).to("cpu"))
+        return ScoredForward(log_probs.to("cpu"), scores, time.perf_counter() - start)
+
+    def _forwards_are_collective(self) -> bool:
+        """Under ZeRO-3 each forward gathers parameters from all ranks."""
+        return self.strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
+
+
+@contextmanager
+def _attention_that_takes_masks(config: PretrainedConfig) -> Iterator[None]:
+    """The branches need an arbitrary mask, which flash-attention does not take: run them with SDPA."""
+    configured = config._attn_implementation
+    if configured not in ("sdpa", "eager"):
+        config._attn_implementation = "sdpa"
+    try:
+        yield
+    finally:
+        config._attn_implementation = configured

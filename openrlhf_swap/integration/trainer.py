@@ -1,0 +1,100 @@
+"""The trainer: OpenRLHF's, with our experience maker, metrics and a test that the method is really at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from openrlhf.trainer.ppo_trainer import PPOTrainer
+
+from openrlhf_swap.algorithm.recipe import recipe
+from openrlhf_swap.errors import InertRunError
+from openrlhf_swap.integration.experience import SwapExperienceMaker
+from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.rollout_log import append_metrics, write_rollouts
+
+
+class SwapTrainer(undecorated(PPOTrainer)):
+    """OpenRLHF's PPO trainer on SWAP's advantages."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._swap = self.args.swap
+        self._folder = Path(self._swap.output_dir)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.experience_maker = SwapExperienceMaker(
+            self.actor_model_group,
+            self.critic_model_group,
+            self.reward_model_group,
+            self.reference_model_group,
+            self.kl_ctl,
+            self.strategy,
+            self.tokenizer,
+            config=self._swap,
+        )
+        self._self_test = SelfTest(self._swap.self_test_steps if recipe(self._swap).needs_scores else 0)
+
+    def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
+        """One step; its metrics join OpenRLHF's in every tracker."""
+        status, global_step = super().train_step(rollout_samples, global_step)
+        status.update(self.experience_maker.metrics)
+        self._self_test.observe(self.experience_maker.metrics)
+        return status, global_step
+
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
+    ) -> None:
+        """As OpenRLHF's; also appends to `metrics.jsonl` and writes the table of rollouts."""
+        append_metrics(self._folder, global_step, logs_dict or {})
+        every = self._swap.rollouts_every
+        if every and global_step % every == 0:
+            write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
+        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+
+
+class SelfTest:
+    """Stops a run in which the process term never reaches an update.
+
+    Such a run looks healthy and trains plain GRPO: a label column that is wrong, a template that never matches, a
+    response without reasoning.
+    """
+
+    def __init__(self, steps: int) -> None:
+        """Test the first `steps` training steps; 0 tests nothing."""
+        self._steps_left = steps
+        self._seen: list[dict[str, float]] = []
+
+    def observe(self, metrics: dict[str, float]) -> None:
+        """Look at one step's `swap/` metrics.
+
+        Raises:
+            InertRunError: when the last step of the test ends and no process term was different from zero.
+        """
+        if self._steps_left == 0:
+            return
+        if metrics.get("swap/adv_process_absmean", 0.0) > 0:
+            self._steps_left = 0
+            return
+        self._seen.append(metrics)
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            raise InertRunError(
+                f"no correct rollout got a non-zero process term in the first {len(self._seen)} steps: "
+                f"{self._reason()} (--swap.self_test_steps 0 switches this test off)"
+            )
+
+    def _reason(self) -> str:
+        def largest(name: str) -> float:
+            return max(metrics.get(f"swap/{name}", 0.0) for metrics in self._seen)
+
+        if largest("accuracy") == 0:
+            return (
+                "no rollout was graded correct; look at rollouts/ in the output folder, and check "
+                "--data.label_key, the chat template and --rollout.max_new_tokens"
+            )
+        if largest("steps_per_rollout") == 0:
+            return "the correct rollouts have no reasoning before </think>; check the chat template"
+        return (
+            "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
+            "gives no signal when all gains are equal) and --swap.close_template"
+        )

@@ -1,0 +1,15 @@
+"""OpenRLHF's supervised trainer, also on a machine without CUDA.
+
+    deepspeed --module openrlhf_swap.sft --model.model_name_or_path ... --data.dataset ...
+
+Takes the flags of `openrlhf.cli.train_sft` unchanged.
+"""
+
+from __future__ import annotations
+
+import runpy
+
+import openrlhf_swap.integration  # noqa: F401  (prepares the process before OpenRLHF is imported)
+
+if __name__ == "__main__":
+    runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)
