@@ -1,0 +1,124 @@
+"""What SWAP adds to a training step: experience making and update, against stock group_norm on the same rollouts.
+
+    python benchmarks/training_step.py
+
+Runs OpenRLHF's experience maker and ours in turn, on real Ray and DeepSpeed actors of the embedded policy and on the
+same responses of its base policy (16 prompts x 8, as in the quickstart), and prints the ratio of their times.
+Generation and weight sync, which do not differ, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples" / "addition"))
+
+from task import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
+
+from openrlhf_swap.config import SwapConfig  # noqa: E402
+from openrlhf_swap.integration import patches  # noqa: E402
+from openrlhf_swap.train import CPU_DEFAULTS, CPU_ENVIRONMENT, DEFAULTS, REWARD_FILE  # noqa: E402
+
+POLICY = ROOT / "examples" / "addition" / "policy"
+PROMPTS, RESPONSES = 16, 8
+FLAGS = {
+    **DEFAULTS,
+    **CPU_DEFAULTS,
+    "--actor.model_name_or_path": str(POLICY),
+    "--reward.remote_url": str(REWARD_FILE),
+    "--rollout.batch_size": str(PROMPTS),
+    "--rollout.n_samples_per_prompt": str(RESPONSES),
+    "--rollout.temperature": "1.0",
+    "--rollout.micro_batch_size": "32",
+    "--train.batch_size": str(PROMPTS * RESPONSES),
+    "--train.micro_batch_size": "32",
+    "--data.max_len": "400",
+}
+
+
+def make_responses(tokenizer) -> list[dict]:  # noqa: ANN001
+    """Responses as vLLM's rollout actor returns them."""
+    rng = random.Random(0)
+    responses = []
+    for problem, _ in zip(problems(5), range(PROMPTS), strict=False):
+        head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
+        for _ in range(RESPONSES):
+            text = overthinking_trace(problem, rng)
+            tail = tokenizer(text, add_special_tokens=False)["input_ids"]
+            reward = float(CLOSE + problem.answer + "}" in text)
+            responses.append(
+                {
+                    "prompt": prompt(problem),
+                    "label": problem.answer,
+                    "observation_tokens": head + tail,
+                    "action_ranges": [(len(head), len(head) + len(tail))],
+                    "rollout_log_probs": None,
+                    "reward": reward,
+                    "scores": reward,
+                }
+            )
+    return responses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=10)
+    repeats = parser.parse_args().repeats
+    for name, value in CPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+    import ray
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+    from openrlhf.trainer.ray.launcher import RayActorGroup
+    from openrlhf.utils import get_strategy
+    from transformers import AutoTokenizer
+
+    from openrlhf_swap.integration.experience import SwapExperienceMaker
+    from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.run import _start_local_ray
+
+    args = patches.parse_arguments([word for pair in FLAGS.items() for word in pair if word is not None])
+    args.actor.eps_clip_low_high = (0.2, 0.2)
+    args.swap = SwapConfig(step_tokens=8, close_template=CLOSE)
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    responses = make_responses(tokenizer)
+
+    _start_local_ray(places=1)
+    strategy = get_strategy(args)
+    group = RayActorGroup(1, 1, ray.remote(num_gpus=1)(IntrinsicRewardActor))
+    ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 1000, None))
+    common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
+    makers = {"group_norm": RemoteExperienceMaker(*common), "swap": SwapExperienceMaker(*common, config=args.swap)}
+
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in makers}
+    for repeat in range(repeats + 1):
+        for name, maker in makers.items():
+            samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in responses]
+            start = time.perf_counter()
+            experiences = maker.make_experience_batch(samples)
+            made = time.perf_counter()
+            ray.get(group.async_run_method_batch(method_name="append", experience=experiences))
+            ray.get(group.async_run_method(method_name="fit", kl_ctl=0.0))
+            if repeat > 0:  # the first round warms up
+                times[name].append((made - start, time.perf_counter() - made))
+    ray.shutdown()
+
+    totals = {}
+    for name, rows in times.items():
+        experience, update = (median(column) for column in zip(*rows, strict=True))
+        totals[name] = median(sum(row) for row in rows)
+        print(f"{name:12} experience {experience:.3f} s, update {update:.3f} s, together {totals[name]:.3f} s")
+    print(f"ratio {totals['swap'] / totals['group_norm']:.3f} (medians of {repeats})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+r"""Evaluate a policy on held-out problems: accuracy, tokens, and which lines it kept.
+
+    python examples/addition/evaluate.py --model examples/addition/policy --problems outputs/data/test.jsonl \
+        --output outputs/base.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+from task import count_lines
+
+from openrlhf_swap.integration.cpu import is_cpu_build
+from openrlhf_swap.rewards import Grader
+
+
+def generate(model: str, questions: list[str], samples: int, temperature: float, max_tokens: int) -> list[list[dict]]:
+    """`samples` responses a question with vLLM; the same seeds give the same responses of the same model."""
+    if is_cpu_build():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    from vllm import LLM, SamplingParams
+
+    # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
+    engine = LLM(
+        model,
+        dtype="bfloat16",
+        enforce_eager=True,
+        max_model_len=512,
+        gpu_memory_utilization=0.2,
+        enable_chunked_prefill=False,
+    )
+    parameters = [
+        SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, n=samples, skip_special_tokens=False)
+        for i in range(len(questions))
+    ]
+    conversations = [[{"role": "user", "content": question}] for question in questions]
+    outputs = engine.chat(conversations, parameters)
+    return [[{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs]
+
+
+def summarise(problems: list[dict], responses: list[list[dict]]) -> dict[str, float]:
+    """Means over problems, with standard errors over problems for accuracy and tokens."""
+    grader = Grader()
+    flat = [(r["text"], p["answer"]) for p, group in zip(problems, responses, strict=True) for r in group]
+    grades = iter(grader.grade_many(flat))
+    grader.close()
+    accuracy, tokens, essential, redundant = [], [], [], []
+    for group in responses:
+        for response in group:
+            response["correct"] = next(grades).correct
+            lines = count_lines(response["text"])
+            response.update(essential=lines.essential, redundant=lines.redundant)
+        accuracy.append(fmean(r["correct"] for r in group))
+        tokens.append(fmean(r["tokens"] for r in group))
+        essential.append(fmean(r["essential"] for r in group))
+        redundant.append(fmean(r["redundant"] for r in group))
+    root = math.sqrt(len(problems))
+    return {
+        "accuracy": fmean(accuracy),
+        "accuracy_stderr": stdev(accuracy) / root,
+        "tokens": fmean(tokens),
+        "tokens_stderr": stdev(tokens) / root,
+        "redundant": fmean(redundant),
+        "essential": fmean(essential),
+        "problems": len(problems),
+        "samples": len(responses[0]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder of the policy in Hugging Face format")
+    parser.add_argument("--problems", type=Path, required=True, help="JSONL of `problem` and `answer`")
+    parser.add_argument("--output", type=Path, required=True, help="JSON with the summary; responses go beside it")
+    parser.add_argument("--samples", type=int, default=1, help="responses a problem")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--max-tokens", type=int, default=320)
+    args = parser.parse_args()
+
+    problems = [json.loads(line) for line in args.problems.read_text(encoding="utf-8").splitlines()]
+    if len(problems) < 2:
+        sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; give at least 2")
+    questions = [problem["problem"] for problem in problems]
+    responses = generate(args.model, questions, args.samples, args.temperature, args.max_tokens)
+    summary = summarise(problems, responses)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with open(args.output.with_suffix(".responses.jsonl"), "w", encoding="utf-8") as file:
+        for problem, group in zip(problems, responses, strict=True):
+            file.writelines(json.dumps({**problem, **response}) + "\n" for response in group)
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Write the untrained policy, its tokenizer and its supervised data. Seeded: the same seed gives the same files.
+
+python examples/addition/make_policy.py --output outputs/base_policy
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+import torch
+from task import COLUMNS, EOS, FILLERS, RECHECKS, RESTART, VERIFY, overthinking_trace, probe, problems, prompt
+from tokenizers import AddedToken, pre_tokenizers
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
+# One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
+WORDS = [
+    "What is ",
+    "**Final Answer**",
+    "\\boxed{",
+    RESTART,
+    VERIFY,
+    *RECHECKS,
+    *FILLERS,
+    *(f"{c}: " for c in COLUMNS),
+]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
+)
+
+
+def build_tokenizer() -> Qwen2Tokenizer:
+    """Qwen2's byte-level tokenizer without merges, the task's words added as tokens: any text can be encoded."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Qwen2Tokenizer(
+        vocab={symbol: i for i, symbol in enumerate(alphabet)},
+        merges=[],
+        unk_token=None,
+        eos_token=EOS,
+        pad_token="<|pad|>",
+        additional_special_tokens=SPECIAL_TOKENS,
+        model_max_length=1024,
+    )
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
+    """A randomly initialised Qwen2 of about 0.8 million parameters."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=(len(tokenizer) + 31) // 32 * 32,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype=torch.bfloat16,
+    )
+    return Qwen2ForCausalLM(config).to(torch.bfloat16)
+
+
+def supervised_rows(count: int, probe_share: float, seed: int) -> list[dict[str, str]]:
+    """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes."""
+    rng = random.Random(seed)
+    rows = []
+    for problem, _ in zip(problems(seed), range(count), strict=False):
+        if rng.random() < probe_share:
+            given, continuation = probe(problem, rng)
+        else:
+            given, continuation = prompt(problem), overthinking_trace(problem, rng)
+        rows.append({"input": given, "output": continuation})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the policy and sft.jsonl")
+    parser.add_argument("--rows", type=int, default=90_000, help="supervised rows")
+    parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+
+    rows = supervised_rows(args.rows, args.probe_share, args.seed)
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, args.seed)
+    args.output.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(args.output)
+    tokenizer.save_pretrained(args.output)
+    with open(args.output / "sft.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, {len(rows)} rows")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Train the embedded policy with SWAP, and show what it unlearned.
+
+Evaluates the base policy, trains it on the real stack, evaluates the result on the same held-out problems and seeds,
+and writes a table, a picture, summary.json and the trained policy to the output folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import psutil
+from report import draw, table
+from tqdm import tqdm
+
+HERE = Path(__file__).parent
+# Our name for a phase of a training step -> its name in metrics.jsonl.
+PHASES = {
+    "generate": "timing/generation",
+    "score": "swap/score_seconds",
+    "update": "timing/ppo_train",
+    "sync": "timing/broadcast",
+    "total": "timing/step_total",
+}
+
+
+def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
+    """Run a command, its output in `log`; yields the GiB that its processes occupy, about once a second."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+        try:
+            while process.poll() is None:
+                yield memory_gib(process.pid)
+                time.sleep(1)
+        finally:
+            process.terminate()
+    if process.wait() != 0:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        sys.exit(f"{tail}\nerror: {name} failed; the lines above are the end of {log}")
+
+
+def memory_gib(pid: int) -> float:
+    """Proportional set size of a process and all its descendants; shared pages count once."""
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            try:
+                total += process.memory_full_info().pss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+    except psutil.NoSuchProcess:
+        pass
+    return total / 2**30
+
+
+def evaluate(name: str, model: Path, problems: Path, samples: int, output: Path) -> dict:
+    """Evaluate a policy in a process of its own; returns its summary."""
+    print(f"[quickstart] evaluating the {name} policy", flush=True)
+    command = [sys.executable, str(HERE / "evaluate.py"), "--model", str(model), "--problems", str(problems)]
+    command += ["--output", str(output / f"{name}.json"), "--samples", str(samples)]
+    for _ in run(f"the evaluation of the {name} policy", command, output / f"evaluate_{name}.log", {}):
+        pass
+    return json.loads((output / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tuple[list[dict], float]:
+    """Train in a process of its own with a progress bar; returns the metrics of each step and the peak memory."""
+    print(f"[quickstart] training {steps} steps; Ray and vLLM need about a minute to start", flush=True)
+    environment = {
+        "MODEL": str(model),
+        "PROMPTS": str(prompts),
+        "OUTPUT": str(output / "train"),
+        "STEPS": str(steps),
+        "SEED": str(seed),
+    }
+    metrics_file = output / "train" / "metrics.jsonl"
+    metrics_file.unlink(missing_ok=True)
+    peak, metrics = 0.0, []
+    command = ["bash", str(HERE / "train_swap.sh")]
+    with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=1) as bar:
+        for memory in run("the training", command, output / "train.log", environment):
+            peak = max(peak, memory)
+            metrics = read_metrics(metrics_file)
+            bar.update(len(metrics) - bar.n)
+            if metrics:
+                last = metrics[-1]
+                bar.set_postfix(accuracy=f"{last['swap/accuracy']:.2f}", tokens=f"{last['swap/response_length']:.0f}")
+            else:
+                bar.refresh()
+        metrics = read_metrics(metrics_file)
+        bar.update(len(metrics) - bar.n)
+    return metrics, peak
+
+
+def read_metrics(path: Path) -> list[dict]:
+    """The complete lines of a metrics file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=HERE / "policy", help="the base policy")
+    parser.add_argument("--output", type=Path, default=Path("outputs/quickstart"), help="output folder")
+    parser.add_argument("--steps", type=int, default=40, help="training steps of 16 prompts x 8 responses")
+    parser.add_argument("--problems", type=int, default=500, help="held-out problems")
+    parser.add_argument("--samples", type=int, default=1, help="responses a held-out problem")
+    parser.add_argument("--seed", type=int, default=42)
+    args = parser.parse_args()
+
+    started = time.perf_counter()
+    args.output.mkdir(parents=True, exist_ok=True)
+    data = args.output / "data"
+    make_data = [sys.executable, str(HERE / "make_data.py"), "--output", str(data)]
+    make_data += ["--train", str(args.steps * 16), "--test", str(args.problems)]
+    subprocess.run(make_data, check=True)
+
+    base = evaluate("base", args.model, data / "test.jsonl", args.samples, args.output)
+    metrics, peak = train(args.model, data / "train.jsonl", args.output, args.steps, args.seed)
+    trained = evaluate("trained", args.output / "train" / "policy", data / "test.jsonl", args.samples, args.output)
+
+    summary = {
+        "base": base,
+        "trained": trained,
+        "seconds": {name: fmean(step[key] for step in metrics[1:] or metrics) for name, key in PHASES.items()},
+        "peak_memory_gib": peak,
+    }
+    path = args.output / "summary.json"
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    draw(metrics, summary, args.output / "training.png")
+    print(table(summary))
+    print(f"[quickstart] {time.perf_counter() - started:.0f} s in all; peak memory of the training {peak:.1f} GiB")
+    print(f"[quickstart] curves: {args.output}/training.png   numbers: {path}")
+    print(f"[quickstart] trained policy in Hugging Face format: {args.output}/train/policy")
+
+
+if __name__ == "__main__":
+    main()

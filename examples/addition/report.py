@@ -1,0 +1,54 @@
+"""The quickstart's table and picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ROWS = {
+    "accuracy": ("accuracy", "{:.1%}"),
+    "tokens": ("tokens a response", "{:.1f}"),
+    "redundant": ("redundant lines", "{:.2f}"),
+    "essential": ("essential lines", "{:.2f}"),
+}
+
+
+def table(summary: dict) -> str:
+    """Base against trained, and what a training step cost."""
+    base, trained = summary["base"], summary["trained"]
+    lines = ["", f"{'':20}{'base':>10}{'trained':>10}{'change':>10}"]
+    for key, (label, style) in ROWS.items():
+        if key == "accuracy":
+            change = f"{100 * (trained[key] - base[key]):+.1f} pt"
+        else:
+            change = f"{trained[key] / base[key] - 1:+.0%}" if base[key] else "-"
+        lines.append(f"{label:20}{style.format(base[key]):>10}{style.format(trained[key]):>10}{change:>10}")
+    seconds = summary["seconds"]
+    parts = ", ".join(f"{name} {seconds[name]:.2f}" for name in ("generate", "score", "update", "sync"))
+    lines += ["", f"seconds a training step: {seconds['total']:.2f} ({parts})"]
+    return "\n".join(lines)
+
+
+def draw(metrics: list[dict], summary: dict, path: Path) -> None:
+    """Training curves, and the kinds of lines before and after."""
+    steps = [row["step"] for row in metrics]
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    left.plot(steps, [row["swap/response_length"] for row in metrics], label="all")
+    left.plot(steps, [row.get("swap/target_length") for row in metrics], label="target", linestyle="--")
+    left.set(title="Tokens a response", xlabel="step", ylim=(0, None))
+    left.legend(frameon=False)
+    middle.plot(steps, [row["swap/accuracy"] for row in metrics], color="tab:green")
+    middle.set(title="Accuracy of rollouts", xlabel="step", ylim=(0, 1))
+    names = ["base", "trained"]
+    essential = [summary[name]["essential"] for name in names]
+    right.bar(names, essential, label="essential", color="tab:blue")
+    redundant = [summary[name]["redundant"] for name in names]
+    right.bar(names, redundant, bottom=essential, label="redundant", color="tab:orange")
+    right.set(title="Lines a held-out response")
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,149 @@
+"""Column addition with overthinking: the embedded task.
+
+A problem asks for the sum of two three-digit numbers. A trace works column by column, one line a column
+(`tens: 4+2+1=07` adds the tens digits and the carry), and the answer reads the columns from left to right.
+Overthinking is built in: traces re-check lines, start over and verify, and none of that ever changes a result.
+
+Because every line is machine-readable, a program can say of each line whether it carries the computation:
+
+* *essential*: the first statement of a column;
+* *redundant*: everything else (a re-check, a repeated column after a restart, a filler line).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COLUMNS = ("ones", "tens", "hundreds")
+CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
+EOS = "<|end|>"
+
+# How much the traces overthink, and how often a column's digit is written down wrongly.
+RECHECK_PROBABILITY = 0.55
+RESTART_PROBABILITY = 0.12
+VERIFY_PROBABILITY = 0.5
+SLIP_PROBABILITY = 0.05
+
+RECHECKS = ("check ", "wait ", "again ")
+FILLERS = ("hmm\n", "let me think\n")
+RESTART = "let me start over\n"
+VERIFY = "let me verify\n"
+
+_STATEMENT = re.compile(r"(ones|tens|hundreds): \d\+\d\+\d=\d\d")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Two three-digit numbers to add."""
+
+    left: int
+    right: int
+
+    @property
+    def question(self) -> str:
+        """What the user asks."""
+        return f"What is {self.left} + {self.right}?"
+
+    @property
+    def answer(self) -> str:
+        """The right answer."""
+        return str(self.left + self.right)
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """How many lines of a trace carry the computation, and how many do not."""
+
+    essential: int
+    redundant: int
+
+
+def problems(seed: int, exclude: frozenset[Problem] = frozenset()) -> Iterator[Problem]:
+    """An endless, seeded stream of distinct problems, none of them in `exclude`."""
+    rng = random.Random(seed)
+    seen = set(exclude)
+    while True:
+        problem = Problem(rng.randint(100, 999), rng.randint(100, 999))
+        if problem not in seen:
+            seen.add(problem)
+            yield problem
+
+
+def prompt(problem: Problem) -> str:
+    """The prompt as the chat template renders it, the opened thought included."""
+    return f"<|user|>{problem.question}<|assistant|><think>\n"
+
+
+def shortest_trace(problem: Problem) -> str:
+    """The shortest correct response: every column once, then the answer."""
+    lines, answer = _columns(problem, random.Random(0), slip_probability=0.0)
+    return "".join(lines) + CLOSE + answer + "}" + EOS
+
+
+def overthinking_trace(problem: Problem, rng: random.Random) -> str:
+    """A response as the base policy is taught to write it."""
+    lines, answer = _columns(problem, rng, SLIP_PROBABILITY)
+    return "".join(_overthink(lines, rng)) + CLOSE + answer + "}" + EOS
+
+
+def probe(problem: Problem, rng: random.Random) -> tuple[str, str]:
+    """A thought cut off after a random line and closed, and the right answer that follows.
+
+    A pre-trained reasoning model can be stopped anywhere and asked for its answer. The small policy learns that
+    from these rows; only the answer is trained on, so they do not teach it to stop early.
+    """
+    lines, answer = _columns(problem, rng, slip_probability=0.0)
+    thought = _overthink(lines, rng)
+    kept = thought[: rng.randint(0, len(thought))]
+    return prompt(problem) + "".join(kept) + CLOSE, answer + "}" + EOS
+
+
+def count_lines(response: str) -> LineCounts:
+    """Label the lines before `</think>` and count each kind."""
+    seen: set[str] = set()
+    essential = redundant = 0
+    for line in response.split("</think>")[0].splitlines():
+        statement = _STATEMENT.fullmatch(line)
+        if statement and statement[1] not in seen:
+            seen.add(statement[1])
+            essential += 1
+        elif line.strip():
+            redundant += 1
+    return LineCounts(essential, redundant)
+
+
+def _columns(problem: Problem, rng: random.Random, slip_probability: float) -> tuple[list[str], str]:
+    """One line a column, and the answer that these lines give."""
+    lines: list[str] = []
+    digits: list[str] = []
+    left, right, carry = problem.left, problem.right, 0
+    for column in COLUMNS:
+        total = left % 10 + right % 10 + carry
+        written = total % 10
+        if rng.random() < slip_probability:
+            written = (written + rng.randint(1, 9)) % 10
+        lines.append(f"{column}: {left % 10}+{right % 10}+{carry}={total // 10}{written}\n")
+        digits.append(str(written))
+        left, right, carry = left // 10, right // 10, total // 10
+    if carry:
+        digits.append("1")
+    return lines, "".join(reversed(digits))
+
+
+def _overthink(lines: list[str], rng: random.Random) -> list[str]:
+    """Weave re-checks, restarts, fillers and a verification into the computation."""
+    trace: list[str] = []
+    for done, line in enumerate(lines, start=1):
+        trace.append(line)
+        while rng.random() < RECHECK_PROBABILITY:
+            trace.append(rng.choice(RECHECKS) + rng.choice(lines[:done]))
+        if rng.random() < 0.2:
+            trace.append(rng.choice(FILLERS))
+        if rng.random() < RESTART_PROBABILITY:
+            trace += [RESTART, *lines[:done]]
+    if rng.random() < VERIFY_PROBABILITY:
+        trace += [VERIFY, *(rng.choice(RECHECKS) + line for line in lines)]
+    return trace

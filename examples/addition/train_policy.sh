@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Makes the embedded base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+OUTPUT="${OUTPUT:-outputs/base_policy}"
+EPOCHS="${EPOCHS:-1}"
+LEARNING_RATE="${LEARNING_RATE:-3e-3}"
+ROWS="${ROWS:-90000}"
+export TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+python examples/addition/make_policy.py --output "$OUTPUT/start" --rows "$ROWS"
+deepspeed --num_gpus 1 --module openrlhf_swap.sft \
+    --model.model_name_or_path "$OUTPUT/start" \
+    --data.dataset "$OUTPUT/start/sft.jsonl" --data.input_key input --data.output_key output --data.input_template "{}" \
+    --data.max_len 512 \
+    --train.batch_size 64 --train.micro_batch_size 64 --train.max_epochs "$EPOCHS" --train.seed 0 \
+    --adam.lr "$LEARNING_RATE" --adam.betas 0.9 0.98 --lr_scheduler cosine_with_min_lr --lr_warmup_ratio 0.05 \
+    --ds.zero_stage 0 --ds.attn_implementation sdpa --ds.param_dtype bf16 \
+    --logger.logging_steps 100 \
+    --ckpt.output_dir "$OUTPUT/trained"

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# A real SWAP training run on the embedded policy: Ray, vLLM, DeepSpeed, math-verify. Further flags are passed on.
+set -euo pipefail
+
+MODEL="${MODEL:?folder of the policy}"
+PROMPTS="${PROMPTS:?JSONL of problem and answer}"
+OUTPUT="${OUTPUT:?output folder}"
+STEPS="${STEPS:-40}"
+SEED="${SEED:-42}"
+PROMPTS_A_STEP=16
+RESPONSES=8
+
+SWAP_ARGS=(
+    --swap.output_dir "$OUTPUT"
+    # A line of the policy's computation is ten tokens and a step of its reasoning.
+    --swap.step_tokens 8
+    # The policy closes its thought on a new line, so the template starts without one.
+    --swap.close_template '</think>\n\n**Final Answer**\n\boxed{'
+)
+DATA_ARGS=(
+    --data.prompt_dataset "$PROMPTS" --data.input_key problem --data.label_key answer --data.apply_chat_template
+    --data.max_samples $((STEPS * PROMPTS_A_STEP)) --data.max_len 400
+)
+ROLLOUT_ARGS=(
+    --rollout.batch_size "$PROMPTS_A_STEP" --rollout.n_samples_per_prompt "$RESPONSES"
+    --rollout.max_new_tokens 320 --rollout.temperature 1.0 --rollout.micro_batch_size 32
+)
+TRAIN_ARGS=(
+    --actor.model_name_or_path "$MODEL" --actor.adam.lr "${LEARNING_RATE:-3e-4}"
+    --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size 32 --train.seed "$SEED"
+)
+CKPT_ARGS=(--ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints")
+
+exec python -m openrlhf_swap.train \
+    "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}" "${CKPT_ARGS[@]}" "$@"
