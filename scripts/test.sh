@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Installs everything, checks style and scripts, and runs the tests. Further arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+bash scripts/setup.sh
+export PATH="${VENV:-$PWD/.venv}/bin:$PATH" HF_HUB_OFFLINE=1
+ruff check .
+ruff format --check .
+shellcheck scripts/*.sh examples/*/*.sh .ci/run
+exec python -m pytest "$@"

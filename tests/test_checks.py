@@ -1,0 +1,154 @@
+"""Bad input on the real command line: one clear line, exit status 2, nothing written, no Ray."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import POLICY
+
+from openrlhf_swap import train
+from openrlhf_swap.checks import check_data
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.integration import patches
+
+GOOD = {
+    "--actor.model_name_or_path": str(POLICY),
+    "--data.input_key": "problem",
+    "--data.label_key": "answer",
+    "--rollout.n_samples_per_prompt": "4",
+    "--rollout.max_new_tokens": "320",
+    "--data.max_len": "400",
+}
+
+
+def run_main(capsys, *extra, **changes):
+    flags = {**GOOD, **{key: value for key, value in changes.items() if value is not None}}
+    argv = [word for flag, value in flags.items() for word in (flag, value)]
+    status = train.main([*argv, "--data.apply_chat_template", *extra])
+    return status, capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def rows_file(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+SETTINGS = [
+    (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
+    (["--swap.temperature", "0"], "--swap.temperature is 0.0"),
+    (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
+    (["--train.async_enable"], "--train.async_enable is not supported yet"),
+    (["--algo.dynamic_filtering_enable"], "--algo.dynamic_filtering_enable drops groups"),
+    (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
+    (["--algo.advantage.gamma", "0.9"], "--algo.advantage.gamma is 0.9"),
+    (["--ds.ring_attn_size", "2"], "--ds.ring_attn_size is 2"),
+    (["--swap.scoring", "per_prefix", "--ds.zero_stage", "3"], "--swap.scoring is per_prefix"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), SETTINGS, ids=[case[0][0] for case in SETTINGS])
+def test_contradictory_settings(capsys, tmp_path, prompts_file, flags, message):
+    out = tmp_path / "out"
+    status, line = run_main(capsys, "--data.prompt_dataset", str(prompts_file), "--swap.output_dir", str(out), *flags)
+    assert status == 2
+    assert line.startswith("error: " + message)
+    assert not out.exists()
+
+
+def test_a_data_set_without_the_answer_column(capsys, tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "solution": "200"}])
+    status, line = run_main(capsys, "--data.prompt_dataset", path)
+    assert status == 2
+    assert line.startswith("error: --data.label_key is answer, but ")
+    assert line.endswith("its columns are: problem, solution")
+
+
+def test_an_empty_or_unreadable_data_set(capsys, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    for path in (tmp_path / "empty.jsonl", tmp_path / "missing.jsonl"):
+        status, line = run_main(capsys, "--data.prompt_dataset", str(path))
+        assert status == 2
+        assert line.startswith(f"error: --data.prompt_dataset is {path}, which ")
+
+
+def test_an_unreadable_model(capsys, tmp_path, prompts_file):
+    missing = str(tmp_path / "no_model")
+    status, line = run_main(
+        capsys, "--data.prompt_dataset", str(prompts_file), **{"--actor.model_name_or_path": missing}
+    )
+    assert status == 2
+    assert line.startswith(f"error: --actor.model_name_or_path is {missing}, which cannot be read")
+
+
+def test_an_unknown_flag_of_openrlhf(capsys, prompts_file):
+    with pytest.raises(SystemExit) as stopped:
+        run_main(capsys, "--data.prompt_dataset", str(prompts_file), "--rollout.no_such_flag", "1")
+    assert stopped.value.code == 2
+    assert "unrecognized arguments: --rollout.no_such_flag" in capsys.readouterr().err
+
+
+def data_arguments(path, **changes):
+    argv = [word for flag, value in GOOD.items() for word in (flag, value)]
+    args = patches.parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
+    vars(args.data).update(changes)
+    return args
+
+
+def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": "200"},
+        {"problem": "What is 1?" * 200, "answer": "1"},
+        {"problem": "What is 100 + 101?", "answer": " "},
+        {"problem": "", "answer": "3"},
+        {"problem": "What is 100 + 102?", "answer": "$202$"},
+    ]
+    config = SwapConfig(output_dir=str(tmp_path / "out"))
+    kept = check_data(data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), config, tokenizer)
+    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [rows[0], rows[4]]
+    report = capsys.readouterr().out
+    assert "2 of 5 rows usable" in report
+    for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty prompt"):
+        assert reason in report
+
+
+def test_a_prompt_set_without_faults_is_used_as_it_is(tmp_path, tokenizer, prompts_file):
+    config = SwapConfig(output_dir=str(tmp_path / "out"))
+    assert check_data(data_arguments(str(prompts_file)), config, tokenizer) == str(prompts_file)
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_become_text(tmp_path, tokenizer):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
+    kept = check_data(data_arguments(path), SwapConfig(output_dir=str(tmp_path)), tokenizer)
+    assert json.loads(Path(kept).read_text())["answer"] == "200"
+
+
+def test_no_usable_row_is_an_error(capsys, tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": ""}])
+    status, line = run_main(capsys, "--data.prompt_dataset", path, "--swap.output_dir", str(tmp_path / "out"))
+    assert status == 2
+    assert "of which no row can be used: 1 with an empty answer" in line
+
+
+def test_another_openrlhf_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(patches.metadata, "version", lambda _: "0.12.0")
+    assert train.main([]) == 2
+    assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
+
+
+def test_help_explains_both_parsers():
+    output = subprocess.run(
+        [sys.executable, "-m", "openrlhf_swap.train", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "--swap.process_weight" in output
+    assert "--rollout.n_samples_per_prompt" in output
+
+
+def test_parse_arguments_gives_openrlhfs_own_namespace():
+    args = patches.parse_arguments(["--rollout.batch_size", "7"])
+    assert isinstance(args, SimpleNamespace)
+    assert args.rollout.batch_size == 7
+    assert args.algo.kl.init_coef == 0.01  # OpenRLHF's own default: ours are applied by train.py

@@ -1,0 +1,383 @@
+"""The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
+
+import copy
+import functools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import POLICY, ROOT
+from safetensors.torch import load_file
+from task import overthinking_trace, problems, prompt, shortest_trace
+from test_advantages import slow_advantages
+
+from openrlhf_swap.algorithm.advantages import StepTrace
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.integration import patches
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.train import CPU_DEFAULTS, CPU_ENVIRONMENT, DEFAULTS, REWARD_FILE
+
+pytestmark = pytest.mark.slow
+CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
+GROUPS, GROUP_SIZE = 4, 4
+
+
+def make_config(**changes):
+    return SwapConfig(step_tokens=8, close_template=CLOSE, **changes)
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
+    values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
+    values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
+    argv = [word for flag, value in values.items() for word in (flag, value) if word is not None]
+    args = patches.parse_arguments(argv)
+    args.actor.eps_clip_low_high = (0.2, 0.2)
+    args.swap = make_config()
+    return args
+
+
+@pytest.fixture(scope="module")
+def ray_session():
+    for name, value in CPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    from openrlhf_swap.integration.run import _start_local_ray
+
+    _start_local_ray(places=3)
+    yield
+    ray.shutdown()
+
+
+@contextmanager
+def running_actors(arguments, ranks=1):
+    """IntrinsicRewardActors in a real Ray actor group, and the strategy that made them."""
+    import ray
+    from openrlhf.trainer.ray.launcher import RayActorGroup
+    from openrlhf.utils import get_strategy
+    from ray.util import placement_group, remove_placement_group
+
+    from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+
+    strategy = get_strategy(arguments)
+    places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
+    ray.get(places.ready(), timeout=60)
+    group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)
+    ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 10, None), timeout=120)
+    yield group, strategy
+    for actor in group._actor_handlers:
+        ray.kill(actor)
+    remove_placement_group(places)
+
+
+@pytest.fixture(scope="module")
+def actor_group(ray_session, arguments):
+    with running_actors(arguments) as actors:
+        yield actors
+
+
+@pytest.fixture(scope="module")
+def responses(tokenizer):
+    """Sixteen responses to four problems, about a quarter of them wrong, as vLLM's actor returns them."""
+    rng = random.Random(5)
+    made = []
+    for problem, _ in zip(problems(11), range(GROUPS), strict=False):
+        for n in range(GROUP_SIZE):
+            text = shortest_trace(problem) if n == 0 else overthinking_trace(problem, rng)
+            correct = f"\\boxed{{{problem.answer}}}" in text and n != 3
+            head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
+            tail = tokenizer(text, add_special_tokens=False)["input_ids"]
+            made.append(
+                {
+                    "prompt": prompt(problem),
+                    "label": problem.answer,
+                    "observation_tokens": head + tail,
+                    "action_ranges": [(len(head), len(head) + len(tail))],
+                    "rollout_log_probs": None,
+                    "reward": float(correct),
+                    "scores": float(correct),
+                }
+            )
+    return made
+
+
+def make_batch(maker_class, actor_group, tokenizer, responses, **options):
+    """Run a real experience maker on fresh copies of the responses."""
+    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    group, strategy = actor_group
+    maker = maker_class(group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options)
+    samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in responses]
+    experiences = maker.make_experience_batch(samples)
+    rows = {}
+    for experience in experiences:
+        for row, index in enumerate(experience.index):
+            used = experience.action_mask[row].bool()
+            rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
+    return maker, [rows[i] for i in range(len(responses))]
+
+
+def assert_equal_up_to_bfloat16(logprobs, expected):
+    """The same quantity by two routes in bfloat16.
+
+    Against float32, this policy's bfloat16 log-probabilities are off by up to 0.16 at improbable tokens and by 0.007
+    on average, depending on the attention kernel; another policy's would be off by whole nats.
+    """
+    difference = (torch.as_tensor(logprobs) - torch.as_tensor(expected)).abs()
+    assert difference.max() < 0.3
+    assert difference.mean() < 0.02
+
+
+def makers():
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+    from openrlhf_swap.integration.experience import SwapExperienceMaker
+
+    return RemoteExperienceMaker, SwapExperienceMaker
+
+
+SPLITS = {
+    "groups_in_one_batch": {"micro": 16, "dynamic": False},
+    "groups_scattered": {"micro": 3, "dynamic": False},
+    "batches_balanced_by_length": {"micro": 16, "dynamic": True},
+}
+
+
+@pytest.fixture(params=SPLITS)
+def split(request, arguments, monkeypatch):
+    chosen = SPLITS[request.param]
+    monkeypatch.setattr(arguments.rollout, "micro_batch_size", chosen["micro"])
+    monkeypatch.setattr(arguments.train, "dynamic_batch_enable", chosen["dynamic"])
+    monkeypatch.setattr(arguments.rollout, "max_tokens_per_gpu", 500)
+
+
+def test_without_process_weight_the_advantages_are_stock_grpo(split, actor_group, tokenizer, responses):
+    stock_class, swap_class = makers()
+    _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
+    _, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config(process_weight=0.0))
+    for (expected, _), (advantages, _) in zip(stock, ours, strict=True):
+        assert torch.equal(advantages, expected)
+
+
+def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, responses):
+    stock_class, swap_class = makers()
+    _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
+    maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
+    for g in range(GROUPS):
+        members = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
+        group = [maker._rollouts[i].trace() for i in members]
+        assert [trace.correct for trace in group] == [responses[i]["reward"] > 0 for i in members]
+        expected = slow_advantages(group)
+        for i, values in zip(members, expected, strict=True):
+            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
+            assert torch.equal(ours[i][0], stock[i][0]) == (responses[i]["reward"] == 0)
+    assert maker.metrics["swap/adv_process_absmean"] > 0
+
+
+def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, responses):
+    """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix alone."""
+    from transformers import AutoModelForCausalLM
+
+    from openrlhf_swap.scoring.answer import answer_branch
+
+    _, swap_class = makers()
+    stock_class, _ = makers()
+    maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
+    _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
+    scored = 0
+    for rollout, response, (_, logprobs), (_, expected_logprobs) in zip(
+        maker._rollouts, responses, ours, stock, strict=True
+    ):
+        # Asking for markers does not change the log-probabilities that the update uses.
+        assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
+        if not rollout.answer_logprobs:
+            assert response["reward"] == 0
+            continue
+        ids = torch.tensor(response["observation_tokens"])
+        lengths = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
+        branch = answer_branch(tokenizer, CLOSE, rollout.answer)
+        expected = score_per_prefix(model, ids, lengths, branch)
+        torch.testing.assert_close(torch.tensor(rollout.answer_logprobs), expected, rtol=0.05, atol=0.1)
+        scored += 1
+    assert scored >= GROUPS
+
+
+VARIANTS = {
+    "zero_3_with_gradient_checkpointing": {"ds.zero_stage": 3, "actor.gradient_checkpointing_enable": True},
+    "lora": {"ds.lora.rank": 4},
+    "eager_attention": {"ds.attn_implementation": "eager"},
+    "per_prefix": {"swap": make_config(scoring="per_prefix")},
+}
+
+
+def changed(arguments, changes):
+    arguments = copy.deepcopy(arguments)
+    for dotted, value in changes.items():
+        *path, name = dotted.split(".")
+        setattr(functools.reduce(getattr, path, arguments), name, value)
+    return arguments
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_markers_do_not_depend_on_how_the_policy_runs(name, actor_group, arguments, tokenizer, responses):
+    _, swap_class = makers()
+    with running_actors(changed(arguments, VARIANTS[name])) as actors:
+        maker, ours = make_batch(swap_class, actors, tokenizer, responses, config=actors[1].args.swap)
+    plain, expected = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
+    for rollout, reference, (_, logprobs), (_, expected_logprobs) in zip(
+        maker._rollouts, plain._rollouts, ours, expected, strict=True
+    ):
+        assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
+        assert rollout.answer_logprobs == pytest.approx(reference.answer_logprobs, rel=0.05, abs=0.1)
+
+
+def with_wrong_half(responses):
+    """All responses that the first of two ranks gets are wrong."""
+    return [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
+
+
+def test_two_ranks_score_what_one_scores(actor_group, arguments, tokenizer, responses):
+    _, swap_class = makers()
+    changes = {"ds.zero_stage": 2, "actor.num_gpus_per_node": 2, "rollout.micro_batch_size": 4}
+    half_wrong = with_wrong_half(responses)
+    with running_actors(changed(arguments, changes), ranks=2) as actors:
+        maker, ours = make_batch(swap_class, actors, tokenizer, half_wrong, config=make_config())
+    single, expected = make_batch(swap_class, actor_group, tokenizer, half_wrong, config=make_config())
+    assert sum(bool(rollout.answer_logprobs) for rollout in maker._rollouts) == sum(r["reward"] for r in half_wrong)
+    for rollout, reference, (advantages, _), (expected_advantages, _) in zip(
+        maker._rollouts, single._rollouts, ours, expected, strict=True
+    ):
+        assert rollout.answer_logprobs == pytest.approx(reference.answer_logprobs, rel=0.05, abs=0.1)
+        torch.testing.assert_close(advantages, expected_advantages, rtol=0, atol=0.1)
+
+
+def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, tokenizer, responses):
+    """Forwards are collective, so a rank that left one out would hang the others.
+
+    Values are not compared: over gloo, DeepSpeed 0.19.6 does not reliably load the weights of a model that is sharded
+    over several CPU ranks (stock OpenRLHF actors then disagree with one rank as well, in about half of the starts).
+    """
+    import ray
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    _, swap_class = makers()
+    changes = {"ds.zero_stage": 3, "actor.num_gpus_per_node": 2, "rollout.micro_batch_size": 4}
+    half_wrong = with_wrong_half(responses)
+    samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in half_wrong]
+    with running_actors(changed(arguments, changes), ranks=2) as (group, strategy):
+        maker = swap_class(group, None, None, None, None, strategy, tokenizer, config=make_config())
+        batches = maker.split_rollout_samples(samples)
+        inputs = {
+            name: [getattr(batch, name) for batch in batches]
+            for name in ("sequences", "action_mask", "attention_mask")
+        }
+        requests = [maker._build_requests(maker._read_rollouts(batch)) for batch in batches]
+        refs = group.async_run_method_batch("forward", score_requests=requests, **inputs)
+        scored = [batch for rank in ray.get(refs, timeout=60) for batch in rank]
+    assert [len(batch.answer_logprobs) for batch in scored] == [len(asked) for asked in requests]
+    assert sum(map(len, requests[:2])) == 0 < sum(map(len, requests[2:]))
+
+
+def test_a_constant_float_reward_gives_no_advantage(actor_group, tokenizer, responses):
+    _, swap_class = makers()
+    same = [{**response, "reward": 0.95, "scores": 0.95} for response in responses]
+    _, ours = make_batch(swap_class, actor_group, tokenizer, same, config=make_config(process_weight=0.0))
+    assert all((advantages == 0).all() for advantages, _ in ours)
+
+
+def test_outcome_only_shapes_the_reward(actor_group, tokenizer, responses):
+    _, swap_class = makers()
+    config = make_config(objective="outcome_only")
+    _, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=config)
+    for g in range(GROUPS):
+        members = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
+        traces = [StepTrace(len(ours[i][0]), responses[i]["reward"] > 0, [], []) for i in members]
+        for i, values in zip(members, slow_advantages(traces, theta=0.0, shaped=True), strict=True):
+            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-4)
+
+
+def test_the_rollout_table_tells_what_each_step_earned_and_paid(actor_group, tokenizer, responses):
+    _, swap_class = makers()
+    maker, _ = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config(rollouts_groups=2))
+    assert len(maker.rollout_table) == 2 * GROUP_SIZE
+    json.dumps(maker.rollout_table)
+    for row in maker.rollout_table:
+        paid = sum(step["penalty"] for step in row["steps"])
+        assert paid == pytest.approx(row["penalty_mass"], abs=1e-9) or not row["steps"]
+        assert (
+            "".join(step["text"] for step in row["steps"]) == row["response"].split("</think>")[0] or not row["steps"]
+        )
+
+
+def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
+    """A training run of four steps through the command line, as a user starts it."""
+    environment = {
+        **os.environ,
+        "MODEL": str(POLICY),
+        "PROMPTS": str(prompts),
+        "OUTPUT": str(output),
+        "STEPS": "4",
+        "LEARNING_RATE": "1e-3",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    command = ["bash", str(ROOT / "examples" / "addition" / "train_swap.sh"), *extra]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=output.parent, timeout=900)
+
+
+def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
+    """A run that must succeed; returns its lines of metrics."""
+    result = start_training(output, prompts, *extra)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_training_end_to_end_and_resume(tmp_path, prompts_file):
+    output = tmp_path / "run"
+    flags = ["--ckpt.save_steps", "2", "--swap.rollouts_every", "2", "--logger.tensorboard_dir", str(tmp_path / "tb")]
+    # With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
+    flags += ["--algo.advantage.is_correction_level", "token"]
+    metrics = run_training(output, prompts_file, *flags)
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4]
+    for line in metrics:
+        assert line["swap/adv_process_absmean"] > 0
+        assert 0 <= line["swap/accuracy"] <= 1
+        assert line["timing/generation"] > 0
+        # The rollouts of steps 2 to 4 come from weights that were updated and synchronised: vLLM agrees with them.
+        assert abs(line["vllm_kl"]) < 5e-3
+    trained = load_file(output / "policy" / "model.safetensors")
+    base = load_file(POLICY / "model.safetensors")
+    moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
+    assert moved > 1e-3  # four steps of 1e-3: had vLLM kept the old weights, vllm_kl would have shown it
+    assert {path.name for path in (output / "rollouts").iterdir()} == {"step_000002.jsonl", "step_000004.jsonl"}
+    assert list((tmp_path / "tb").rglob("events.out.tfevents.*"))
+    assert json.loads((output / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
+
+    # Lose the last checkpoint, resume: training goes on from step 2, with the prompts that come next.
+    actor = output / "checkpoints" / "_actor"
+    shutil.rmtree(actor / "global_step4")
+    (actor / "latest").write_text("global_step2")
+    resumed = run_training(output, prompts_file, *flags, "--ckpt.load_enable")
+    assert [line["step"] for line in resumed] == [1, 2, 3, 4, 3, 4]
+
+
+def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
+    rows = [json.loads(line) for line in prompts_file.read_text().splitlines()]
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text("".join(json.dumps({**row, "answer": "1"}) + "\n" for row in rows))
+    result = start_training(tmp_path / "run", wrong, "--swap.self_test_steps", "1")
+    assert result.returncode == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert line.startswith(
+        "error: no correct rollout got a non-zero process term in the first 1 steps: no rollout was"
+    )

@@ -1,0 +1,104 @@
+import os
+import threading
+import time
+
+import pytest
+
+from openrlhf_swap.answers import last_boxed, text_after_thought
+from openrlhf_swap.rewards import Grade, Grader, grade_answer
+from openrlhf_swap.rewards.openrlhf_reward import reward_func
+
+RIGHT = Grade(True, "ok")
+WRONG = Grade(False, "ok")
+
+
+@pytest.fixture(scope="module")
+def grader():
+    grader = Grader(processes=2, time_limit=3.0)
+    yield grader
+    grader.close()
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "grade"),
+    [
+        (r"so \boxed{\frac{1}{2}}", "0.5", RIGHT),
+        (r"so \boxed{0.5}", r"$\frac12$", RIGHT),
+        (r"so \boxed{41}", "42", WRONG),
+        ("It is 42.", "42", RIGHT),
+        (r"\boxed{(1, 2)}", "(1,2)", RIGHT),
+        (r"\boxed{x^2 + 2x + 1}", "(x+1)^2", RIGHT),
+        (r"\boxed{the set is empty}", "the set is empty", RIGHT),
+        ("I do not know", "42", Grade(False, "no_answer")),
+        ("", "42", Grade(False, "no_answer")),
+        (r"\boxed{42}", "", Grade(False, "error")),
+        # What stands before the end of the thought is not the answer.
+        (r"maybe \boxed{42}</think>so \boxed{41}", "42", WRONG),
+        (r"maybe \boxed{41}</think>so \boxed{42}", "42", RIGHT),
+        # An unfinished thought is graded as it stands.
+        (r"maybe \boxed{42}", "42", RIGHT),
+        (r"\boxed{1} or rather \boxed{2}", "2", RIGHT),
+    ],
+)
+def test_grades(grader, response, answer, grade):
+    assert grader.grade(response, answer) == grade
+
+
+def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
+    started = time.monotonic()
+    grades = grader.grade_many([(r"\boxed{9^{9^{9^{9}}}}", "3"), *[(r"\boxed{3}", "3")] * 20])
+    assert grades == [Grade(False, "timeout"), *[RIGHT] * 20]
+    assert time.monotonic() - started < 15
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+
+
+def test_a_child_that_dies_is_an_error_and_is_replaced(grader, monkeypatch):
+    monkeypatch.setattr("openrlhf_swap.rewards.worker.grade", os._exit)
+    # `os._exit` is sent by name: the child exits in the middle of the grading.
+    assert grader.grade_many([(1,)]) == [Grade(False, "error")]
+    monkeypatch.undo()
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+
+
+def test_grading_from_threads():
+    """OpenRLHF calls the reward function in worker threads."""
+    grades = []
+    threads = [
+        threading.Thread(target=lambda i=i: grades.append((i, grade_answer(rf"\boxed{{{i}}}", "3")))) for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(grades) == [(i, RIGHT if i == 3 else WRONG) for i in range(8)]
+
+
+def test_the_reward_function_grades_the_response_alone():
+    prompt = r"Put your answer in \boxed{}. Is it \boxed{42}?<think>"
+    graded = reward_func([prompt + r"no</think>\boxed{41}"], [prompt], ["42"])
+    assert (graded["rewards"], graded["scores"]) == (0.0, 0.0)
+    graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
+    assert graded["rewards"] == 1.0
+    assert set(graded["extra_logs"].values()) == {0.0}
+
+
+@pytest.mark.parametrize(("query", "label"), [("another prompt", "42"), ("p x", None), ("p x", 42)])
+def test_the_reward_function_never_raises(query, label):
+    graded = reward_func([query], ["p"], [label]) if query.startswith("p ") else reward_func([query], ["zzz"], [label])
+    assert graded["rewards"] == 0.0
+    assert graded["extra_logs"]["swap/grader_error"] == 1.0
+
+
+def test_unparsable_answers_are_recognised(grader):
+    assert grader.is_gradable(["42", r"\frac{1}{2}", "", " $ $ "]) == [True, True, False, False]
+
+
+def test_boxed_contents_are_matched_by_braces():
+    assert last_boxed(r"\boxed{\frac{1}{2}} and \boxed {x_{1}}") == "x_{1}"
+    assert last_boxed(r"\boxed{open") is None
+    assert last_boxed("none") is None
+
+
+def test_text_after_the_first_closing_tag():
+    assert text_after_thought("a</think>b</think>c") == "b</think>c"
+    assert text_after_thought("abc") == "abc"

@@ -1,0 +1,197 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from openrlhf_swap import SwapConfig
+from openrlhf_swap.algorithm.steps import segment_steps
+from openrlhf_swap.answers import strip_answer
+from openrlhf_swap.config import R1_CLOSE
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.reasoning import StepReader
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, branching_obstacle, score_shared_prefix
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+MODELS = {
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=2, tie_word_embeddings=True)),
+    "llama_grouped": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=1)),
+    "llama_tied": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=4, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=16)),
+}
+
+
+def build(name, dtype, attention="sdpa"):
+    torch.manual_seed(0)
+    model = MODELS[name]().to(dtype).eval()
+    model.set_attn_implementation(attention)
+    return model
+
+
+def ragged_case(seed, rows, left):
+    """Random rows of one batch, padded on one side, every other one unscored, and their reference arguments."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low, high):
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    lengths = [draw(2, 40) for _ in range(rows)]
+    width = max(lengths) + draw(0, 3)
+    ids = torch.randint(0, SHAPE["vocab_size"], (rows, width), generator=generator)
+    mask = torch.zeros(rows, width, dtype=torch.int64)
+    requests, references = [], []
+    for row, length in enumerate(lengths):
+        offset = width - length if left else 0
+        mask[row, offset : offset + length] = 1
+        if row % 3 == 1:
+            continue
+        ends = sorted({draw(0, length - 1) for _ in range(draw(1, 7))})
+        size = draw(1, 9)
+        first = draw(0, size - 1)
+        branch = AnswerBranch(
+            tuple(torch.randint(0, SHAPE["vocab_size"], (size,), generator=generator).tolist()),
+            tuple(position >= first for position in range(size)),
+        )
+        requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
+        references.append((ids[row, offset : offset + length], [end + 1 for end in ends], branch))
+    return ids, mask, requests, references
+
+
+def largest_difference(model, case, **options):
+    ids, mask, requests, references = case
+    shared = score_shared_prefix(model, ids, mask, requests, **options)
+    expected = [score_per_prefix(model, *reference) for reference in references]
+    return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
+@pytest.mark.parametrize("name", MODELS)
+def test_shared_prefix_equals_per_prefix(name, left):
+    for seed in range(5):
+        case = ragged_case(seed, rows=4, left=left)
+        assert largest_difference(build(name, torch.float32), case) < 1e-4
+        assert largest_difference(build(name, torch.float64), case) < 1e-9
+        assert largest_difference(build(name, torch.float64), case, max_branch_tokens=16) < 1e-9
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5), st.booleans(), st.sampled_from(sorted(MODELS)))
+@settings(max_examples=30)
+def test_shared_prefix_equals_per_prefix_on_any_shape(seed, rows, left, name):
+    assert largest_difference(build(name, torch.float64), ragged_case(seed, rows, left)) < 1e-9
+
+
+def test_eager_attention_agrees():
+    # Eager attention takes its softmax in float32 whatever the model's dtype.
+    assert largest_difference(build("qwen2", torch.float64, "eager"), ragged_case(3, 4, False)) < 1e-5
+
+
+def test_per_prefix_by_hand():
+    """Against the definition: the mean log-probability of the answer's tokens, from full logits."""
+    model = build("llama_grouped", torch.float64)
+    ids = torch.tensor([5, 6, 7, 8, 9])
+    branch = AnswerBranch((1, 2, 3), (False, True, True))
+    (score,) = score_per_prefix(model, ids, [4], branch)
+    logprobs = model(torch.tensor([[5, 6, 7, 8, 1, 2, 3]])).logits[0].log_softmax(-1)
+    # Token 2 is predicted at position 4 (after 1), token 3 at position 5 (after 2).
+    assert score.item() == pytest.approx((logprobs[4, 2] + logprobs[5, 3]).item() / 2, abs=1e-12)
+
+
+def test_models_whose_cache_cannot_be_branched_are_recognised():
+    assert branching_obstacle(Qwen2Config(**SHAPE, num_key_value_heads=2)) is None
+    sliding = Qwen2Config(
+        **SHAPE, num_key_value_heads=2, use_sliding_window=True, sliding_window=16, max_window_layers=1
+    )
+    assert "sliding" in branching_obstacle(sliding)
+    assert "window of 32" in branching_obstacle(MistralConfig(**SHAPE, sliding_window=32))
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "bare"),
+    [
+        ("42", "42"),
+        (" $42$ ", "42"),
+        ("$$x^2$$", "x^2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"$\boxed{7}$", "7"),
+        (r"\boxed{1}+\boxed{2}", r"\boxed{1}+\boxed{2}"),
+        ("$1$ and $2$", "$1$ and $2$"),
+        ("", ""),
+    ],
+)
+def test_answers_are_unwrapped(wrapped, bare):
+    assert strip_answer(wrapped) == bare
+
+
+def test_only_the_answers_tokens_are_scored(tokenizer):
+    branch = answer_branch(tokenizer, R1_CLOSE, r"$\boxed{579}$")
+    text = tokenizer.decode(branch.ids)
+    scored = tokenizer.decode([i for i, used in zip(branch.ids, branch.scored, strict=True) if used])
+    assert text == R1_CLOSE + "579"
+    assert scored == "579"
+
+
+def test_a_token_across_the_seam_is_scored():
+    """In Qwen's vocabulary `{-` is one token: it carries part of the answer."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(vocab={"{": 0, "-": 1, "7": 2, "{-": 3}, merges=[("{", "-")]))
+    backend.decoder = decoders.Fuse()
+    joint = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert answer_branch(joint, "{", "-7") == AnswerBranch((3, 2), (True, True))
+    assert answer_branch(joint, "{", "7") == AnswerBranch((0, 2), (False, True))
+
+
+def test_an_empty_answer_is_refused(tokenizer):
+    with pytest.raises(DataError, match="is empty"):
+        answer_branch(tokenizer, R1_CLOSE, " $ $ ")
+
+
+def test_steps_are_read_in_token_space(tokenizer):
+    config = SwapConfig(step_tokens=8)
+    response = "ones: 7+6+0=13\nhmm\nwait ones: 7+6+0=13\n</think>\n\n**Final Answer**\n\\boxed{13}<|end|>"
+    ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+    reader = StepReader(tokenizer, config)
+    ends = reader.step_ends(ids)
+    # "hmm\n" is a single token that ends in a newline: it starts the second step, which ends eleven tokens later.
+    assert reader.step_texts(ids, ends) == ["ones: 7+6+0=13\n", "hmm\nwait ones: 7+6+0=13\n"]
+    newlines = ["\n" in tokenizer.decode([i]) for i in ids[: reader.reasoning_length(ids)]]
+    assert ends == segment_steps(newlines, 8, 25)
+
+
+def test_without_the_closing_tag_everything_is_reasoning(tokenizer):
+    reader = StepReader(tokenizer, SwapConfig(step_tokens=8))
+    ids = tokenizer("ones: 7+6+0=13\n", add_special_tokens=False)["input_ids"]
+    assert reader.reasoning_length(ids) == len(ids)
+    assert reader.step_ends([]) == []
+
+
+def test_a_closing_tag_of_several_tokens_is_found():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("abc</think>\n0" + "xyz") if c}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    letters = PreTrainedTokenizerFast(tokenizer_object=backend)
+    reader = StepReader(letters, SwapConfig())
+    ids = letters("abc\n</think>x")["input_ids"]
+    assert reader.reasoning_length(ids) == 4
+    assert reader.reasoning_length(letters("abc")["input_ids"]) == 3

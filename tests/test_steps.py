@@ -1,0 +1,61 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_swap import segment_steps
+
+
+def reference(is_newline, step_tokens, max_steps, patience=2):
+    """Token by token, as the rule is worded."""
+    total = len(is_newline)
+    size = step_tokens
+    if math.ceil(total / size) > max_steps:
+        size = math.ceil(total / max_steps)
+    ends, taken = [], 0
+    for token in range(total):
+        taken += 1
+        last = token == total - 1
+        if last or (taken >= size and is_newline[token]) or taken == patience * size:
+            ends.append(token)
+            taken = 0
+    return ends
+
+
+@given(st.lists(st.booleans(), max_size=300), st.integers(1, 40), st.integers(1, 30))
+def test_agrees_with_a_token_by_token_reference(is_newline, step_tokens, max_steps):
+    assert segment_steps(is_newline, step_tokens, max_steps) == reference(is_newline, step_tokens, max_steps)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 40), st.integers(1, 30))
+def test_covers_every_token_in_at_most_k_steps(is_newline, step_tokens, max_steps):
+    ends = segment_steps(is_newline, step_tokens, max_steps)
+    assert ends == sorted(set(ends))
+    assert ends[-1] == len(is_newline) - 1
+    assert len(ends) <= max_steps
+
+
+def test_boundary_moves_forward_to_the_newline_inclusive():
+    # M = 3: the first boundary would be token 2; the next newline is token 4. Then token 7 itself is a newline.
+    flags = [False, True, False, False, True, False, False, True, False]
+    assert segment_steps(flags, 3, 25) == [4, 7, 8]
+
+
+def test_without_a_newline_a_step_is_cut_at_twice_m():
+    assert segment_steps([False] * 10, 3, 25) == [5, 9]
+
+
+def test_m_is_raised_where_k_would_be_exceeded():
+    # 100 tokens, M = 10, K = 4: M becomes 25.
+    assert segment_steps([True] * 100, 10, 4) == [24, 49, 74, 99]
+
+
+def test_no_reasoning_has_no_steps():
+    assert segment_steps([], 350, 25) == []
+
+
+@pytest.mark.parametrize(("step_tokens", "max_steps"), [(0, 25), (350, 0)])
+def test_sizes_below_one_are_refused(step_tokens, max_steps):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        segment_steps([True], step_tokens, max_steps)
