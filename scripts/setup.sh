@@ -107,13 +107,23 @@ if ! step "torch" "$TORCH" numpy==2.3.5 setuptools==77.0.3 wheel packaging ninja
     step "torch from PyTorch's CPU index" "$TORCH" numpy==2.3.5 setuptools==77.0.3 wheel packaging ninja \
         --extra-index-url "$TORCH_CPU_INDEX" || fail "$TORCH could not be installed (details: $LOG)"
 fi
+# --use-pep517: DeepSpeed comes as source, and its setup.py with torch's build command fails on the setuptools that vLLM
+# pins ("unexpected keyword argument 'use_ninja'"); in an environment of its own it builds in seconds.
 if [[ "$PROFILE" == cpu ]]; then
-    step "Ray, vLLM, DeepSpeed, OpenRLHF and what they need" --no-deps -r "$REQUIREMENTS" \
+    step "Ray, vLLM, DeepSpeed, OpenRLHF and what they need" --use-pep517 --no-deps -r "$REQUIREMENTS" \
         || fail "the packages of $REQUIREMENTS could not be installed (details: $LOG)"
 else
-    step "Ray, vLLM, DeepSpeed, flash-attn, OpenRLHF and what they need" --no-build-isolation -r "$REQUIREMENTS" \
+    step "DeepSpeed" --use-pep517 --no-deps "$(grep -oE '^deepspeed==[^ ]+' "$REQUIREMENTS")" \
+        || fail "DeepSpeed could not be built (details: $LOG)"
+    step "Ray, vLLM, flash-attn, OpenRLHF and what they need" --no-build-isolation -r "$REQUIREMENTS" \
         || fail "the packages of $REQUIREMENTS could not be installed (details: $LOG)"
 fi
 step "openrlhf-swap" --no-deps --no-build-isolation -e . || fail "this checkout could not be installed (details: $LOG)"
+if [[ "$PROFILE" == cpu ]]; then
+    printf '[setup] communication op of DeepSpeed\n'
+    PATH="$VENV/bin:$PATH" "$VENV/bin/python" -c \
+        'from openrlhf_swap.integration.cpu import build_communication_op; build_communication_op()' 2>>"$LOG" \
+        || fail "DeepSpeed's communication op could not be compiled (details: $LOG)"
+fi
 printf '%s\n' "$WANTED" >"$STAMP"
 printf '[setup] done\n'

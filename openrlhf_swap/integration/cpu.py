@@ -7,14 +7,19 @@ it does nothing. vLLM's side is in `rollout_cpu.py`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import time
 import types
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+
+STALE_LOCK_SECONDS = 60  # an actor holds the lock for a moment only: it finds the op compiled
 
 
 def is_cpu_build() -> bool:
@@ -32,6 +37,7 @@ def install() -> None:
         return
     torch.cuda._openrlhf_swap_cpu = True
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
     _replace_torch_cuda()
     _stub_flash_attn()
     _replace_collectives()
@@ -110,3 +116,34 @@ def _replace_collectives() -> None:
 
     cuda_mesh = strategy_module.init_device_mesh
     strategy_module.init_device_mesh = lambda _device, *args, **kwargs: cuda_mesh("cpu", *args, **kwargs)
+
+
+def build_communication_op() -> None:
+    """Compile DeepSpeed's shared-memory communication op where this process looks for it; nothing when it is there.
+
+    DeepSpeed would compile it inside the first actor, half a minute to minutes without a word. An actor that is
+    stopped meanwhile leaves the compiler's lock behind, and every later start waits for it without end: so one
+    process compiles, beforehand, and removes a lock that nobody holds.
+    """
+    from deepspeed.accelerator import get_accelerator
+    from filelock import FileLock
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is None or not builder.is_compatible(verbose=False):
+        return
+    folder = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / builder.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".building")):
+        _wait_for_lock(folder / "lock")
+        if not any(folder.glob("*.so")):
+            print("compiling DeepSpeed's communication op, once: half a minute or more", flush=True)
+        builder.load(verbose=False)
+
+
+def _wait_for_lock(lock: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # its holder removes it
+        while True:
+            if time.time() - lock.stat().st_mtime > STALE_LOCK_SECONDS:
+                print(f"removing {lock}, left behind by a process that was stopped while it compiled", flush=True)
+                lock.unlink()
+            time.sleep(0.5)

@@ -8,7 +8,7 @@ import ray
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import SwapError
-from openrlhf_swap.integration import patches
+from openrlhf_swap.integration import cpu, patches
 from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
 from openrlhf_swap.integration.trainer import SwapTrainer
 
@@ -56,6 +56,7 @@ def _places(args: SimpleNamespace) -> int:
 
 
 def _start_local_ray(places: int) -> None:
+    cpu.build_communication_op()
     # One CPU more for the trainer, which asks for no GPU.
     ray.init(
         num_cpus=places + 1,
