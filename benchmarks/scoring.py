@@ -43,18 +43,20 @@ def build_model(args: argparse.Namespace, device: str) -> Qwen2ForCausalLM:
     return model.to(getattr(torch, args.dtype)).eval()
 
 
-def seconds(function: Callable[[], object], device: str, repeats: int) -> tuple[object, float]:
-    """The result, and the best of `repeats` times after one run to warm up."""
-    result, best = function(), float("inf")
-    for _ in range(repeats):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        result = function()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return result, best
+def best_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[float]:
+    """The best of `repeats` times of each function, after a round to warm up; the rounds are interleaved."""
+    best = [float("inf")] * len(functions)
+    for repeat in range(repeats + 1):
+        for number, function in enumerate(functions):
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            function()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if repeat > 0:
+                best[number] = min(best[number], time.perf_counter() - start)
+    return best
 
 
 def measure(model: Qwen2ForCausalLM, length: int, args: argparse.Namespace, device: str) -> str:
@@ -71,16 +73,22 @@ def measure(model: Qwen2ForCausalLM, length: int, args: argparse.Namespace, devi
     request = ScoreRequest(0, tuple(ends), branch)
 
     with torch.no_grad():
-        _, plain = seconds(lambda: model(ids, use_cache=False).logits, device, args.repeats)
-        output, cached = seconds(lambda: model(ids, use_cache=True), device, args.repeats)
-        cache = output.past_key_values
-        del output
-        (shared,), branches = seconds(lambda: score_branches(model, cache, ids, mask, [request]), device, args.repeats)
-        reference, per_prefix = seconds(
-            lambda: score_per_prefix(model, ids[0], [end + 1 for end in ends], branch), device, 1
+        cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+        plain, cached, branches = best_seconds(
+            [
+                lambda: model(ids, use_cache=False),
+                lambda: model(ids, use_cache=True),
+                lambda: score_branches(model, model.config, cache, ids, mask, [request]),
+            ],
+            device,
+            args.repeats,
         )
+        (shared,) = score_branches(model, model.config, cache, ids, mask, [request])
+        start = time.perf_counter()
+        reference = score_per_prefix(model, ids[0], [end + 1 for end in ends], branch).cpu()
+        per_prefix = time.perf_counter() - start
     added = cached - plain + branches
-    difference = (shared - reference.cpu()).abs().max().item()
+    difference = (shared - reference).abs().max().item()
     if device == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**30
     else:

@@ -43,7 +43,7 @@ class Scorer:
         self._tokenizer = tokenizer
         self._config = config
         self._reader = StepReader(tokenizer, config)
-        self._obstacle = branching_obstacle(model.config)
+        self._obstacle = branching_obstacle(model)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if self._obstacle:
             print(
@@ -95,7 +95,9 @@ class Scorer:
             return score_per_prefix(self._model, ids, [end + 1 for end in prefix_ends], branch)
         sequences = ids.unsqueeze(0)
         request = ScoreRequest(0, prefix_ends, branch)
-        (scores,) = score_shared_prefix(self._model, sequences, torch.ones_like(sequences), [request])
+        (scores,) = score_shared_prefix(
+            self._model, self._model.config, sequences, torch.ones_like(sequences), [request]
+        )
         return scores
 
 

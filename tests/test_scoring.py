@@ -3,6 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -76,7 +78,7 @@ def ragged_case(seed, rows, left):
 
 def largest_difference(model, case, **options):
     ids, mask, requests, references = case
-    shared = score_shared_prefix(model, ids, mask, requests, **options)
+    shared = score_shared_prefix(model, model.config, ids, mask, requests, **options)
     expected = [score_per_prefix(model, *reference) for reference in references]
     return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
 
@@ -114,12 +116,16 @@ def test_per_prefix_by_hand():
 
 
 def test_models_whose_cache_cannot_be_branched_are_recognised():
-    assert branching_obstacle(Qwen2Config(**SHAPE, num_key_value_heads=2)) is None
+    def obstacle(config):
+        return branching_obstacle(AutoModelForCausalLM.from_config(config))
+
+    assert obstacle(Qwen2Config(**SHAPE, num_key_value_heads=2)) is None
     sliding = Qwen2Config(
         **SHAPE, num_key_value_heads=2, use_sliding_window=True, sliding_window=16, max_window_layers=1
     )
-    assert "sliding" in branching_obstacle(sliding)
-    assert "window of 32" in branching_obstacle(MistralConfig(**SHAPE, sliding_window=32))
+    assert "sliding" in obstacle(sliding)
+    assert "window of 32" in obstacle(MistralConfig(**SHAPE, sliding_window=32))
+    assert "AttentionInterface" in obstacle(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2))
 
 
 @pytest.mark.parametrize(

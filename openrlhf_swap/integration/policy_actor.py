@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 import torch.distributed
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.scoring.answer import AnswerBranch
@@ -85,8 +83,8 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF's; also decides how to score."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        self._language_config = self.actor.model.module.config
-        obstacle = branching_obstacle(self._language_config)
+        self._language_model = self.actor.model.module
+        obstacle = branching_obstacle(self._language_model)
         self._one_by_one = strategy.args.swap.scoring == "per_prefix" or obstacle is not None
         if obstacle is not None:
             strategy.print(
@@ -99,21 +97,20 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
     ) -> ScoredForward:
         """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
         asked = requests or [_IDLE_REQUEST]
+        model = (self.actor.model, self._language_model.config)
         # Ranks that meet in collective forwards must run equally many of them.
         one_chunk = self._forwards_are_collective()
         if self.actor.packing_samples:
             # A packed pass has no cache that could be branched, so the prefixes need a pass of their own.
             log_probs = self.actor(sequences, action_mask, attention_mask)
             start = time.perf_counter()
-            with _attention_that_takes_masks(self._language_config):
-                scores = score_shared_prefix(self.actor.model, sequences, attention_mask, asked, one_chunk=one_chunk)
+            scores = score_shared_prefix(*model, sequences, attention_mask, asked, one_chunk=one_chunk)
         else:
             log_probs, output = self.actor(sequences, action_mask, attention_mask, return_output=True, use_cache=True)
             cache = output.past_key_values
             del output  # holds the logits of every token in float32
             start = time.perf_counter()
-            with _attention_that_takes_masks(self._language_config):
-                scores = score_branches(self.actor.model, cache, sequences, attention_mask, asked, one_chunk=one_chunk)
+            scores = score_branches(*model, cache, sequences, attention_mask, asked, one_chunk=one_chunk)
         seconds = time.perf_counter() - start
         return ScoredForward(log_probs.to("cpu"), scores if requests else [], seconds)
 
@@ -133,15 +130,3 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
     def _forwards_are_collective(self) -> bool:
         """Under ZeRO-3 each forward gathers parameters from all ranks."""
         return self.strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
-
-
-@contextmanager
-def _attention_that_takes_masks(config: PretrainedConfig) -> Iterator[None]:
-    """The branches need an arbitrary mask, which flash-attention does not take: run them with SDPA."""
-    configured = config._attn_implementation
-    if configured not in ("sdpa", "eager"):
-        config._attn_implementation = "sdpa"
-    try:
-        yield
-    finally:
-        config._attn_implementation = configured

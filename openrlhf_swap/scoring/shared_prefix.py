@@ -7,24 +7,23 @@ positions that follow e_k.
 Each branch starts with a second copy of the prefix's last token. It predicts the branch's first token, so that even
 an empty close template needs nothing from the first forward but its keys and values.
 
-The branches run in chunks, in the order of their prefixes, and each chunk is given only the keys that its last prefix
-reaches: an early branch does not attend over the masked rest of a long response.
+`branch_attention.py` lets each branch attend to just the keys it sees. The branches run in chunks where their tokens
+exceed a budget.
 
-Shapes: B rows, T tokens a row, R rows to score, P prefixes (K+1), Q tokens of a branch.
+Shapes: B rows, T tokens a row, R responses to score, N branches (prefixes of all responses), Q tokens of a branch.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PretrainedConfig
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.branch_attention import BranchLayout, Level, attending_branches
 from openrlhf_swap.scoring.per_prefix import widen
 
 
@@ -43,9 +42,11 @@ class ScoreRequest:
     branch: AnswerBranch
 
 
-def branching_obstacle(config: PretrainedConfig) -> str | None:
+def branching_obstacle(model: PreTrainedModel) -> str | None:
     """Why a model's cache cannot be branched, or None if it can."""
-    config = config.get_text_config()
+    config = model.config.get_text_config()
+    if not model._supports_attention_backend:
+        return "its attention cannot be replaced (transformers' AttentionInterface)"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         return f"its layers are of the kinds {sorted(kinds)}"
@@ -57,6 +58,7 @@ def branching_obstacle(config: PretrainedConfig) -> str | None:
 @torch.no_grad()
 def score_branches(
     model: Callable,
+    config: PretrainedConfig,
     cache: DynamicCache,
     sequences: Tensor,
     attention_mask: Tensor,
@@ -67,7 +69,8 @@ def score_branches(
     """Score the requests on the keys and values of a forward that has already been run.
 
     Args:
-        model: the causal language model that filled `cache`, in eval mode, with an attention that takes a mask.
+        model: the causal language model that filled `cache`, or what wraps it, in eval mode.
+        config: the language model's own configuration object; its attention is replaced during the second forward.
         cache: keys and values of `sequences`; not changed.
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
@@ -80,118 +83,133 @@ def score_branches(
     """
     if not requests:
         return []
-    rows = torch.tensor([request.row for request in requests], device=sequences.device)
-    batch = _BranchBatch.build(requests, sequences[rows], attention_mask[rows].bool())
-    everything = len(rows) == len(sequences) and torch.equal(rows, torch.arange(len(sequences), device=rows.device))
-    selected = None if everything else rows
-
-    prefixes, width = batch.ends.shape[1], batch.ids.shape[1]
-    within_budget = max(1, max_branch_tokens // (len(requests) * width))
-    size = prefixes if one_chunk else min(within_budget, math.ceil(prefixes / _worthwhile_chunks(sequences.shape[1])))
-    slices = [slice(start, min(start + size, prefixes)) for start in range(0, prefixes, size)]
-    scores = torch.cat([_score_chunk(model, cache, selected, batch, part) for part in slices], dim=1).cpu()
-    return [row[: len(request.prefix_ends)] for row, request in zip(scores, requests, strict=True)]
+    branches = _Branches.build(requests, sequences, attention_mask.bool())
+    count, width = len(branches.ends), branches.ids.shape[1]
+    size = count if one_chunk else max(1, max_branch_tokens // width)
+    with attending_branches(config):
+        chunks = [_score_chunk(model, cache, branches, start, start + size) for start in range(0, count, size)]
+    scores = torch.cat(chunks).cpu()
+    return [scores[list(indices)] for indices in branches.indices]
 
 
 @torch.no_grad()
 def score_shared_prefix(
-    model: Callable, sequences: Tensor, attention_mask: Tensor, requests: Sequence[ScoreRequest], **options: int
+    model: Callable,
+    config: PretrainedConfig,
+    sequences: Tensor,
+    attention_mask: Tensor,
+    requests: Sequence[ScoreRequest],
+    **options: int,
 ) -> list[Tensor]:
     """Both forwards. For callers that do not need the first one's logits; arguments as in `score_branches`."""
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     output = model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=True, logits_to_keep=1)
-    return score_branches(model, output.past_key_values, sequences, attention_mask, requests, **options)
+    return score_branches(model, config, output.past_key_values, sequences, attention_mask, requests, **options)
 
 
 @dataclass(frozen=True)
-class _BranchBatch:
-    """Padded requests: `ids`, `scored` (R, Q); `ends`, `last_ids`, `positions` (R, P); `visible` (R, T)."""
+class _Branches:
+    """All branches of a batch in the order in which they are attended: level by level, longest prefixes first.
+
+    Attributes:
+        ids: (R, Q) int64, template and answer of each response, padded. Responses with more prefixes come first.
+        scored: (R, Q) bool.
+        rows: (R,) int64, the row of each response in the batch.
+        starts: (R,) int64, position of its first token.
+        owners: (N,) int64, the response of each branch.
+        ends: (N,) int64, position of the prefix's last token.
+        last_ids: (N,) int64, that token.
+        positions: (N,) int64, its position id.
+        indices: for each request, in its own order, the branches of its prefixes.
+        level_sizes: branches of each level.
+    """
 
     ids: Tensor
     scored: Tensor
+    rows: Tensor
+    starts: Tensor
+    owners: Tensor
     ends: Tensor
     last_ids: Tensor
     positions: Tensor
-    visible: Tensor
+    indices: list[list[int]]
+    level_sizes: list[int]
 
     @classmethod
-    def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor) -> _BranchBatch:
+    def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor) -> _Branches:
+        order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prefix_ends))
+        responses = [requests[i] for i in order]
+        width = max(len(response.branch.ids) for response in responses)
+        ids = torch.zeros(len(responses), width, dtype=torch.int64)
+        scored = torch.zeros(len(responses), width, dtype=torch.bool)
+        for row, response in enumerate(responses):
+            ids[row, : len(response.branch.ids)] = torch.tensor(response.branch.ids)
+            scored[row, : len(response.branch.ids)] = torch.tensor(response.branch.scored)
+
+        owners, ends, level_sizes = [], [], []
+        indices: list[list[int]] = [[] for _ in requests]
+        for level in range(len(responses[0].prefix_ends)):
+            deep = [n for n, response in enumerate(responses) if len(response.prefix_ends) > level]
+            for n in deep:
+                indices[order[n]].insert(0, len(ends))
+                owners.append(n)
+                ends.append(responses[n].prefix_ends[-1 - level])
+            level_sizes.append(len(deep))
+
         device = sequences.device
-        width = max(len(request.branch.ids) for request in requests)
-        count = max(len(request.prefix_ends) for request in requests)
-        ids = torch.zeros(len(requests), width, dtype=torch.int64)
-        scored = torch.zeros(len(requests), width, dtype=torch.bool)
-        ends = torch.zeros(len(requests), count, dtype=torch.int64)
-        for row, request in enumerate(requests):
-            ids[row, : len(request.branch.ids)] = torch.tensor(request.branch.ids)
-            scored[row, : len(request.branch.ids)] = torch.tensor(request.branch.scored)
-            # Rows with fewer prefixes repeat their first one: a row that sees nothing would be NaN.
-            ends[row] = request.prefix_ends[0]
-            ends[row, : len(request.prefix_ends)] = torch.tensor(request.prefix_ends)
-        ends = ends.to(device)
-        positions = visible.long().cumsum(-1) - 1
+        rows = torch.tensor([response.row for response in responses], device=device)
+        visible, sequences = visible[rows], sequences[rows]
+        begins = visible[:, 0].int() + (visible[:, 1:] & ~visible[:, :-1]).sum(-1)
+        if (begins > 1).any():
+            raise ValueError("attention_mask has a hole inside a row; only its ends may be padded")
+        starts = visible.int().argmax(-1)
+        owner, end = torch.tensor(owners, device=device), torch.tensor(ends, device=device)
         return cls(
-            ids.to(device), scored.to(device), ends, sequences.gather(1, ends), positions.gather(1, ends), visible
+            ids=ids.to(device),
+            scored=scored.to(device),
+            rows=rows,
+            starts=starts,
+            owners=owner,
+            ends=end,
+            last_ids=sequences[owner, end],
+            positions=end - starts[owner],
+            indices=indices,
+            level_sizes=level_sizes,
         )
 
-
-def _worthwhile_chunks(tokens: int) -> int:
-    """How many chunks save more attention than their start-up costs: one for each 2,000 tokens, at most six."""
-    return min(6, max(1, tokens // 2000))
-
-
-def _prefix_view(cache: DynamicCache, rows: Tensor | None, length: int) -> DynamicCache:
-    """A cache over the first `length` positions of the chosen rows; appending to it leaves the original alone."""
-    view = DynamicCache()
-    for layer in cache.layers:
-        part = DynamicLayer()
-        part.lazy_initialization(layer.keys, layer.values)
-        part.keys, part.values = layer.keys[:, :, :length], layer.values[:, :, :length]
-        if rows is not None:
-            part.keys, part.values = part.keys[rows], part.values[rows]
-        view.layers.append(part)
-    return view
+    def levels(self, start: int, stop: int) -> tuple[Level, ...]:
+        """The levels of the branches `start .. stop - 1`; the first and the last may be parts of one."""
+        levels, offset = [], 0
+        for size in self.level_sizes:
+            first, last = max(start, offset), min(stop, offset + size)
+            if first < last:
+                ends = self.ends[first:last]
+                levels.append(Level(first - offset, ends, int(ends.max())))
+            offset += size
+        return tuple(levels)
 
 
-def _score_chunk(
-    model: Callable, cache: DynamicCache, rows_of_cache: Tensor | None, batch: _BranchBatch, chosen: slice
-) -> Tensor:
-    """(R, p) scores of the chosen prefixes."""
-    ends, last_ids, positions = batch.ends[:, chosen], batch.last_ids[:, chosen], batch.positions[:, chosen]
-    rows, count = ends.shape
-    width = batch.ids.shape[1]
-
-    # The last branch token predicts nothing that is scored; the prefix's last token takes its place in front.
-    inputs = torch.cat([last_ids.unsqueeze(-1), batch.ids[:, None, :-1].expand(-1, count, -1)], dim=-1)
-    offsets = torch.arange(width, device=ends.device)
-    first = int(batch.scored.any(0).int().argmax())
-    kept = (torch.arange(count, device=ends.device)[:, None] * width + offsets[first:]).flatten()
-
-    reach = int(ends.max())
-    output = model(
-        inputs.flatten(1),
-        attention_mask=_branch_mask(batch.visible[:, :reach], ends, width, cache.layers[0].keys.dtype),
-        position_ids=(positions.unsqueeze(-1) + offsets).flatten(1),
-        past_key_values=_prefix_view(cache, rows_of_cache, reach),
-        use_cache=True,
-        logits_to_keep=kept,
+def _score_chunk(model: Callable, cache: DynamicCache, branches: _Branches, start: int, stop: int) -> Tensor:
+    """(n,) scores of the branches `start .. stop - 1`."""
+    owners = branches.owners[start:stop]
+    width = branches.ids.shape[1]
+    layout = BranchLayout(
+        cache, branches.rows, branches.starts, branches.levels(start, stop), width, cache.layers[0].keys.dtype
     )
-
-    logits = output.logits.view(rows, count, width - first, -1)
-    targets = batch.ids[:, None, first:].expand(-1, count, -1)
-    logits = widen(logits)
+    # The last branch token predicts nothing that is scored; the prefix's last token takes its place in front.
+    inputs = torch.cat([branches.last_ids[start:stop, None], branches.ids[owners, :-1]], dim=-1)
+    offsets = torch.arange(width, device=owners.device)
+    first = int(branches.scored.any(0).int().argmax())
+    kept = (torch.arange(len(owners), device=owners.device)[:, None] * width + offsets[first:]).flatten()
+    output = model(
+        inputs.view(1, -1),
+        position_ids=(branches.positions[start:stop, None] + offsets).view(1, -1),
+        use_cache=False,
+        logits_to_keep=kept,
+        branches=layout,
+    )
+    logits = widen(output.logits.view(len(owners), width - first, -1))
+    targets = branches.ids[owners, first:]
     logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
-    scored = batch.scored[:, None, first:]
+    scored = branches.scored[owners, first:]
     return torch.where(scored, logprobs, 0.0).sum(-1) / scored.sum(-1)
-
-
-def _branch_mask(visible: Tensor, ends: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """(R, 1, p*Q, T + p*Q) additive mask: the prefix before its last token, and the branch itself causally."""
-    rows, count = ends.shape
-    keys = torch.arange(visible.shape[1], device=ends.device)
-    prefix = (keys < ends.unsqueeze(-1)) & visible.unsqueeze(1)
-    prefix = prefix.unsqueeze(2).expand(-1, -1, width, -1).flatten(1, 2)
-    causal = torch.ones(width, width, dtype=torch.bool, device=ends.device).tril()
-    branches = torch.block_diag(*[causal] * count).expand(rows, -1, -1)
-    allowed = torch.cat([prefix, branches], dim=-1).unsqueeze(1)
-    return torch.zeros(allowed.shape, dtype=dtype, device=ends.device).masked_fill_(~allowed, torch.finfo(dtype).min)
