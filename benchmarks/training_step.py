@@ -24,6 +24,8 @@ from task import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
 from openrlhf_swap.config import SwapConfig  # noqa: E402
 from openrlhf_swap.integration import patches  # noqa: E402
+from openrlhf_swap.objectives.registry import build  # noqa: E402
+from openrlhf_swap.scoring.reasoning import StepReader  # noqa: E402
 from openrlhf_swap.train import CPU_DEFAULTS, CPU_ENVIRONMENT, DEFAULTS, REWARD_FILE  # noqa: E402
 
 POLICY = ROOT / "examples" / "addition" / "policy"
@@ -96,8 +98,12 @@ def main() -> None:
     strategy = get_strategy(args)
     group = RayActorGroup(1, 1, ray.remote(num_gpus=1)(IntrinsicRewardActor))
     ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 1000, None))
+    reader = StepReader(tokenizer, args.swap)
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
-    makers = {"group_norm": RemoteExperienceMaker(*common), "swap": SwapExperienceMaker(*common, config=args.swap)}
+    makers = {
+        "group_norm": RemoteExperienceMaker(*common),
+        "swap": SwapExperienceMaker(*common, objective=build(args.swap), reader=reader),
+    }
 
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in makers}
     for repeat in range(repeats + 1):

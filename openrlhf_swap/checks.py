@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.algorithm.recipe import recipe
 from openrlhf_swap.answers import strip_answer
-from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.objectives.base import Objective
 
 
-def check_settings(args: SimpleNamespace, config: SwapConfig) -> None:
+def check_settings(args: SimpleNamespace, objective: Objective) -> None:
     """Refuse settings of OpenRLHF that contradict the method or are not supported with it.
 
     Raises:
         ConfigError: the message names the flag, its value and the remedy.
     """
-    train, rollout, algo, ds = args.train, args.rollout, args.algo, args.ds
+    train, rollout, algo, ds, config = args.train, args.rollout, args.algo, args.ds, objective.config
     refused = [
         (
             algo.advantage.estimator != "group_norm",
@@ -79,21 +79,38 @@ def check_settings(args: SimpleNamespace, config: SwapConfig) -> None:
             "--reward.remote_url is empty; leave it out to use the built-in grader",
         ),
     ]
+    refused += [
+        (
+            objective.reshapes_responses and algo.advantage.is_correction_level != "off",
+            f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {config.objective} trains "
+            "on tokens that vLLM did not sample: use off",
+        ),
+        (
+            objective.normaliser != "group" and algo.kl.init_coef > 0 and not algo.kl.use_loss,
+            f"--algo.kl.init_coef is {algo.kl.init_coef}; {config.objective} takes no KL penalty in the reward: "
+            "use 0, or --algo.kl.use_loss",
+        ),
+    ]
     for wrong, message in refused:
         if wrong:
             raise ConfigError(message)
+    objective.check(args)
 
 
-def check_model(path: str) -> Any:
+def check_model(path: str, context: int) -> Any:
     """Load the tokenizer and the configuration, and return the tokenizer.
 
+    Args:
+        path: of the model, or its id.
+        context: tokens that prompt and response may have together.
+
     Raises:
-        ConfigError: when either cannot be read, or the tokenizer is not a fast one.
+        ConfigError: when either cannot be read, the tokenizer is not a fast one, or the model's context is too short.
     """
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
@@ -103,15 +120,20 @@ def check_model(path: str) -> Any:
         ) from error
     if not tokenizer.is_fast:
         raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and context > longest:
+        raise ConfigError(
+            f"--data.max_len is {context}, but {path} has a context of {longest} tokens; use at most {longest}"
+        )
     return tokenizer
 
 
-def check_data(args: SimpleNamespace, config: SwapConfig, tokenizer: Any) -> str:
+def check_data(args: SimpleNamespace, objective: Objective, tokenizer: Any) -> str:
     """Check every row of the prompt data set, and drop the ones that cannot be trained on.
 
     A row is dropped when its prompt is empty or does not fit the context, or when its answer is empty or cannot be
     graded; an answer that is a number becomes text. What is dropped is counted and printed. If anything was changed,
-    the rows that are left are written to `<output_dir>/prompts.jsonl`.
+    the rows that are left are written to `<output_dir>/prompts.jsonl`; so are the objective's own problem texts.
 
     Returns:
         The data set to train on: the given one, or the file with the rows that are left.
@@ -119,7 +141,7 @@ def check_data(args: SimpleNamespace, config: SwapConfig, tokenizer: Any) -> str
     Raises:
         DataError: for an unreadable or empty data set, a missing column, or when no row is left.
     """
-    rows = _load(args)
+    rows = load_rows(args)
     name = args.data.prompt_dataset
     if len(rows) == 0:
         raise DataError(f"--data.prompt_dataset is {name}, which has no rows; give a data set with at least one")
@@ -130,17 +152,21 @@ def check_data(args: SimpleNamespace, config: SwapConfig, tokenizer: Any) -> str
             )
 
     key = args.data.label_key
-    answers = [_as_text(answer) for answer in rows[key]]
-    reasons = _reasons_to_drop(rows, answers, args, tokenizer)
+    original = list(rows)
+    rows = [_rewritten(row, args, objective) for row in original]
+    answers = [_as_text(row[key]) for row in rows]
+    prompts = render_prompts(rows, args, tokenizer)
+    reasons = _reasons_to_drop(prompts, answers, args, tokenizer)
     kept = [i for i, reason in enumerate(reasons) if reason is None]
     counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
     summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
     print(f"[swap] data: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
     if not kept:
         raise DataError(f"--data.prompt_dataset is {name}, of which no row can be used: {summary}")
-    if all(answers[i] == rows[i][key] for i in kept) and len(kept) == len(rows):
+    objective.check_prompts([prompts[i] or "" for i in kept])
+    if all({**rows[i], key: answers[i]} == given for i, given in enumerate(original)) and len(kept) == len(rows):
         return name
-    path = Path(config.output_dir) / "prompts.jsonl"
+    path = Path(objective.config.output_dir) / "prompts.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         for i in kept:
@@ -148,7 +174,7 @@ def check_data(args: SimpleNamespace, config: SwapConfig, tokenizer: Any) -> str
     return str(path)
 
 
-def _load(args: SimpleNamespace) -> Any:
+def load_rows(args: SimpleNamespace) -> Any:
     """The data set as OpenRLHF itself will load it."""
     from openrlhf.datasets.utils import blending_datasets
 
@@ -177,20 +203,39 @@ def _as_text(answer: object) -> str:
     return str(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else ""
 
 
-def _reasons_to_drop(rows: Any, answers: list[str], args: SimpleNamespace, tokenizer: Any) -> list[str | None]:
+def _rewritten(row: dict[str, Any], args: SimpleNamespace, objective: Objective) -> dict[str, Any]:
+    """The row with the objective's problem text; drawn by the text and the run's seed, so the same in every run."""
+    problem = row[args.data.input_key]
+    if not isinstance(problem, str) or not problem:
+        return row
+    rng = random.Random(f"{args.train.seed}:{problem}")
+    return {**row, args.data.input_key: objective.rewrite_problem(problem, rng)}
+
+
+def render_prompts(rows: list[dict[str, Any]], args: SimpleNamespace, tokenizer: Any) -> list[str | None]:
+    """Each prompt as OpenRLHF will render it; None for an empty one."""
     from openrlhf.datasets.prompts_dataset import preprocess_data
+
+    template = tokenizer.apply_chat_template if args.data.apply_chat_template else None
+    key = args.data.input_key
+    return [
+        preprocess_data(row, args.data.input_template, key, None, template)[0] if row[key] else None for row in rows
+    ]
+
+
+def _reasons_to_drop(
+    prompts: list[str | None], answers: list[str], args: SimpleNamespace, tokenizer: Any
+) -> list[str | None]:
     from tqdm import tqdm
 
     from openrlhf_swap.rewards import Grader
 
-    template = tokenizer.apply_chat_template if args.data.apply_chat_template else None
     room = args.data.max_len - (args.rollout.max_new_tokens or 1)
     reasons: list[str | None] = []
-    for row, answer in zip(tqdm(rows, desc="[swap] checking prompts"), answers, strict=True):
-        if not row[args.data.input_key]:
+    for prompt, answer in zip(tqdm(prompts, desc="[swap] checking prompts"), answers, strict=True):
+        if prompt is None:
             reasons.append("an empty prompt")
             continue
-        prompt, *_ = preprocess_data(row, args.data.input_template, args.data.input_key, None, template)
         too_long = len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) > room
         if too_long:
             reasons.append(f"a prompt of more than {room} tokens (--data.max_len minus --rollout.max_new_tokens)")
@@ -208,10 +253,10 @@ def _reasons_to_drop(rows: Any, answers: list[str], args: SimpleNamespace, token
     ]
 
 
-def check_run(args: SimpleNamespace, config: SwapConfig) -> str:
+def check_run(args: SimpleNamespace, objective: Objective) -> str:
     """All checks; returns the data set to train on. Prints what it does."""
-    check_settings(args, config)
-    if not recipe(config).needs_scores:
-        print(f"[swap] objective {config.objective} needs no step scores; none will be computed")
-    tokenizer = check_model(args.actor.model_name_or_path)
-    return check_data(args, config, tokenizer)
+    check_settings(args, objective)
+    if not objective.scores_steps:
+        print(f"[swap] objective {objective.config.objective} needs no step scores; none will be computed")
+    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len)
+    return check_data(args, objective, tokenizer)

@@ -6,20 +6,13 @@ import argparse
 import dataclasses
 import difflib
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.registry import METHODS
 
-OBJECTIVES = (
-    "swap",
-    "grpo",
-    "outcome_only",
-    "step_only",
-    "no_penalty",
-    "static_penalty",
-    "uniform_penalty",
-)
 R1_CLOSE = "\n</think>\n\n**Final Answer**\n\\boxed{"
 
 
@@ -35,7 +28,7 @@ class SwapConfig:
         ConfigError: for a value out of range; the message names the flag, the value and the remedy.
     """
 
-    objective: str = _setting("swap", "which method's advantages to train with: " + ", ".join(OBJECTIVES))
+    objective: str = _setting("swap", "which method's advantages to train with: " + ", ".join(METHODS))
     step_tokens: int = _setting(350, "M: tokens of a reasoning step, before it is extended to the next newline")
     max_steps: int = _setting(25, "K: most steps of a response; longer responses get longer steps")
     newline_patience: float = _setting(
@@ -63,10 +56,12 @@ class SwapConfig:
     rollouts_every: int = _setting(10, "write a table of rollouts with their steps every so many steps; 0 is never")
     rollouts_groups: int = _setting(2, "groups in each of those tables")
     output_dir: str = _setting("outputs/swap", "folder for metrics.jsonl, rollouts/ and swap_config.json")
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The objective's own settings, by name, as text: the flags `--swap.<objective>.<name>`."""
 
     def __post_init__(self) -> None:
         self._convert_types()
-        self._require(self.objective in OBJECTIVES, "objective", _did_you_mean(self.objective, OBJECTIVES))
+        self._require(self.objective in METHODS, "objective", _did_you_mean(self.objective, METHODS))
         self._require(self.scoring in ("shared_prefix", "per_prefix"), "scoring", "use shared_prefix or per_prefix")
         for name in ("step_tokens", "max_steps", "rollouts_groups"):
             self._require(getattr(self, name) >= 1, name, "use a whole number of at least 1")
@@ -92,7 +87,7 @@ class SwapConfig:
         return dataclasses.asdict(self)
 
     def _convert_types(self) -> None:
-        for spec in dataclasses.fields(self):
+        for spec in _flag_fields():
             value = getattr(self, spec.name)
             kind = {"int": int, "float": float, "str": str}[spec.type]
             usable = isinstance(value, kind) or (kind is float and isinstance(value, int))
@@ -108,7 +103,7 @@ class SwapConfig:
 def add_swap_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one `--swap.<field>` flag for each field of SwapConfig."""
     group = parser.add_argument_group("SWAP")
-    for spec in dataclasses.fields(SwapConfig):
+    for spec in _flag_fields():
         kind = {"int": int, "float": float, "str": str}[spec.type]
         group.add_argument(
             f"--swap.{spec.name}",
@@ -128,17 +123,35 @@ def parse_swap_arguments(argv: list[str]) -> tuple[SwapConfig, list[str]]:
     Raises:
         ConfigError: for an unknown `--swap.*` flag (with the nearest known one) or a bad value.
     """
-    known = [f"--swap.{spec.name}" for spec in dataclasses.fields(SwapConfig)]
+    known = [f"--swap.{spec.name}" for spec in _flag_fields()]
+    own_flags = []
     for argument in argv:
         flag = argument.split("=", 1)[0]
-        if flag.startswith("--swap.") and flag not in known:
+        if not flag.startswith("--swap.") or flag in known:
+            continue
+        if flag.count(".") != 2 or flag.split(".")[1] not in METHODS:
             raise ConfigError(f"unknown flag {flag}; {_did_you_mean(flag, known)}")
+        own_flags.append(flag)
     parser = _ConfigParser(add_help=False, allow_abbrev=False)
     add_swap_arguments(parser)
+    for flag in sorted(set(own_flags)):
+        parser.add_argument(flag, type=str)
     namespace, rest = parser.parse_known_args(argv)
     values = {name.removeprefix("swap."): value for name, value in vars(namespace).items()}
+    options = {}
+    for flag in own_flags:
+        _, method, name = flag.split(".")
+        if method != values["objective"]:
+            raise ConfigError(
+                f"{flag} belongs to {method}, but --swap.objective is {values['objective']}; leave it out"
+            )
+        options[name] = values.pop(f"{method}.{name}", options.get(name))
     values["close_template"] = values["close_template"].replace("\\n", "\n")
-    return SwapConfig(**values), rest
+    return SwapConfig(**values, options=options), rest
+
+
+def _flag_fields() -> list[dataclasses.Field]:
+    return [spec for spec in dataclasses.fields(SwapConfig) if spec.name != "options"]
 
 
 class _ConfigParser(argparse.ArgumentParser):
@@ -146,7 +159,7 @@ class _ConfigParser(argparse.ArgumentParser):
         raise ConfigError(f"{message.replace('argument ', '', 1)}; see --help for what each flag takes")
 
 
-def _did_you_mean(word: str, known: tuple[str, ...] | list[str]) -> str:
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(word, known, n=1)
     listing = "use one of: " + ", ".join(known)
     return f"did you mean {nearest[0]}? {listing}" if nearest else listing

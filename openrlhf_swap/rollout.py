@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from openrlhf_swap.algorithm.advantages import StepTrace
 
@@ -19,6 +19,8 @@ class Rollout:
     reward: float
     step_ends: list[int]
     answer_logprobs: list[float]
+    notes: dict[str, float] = field(default_factory=dict)
+    """What the objective noted about the response when it was sampled."""
 
     @property
     def correct(self) -> bool:

@@ -9,6 +9,7 @@ the method's (see DEFAULTS below); what you give on the command line wins.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shlex
@@ -78,6 +79,7 @@ def _train(config: SwapConfig, given: list[str]) -> int:
 
     from openrlhf_swap.checks import check_run
     from openrlhf_swap.integration.cpu import is_cpu_build
+    from openrlhf_swap.objectives.registry import build, method
 
     on_cpu = is_cpu_build()
     if on_cpu:
@@ -85,13 +87,14 @@ def _train(config: SwapConfig, given: list[str]) -> int:
             os.environ.setdefault(name, value)
     argv = [
         *_flags(DEFAULTS),
+        *_flags(method(config.objective).flags),
         *_flags(CPU_DEFAULTS if on_cpu else {}),
         "--reward.remote_url",
         str(REWARD_FILE),
         *given,
     ]
     args = patches.parse_arguments(argv)
-    data = check_run(args, config)
+    data = check_run(args, build(config))
     if data != args.data.prompt_dataset:
         argv = [*_without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
     _write_configuration(config, argv)
@@ -136,11 +139,19 @@ def _write_configuration(config: SwapConfig, argv: list[str]) -> None:
 
 def _print_help() -> int:
     """Our flags, our defaults, then OpenRLHF's own help."""
+    from openrlhf_swap.objectives.base import type_of
+    from openrlhf_swap.objectives.registry import METHODS, method
+
     parser = argparse.ArgumentParser(
         prog="python -m openrlhf_swap.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_swap_arguments(parser)
     parser.print_help()
+    print("\nSETTINGS of single objectives:")
+    for name in METHODS:
+        for spec in dataclasses.fields(method(name).Settings):
+            flag = f"--swap.{name}.{spec.name} {type_of(spec).__name__.upper()}"
+            print(f"  {flag}  {spec.metadata['doc']} (default: {spec.default!r})")
     print("\nDEFAULTS that differ from OpenRLHF's:")
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")

@@ -10,8 +10,7 @@ from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.advantages import StepBatch, outcome_advantages, process_advantages, step_signals
 from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights, target_lengths
-from openrlhf_swap.algorithm.recipe import recipe
-from openrlhf_swap.config import OBJECTIVES
+from openrlhf_swap.algorithm.recipe import VARIANTS, recipe
 from openrlhf_swap.errors import NonFiniteError
 
 EPS = 1e-6
@@ -117,7 +116,7 @@ def test_worked_group_by_hand():
         assert [round(row[end].item(), 4) for end in trace.step_ends] == values
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", VARIANTS)
 @given(group=groups)
 def test_agrees_with_the_slow_version(objective, group):
     fast = swap_advantages(group, SwapConfig(objective=objective))
@@ -189,7 +188,7 @@ def test_reductions_are_exact(group):
     assert same(SwapConfig(outcome_weight=0.0), SwapConfig(objective="step_only"))
 
 
-@given(st.lists(traces(), min_size=1, max_size=5), st.sampled_from(OBJECTIVES), st.floats(1e-300, 1e300))
+@given(st.lists(traces(), min_size=1, max_size=5), st.sampled_from(VARIANTS), st.floats(1e-300, 1e300))
 def test_finite_in_finite_out(group, objective, temperature):
     for row in swap_advantages(group, SwapConfig(objective=objective, temperature=temperature)):
         assert row.isfinite().all()

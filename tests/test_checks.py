@@ -13,6 +13,7 @@ from openrlhf_swap import train
 from openrlhf_swap.checks import check_data
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration import patches
+from openrlhf_swap.objectives.registry import build
 
 GOOD = {
     "--actor.model_name_or_path": str(POLICY),
@@ -46,10 +47,25 @@ SETTINGS = [
     (["--algo.advantage.gamma", "0.9"], "--algo.advantage.gamma is 0.9"),
     (["--ds.ring_attn_size", "2"], "--ds.ring_attn_size is 2"),
     (["--swap.scoring", "per_prefix", "--ds.zero_stage", "3"], "--swap.scoring is per_prefix"),
+    (["--swap.objective", "lazer"], "--swap.objective is 'lazer'; did you mean laser?"),
+    (["--data.max_len", "100000"], "--data.max_len is 100000"),
+    (["--swap.objective", "laser", "--swap.laser.taget_length", "9"], "unknown flag --swap.laser.taget_length"),
+    (["--swap.objective", "laser", "--swap.laser.bonus", "much"], "--swap.laser.bonus is 'much'"),
+    (["--swap.laser.bonus", "1"], "--swap.laser.bonus belongs to laser"),
+    (["--swap.objective", "thinkprune"], "--swap.thinkprune.limits has 4000"),
+    (["--swap.objective", "adaptthink"], "--swap.adaptthink.reference is ''"),
+    (["--swap.objective", "lc_r1", "--swap.lc_r1.extractor", "nowhere:f"], "--swap.lc_r1.extractor is 'nowhere:f'"),
+    (
+        ["--swap.objective", "lc_r1", "--algo.advantage.is_correction_level", "token"],
+        "--algo.advantage.is_correction_level is token",
+    ),
+    (["--swap.objective", "lc_r1", "--algo.kl.init_coef", "0.1"], "--algo.kl.init_coef is 0.1"),
+    (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is 0"),
+    (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is 0"),
 ]
 
 
-@pytest.mark.parametrize(("flags", "message"), SETTINGS, ids=[case[0][0] for case in SETTINGS])
+@pytest.mark.parametrize(("flags", "message"), SETTINGS, ids=[" ".join(case[0]) for case in SETTINGS])
 def test_contradictory_settings(capsys, tmp_path, prompts_file, flags, message):
     out = tmp_path / "out"
     status, line = run_main(capsys, "--data.prompt_dataset", str(prompts_file), "--swap.output_dir", str(out), *flags)
@@ -106,7 +122,7 @@ def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
         {"problem": "What is 100 + 102?", "answer": "$202$"},
     ]
     config = SwapConfig(output_dir=str(tmp_path / "out"))
-    kept = check_data(data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), config, tokenizer)
+    kept = check_data(data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(config), tokenizer)
     assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [rows[0], rows[4]]
     report = capsys.readouterr().out
     assert "2 of 5 rows usable" in report
@@ -116,13 +132,13 @@ def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
 
 def test_a_prompt_set_without_faults_is_used_as_it_is(tmp_path, tokenizer, prompts_file):
     config = SwapConfig(output_dir=str(tmp_path / "out"))
-    assert check_data(data_arguments(str(prompts_file)), config, tokenizer) == str(prompts_file)
+    assert check_data(data_arguments(str(prompts_file)), build(config), tokenizer) == str(prompts_file)
     assert not (tmp_path / "out").exists()
 
 
 def test_numbers_become_text(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
-    kept = check_data(data_arguments(path), SwapConfig(output_dir=str(tmp_path)), tokenizer)
+    kept = check_data(data_arguments(path), build(SwapConfig(output_dir=str(tmp_path))), tokenizer)
     assert json.loads(Path(kept).read_text())["answer"] == "200"
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from openrlhf_swap.algorithm.recipe import recipe
-from openrlhf_swap.config import OBJECTIVES, SwapConfig, parse_swap_arguments
+from openrlhf_swap.algorithm.recipe import VARIANTS, recipe
+from openrlhf_swap.config import SwapConfig, parse_swap_arguments
 from openrlhf_swap.errors import ConfigError
 
 
@@ -75,7 +75,7 @@ def test_a_flag_of_the_wrong_type_is_named():
 
 
 def test_every_objective_has_a_recipe():
-    for objective in OBJECTIVES:
+    for objective in VARIANTS:
         numbers = recipe(SwapConfig(objective=objective))
         assert numbers.needs_scores == (objective not in ("grpo", "outcome_only"))
 

@@ -21,7 +21,9 @@ from test_advantages import slow_advantages
 from openrlhf_swap.algorithm.advantages import StepTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration import patches
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.reasoning import StepReader
 from openrlhf_swap.train import CPU_DEFAULTS, CPU_ENVIRONMENT, DEFAULTS, REWARD_FILE
 
 pytestmark = pytest.mark.slow
@@ -154,7 +156,11 @@ def makers():
 
     from openrlhf_swap.integration.experience import SwapExperienceMaker
 
-    return RemoteExperienceMaker, SwapExperienceMaker
+    def swap_maker(*args, config):
+        reader = StepReader(args[-1], config)
+        return SwapExperienceMaker(*args, objective=build(config), reader=reader)
+
+    return RemoteExperienceMaker, swap_maker
 
 
 SPLITS = {

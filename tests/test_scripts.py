@@ -9,6 +9,7 @@ from conftest import ROOT
 from openrlhf_swap.checks import check_settings
 from openrlhf_swap.config import parse_swap_arguments
 from openrlhf_swap.integration import patches
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.train import DEFAULTS, REWARD_FILE
 
 PAPER = {"step_tokens": 350, "max_steps": 25, "length_coef": 1.0, "outcome_weight": 1.0, "process_weight": 0.3}
@@ -30,7 +31,7 @@ def test_presets_carry_the_papers_settings_in_flags_that_exist(size):
     assert {name: getattr(config, name) for name in PAPER} == PAPER
     defaults = [word for pair in DEFAULTS.items() for word in pair]
     args = patches.parse_arguments([*defaults, "--reward.remote_url", str(REWARD_FILE), *rest])
-    check_settings(args, config)
+    check_settings(args, build(config))
     assert args.actor.model_name_or_path.lower().endswith(size)
     assert (args.rollout.batch_size, args.rollout.n_samples_per_prompt) == (128, 16)
     assert args.train.batch_size == 128 * 16  # one on-policy update a step

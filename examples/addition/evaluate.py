@@ -9,34 +9,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from statistics import fmean, stdev
 
 from task import count_lines
 
-from openrlhf_swap.integration.cpu import is_cpu_build
 from openrlhf_swap.rewards import Grader
 
 
 def generate(model: str, questions: list[str], samples: int, temperature: float, max_tokens: int) -> list[list[dict]]:
     """`samples` responses a question with vLLM; the same seeds give the same responses of the same model."""
-    if is_cpu_build():
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    from vllm import LLM, SamplingParams
+    from openrlhf_swap.generation import open_engine
 
-    # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
-    engine = LLM(
-        model,
-        dtype="bfloat16",
-        enforce_eager=True,
-        max_model_len=512,
-        gpu_memory_utilization=0.2,
-        enable_chunked_prefill=False,
-    )
+    engine = open_engine(model, max_model_len=512)
+
+    from vllm import SamplingParams
+
     parameters = [
         SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, n=samples, skip_special_tokens=False)
         for i in range(len(questions))
@@ -82,13 +71,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON with the summary; responses go beside it")
     parser.add_argument("--samples", type=int, default=1, help="responses a problem")
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--suffix", default="", help="text after each problem, such as the budget that L1 needs")
     parser.add_argument("--max-tokens", type=int, default=320)
     args = parser.parse_args()
 
     problems = [json.loads(line) for line in args.problems.read_text(encoding="utf-8").splitlines()]
     if len(problems) < 2:
         sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; give at least 2")
-    questions = [problem["problem"] for problem in problems]
+    questions = [problem["problem"] + args.suffix for problem in problems]
     responses = generate(args.model, questions, args.samples, args.temperature, args.max_tokens)
     summary = summarise(problems, responses)
     args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -86,16 +86,20 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
     metrics_file.unlink(missing_ok=True)
     peak, metrics = 0.0, []
     command = ["bash", str(HERE / "train_swap.sh")]
-    with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=1) as bar:
+    # A terminal gets a moving bar, a log file a line now and then.
+    interval = 1 if sys.stderr.isatty() else 20
+    with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=interval) as bar:
         for memory in run("the training", command, output / "train.log", environment):
             peak = max(peak, memory)
             metrics = read_metrics(metrics_file)
             bar.update(len(metrics) - bar.n)
             if metrics:
                 last = metrics[-1]
-                bar.set_postfix(accuracy=f"{last['swap/accuracy']:.2f}", tokens=f"{last['swap/response_length']:.0f}")
-            else:
-                bar.refresh()
+                bar.set_postfix(
+                    accuracy=f"{last['swap/accuracy']:.2f}",
+                    tokens=f"{last['swap/response_length']:.0f}",
+                    refresh=False,
+                )
         metrics = read_metrics(metrics_file)
         bar.update(len(metrics) - bar.n)
     return metrics, peak

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,20 @@ class Recipe:
         return self.process_weight > 0
 
 
+VARIANTS = ("swap", "grpo", "outcome_only", "step_only", "no_penalty", "static_penalty", "uniform_penalty")
+
+
 def recipe(config: SwapConfig) -> Recipe:
-    """The recipe of `config.objective` with the numbers of `config`."""
+    """The recipe of `config.objective` with the numbers of `config`.
+
+    Raises:
+        ConfigError: for an objective that is not one of the paper's own.
+    """
+    if config.objective not in VARIANTS:
+        raise ConfigError(
+            f"--swap.objective is {config.objective}, which is not made of step rewards; use one of: "
+            + ", ".join(VARIANTS)
+        )
     swap = Recipe(config.length_coef, config.temperature, config.outcome_weight, config.process_weight)
     variants = {
         "swap": {},

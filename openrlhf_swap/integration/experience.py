@@ -9,17 +9,10 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import (
-    StepBatch,
-    StepSignals,
-    outcome_rewards,
-    process_advantages,
-    step_signals,
-)
-from openrlhf_swap.algorithm.recipe import recipe
-from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration.policy_actor import ScoredForward
+from openrlhf_swap.integration.sampling import NOTE
 from openrlhf_swap.metrics import StepMetrics, step_metrics
+from openrlhf_swap.objectives.base import Batch, Objective
 from openrlhf_swap.rollout import Rollout
 from openrlhf_swap.rollout_log import rollout_rows
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
@@ -28,18 +21,18 @@ from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 
 
 class SwapExperienceMaker(RemoteExperienceMaker):
-    """OpenRLHF's experience maker with SWAP's token-level advantages.
+    """OpenRLHF's experience maker with the objective's token-level advantages.
 
     The outcome term *is* the stock group_norm path: with theta = 0 the advantages are the stock ones, bit by bit.
     After each batch `metrics` and `rollout_table` describe it.
     """
 
-    def __init__(self, *args: Any, config: SwapConfig, **kwargs: Any) -> None:
-        """Takes the arguments of `RemoteExperienceMaker` and the configuration."""
+    def __init__(self, *args: Any, objective: Objective, reader: StepReader, **kwargs: Any) -> None:
+        """Takes the arguments of `RemoteExperienceMaker`, the objective, and a reader of its tokenizer's responses."""
         super().__init__(*args, **kwargs)
-        self._config = config
-        self._recipe = recipe(config)
-        self._reader = StepReader(self.tokenizer, config)
+        self._objective = objective
+        self._config = objective.config
+        self._reader = reader
         self._requests: list[list[ScoreRequest]] | None = None
         self._scored: list[ScoredForward] = []
         self._rollouts: list[Rollout] = []
@@ -52,7 +45,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         """As OpenRLHF's, with every correct response scored in the same dispatch as its log-probabilities."""
         rollouts = [self._read_rollouts(samples) for samples in samples_list]
         self._branches = {}
-        self._requests = [self._build_requests(rows) for rows in rollouts] if self._recipe.needs_scores else None
+        self._requests = [self._build_requests(rows) for rows in rollouts] if self._objective.scores_steps else None
         experiences = super().make_experience(samples_list)
 
         ordered: dict[int, Rollout] = {}
@@ -60,41 +53,43 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             if self._requests is not None:
                 for request, scores in zip(self._requests[number], self._scored[number].answer_logprobs, strict=True):
                     rows[request.row].answer_logprobs = scores.tolist()
+            if self._objective.reshapes_responses:
+                self._patch_behaviour(experience, rows)
             ordered.update(zip(experience.index, rows, strict=True))
         self._rollouts = [ordered[index] for index in range(len(ordered))]
         return experiences
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
-        """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv) in `advantages` and `returns`."""
+        """The objective's A[t] in `advantages` and `returns`; SWAP's is beta A_out + theta [correct] A_proc[t]."""
         size = self.args.rollout.n_samples_per_prompt
         groups = [self._rollouts[start : start + size] for start in range(0, len(self._rollouts), size)]
-        batch = StepBatch.from_traces([[rollout.trace() for rollout in group] for group in groups])
+        batch = Batch(groups, self._objective.recipe, self._config.eps, self._reader)
+        rewards = self._objective.rewards(batch).flatten()
+        token_term = self._objective.token_term(batch)
 
-        if self._recipe.penalises_outcome:
-            self._penalise_outcome_rewards(experiences, batch)
+        for experience in experiences:
+            experience.rewards = rewards.float()[experience.index]
         experiences = super().compute_advantages_and_returns(experiences)
-        outcome = [self._outcome_term(experience) for experience in experiences]
-
-        signals = step_signals(batch, self._recipe, self._config.eps)
-        process = [self._process_term(experience, batch, signals) for experience in experiences]
+        outcome = [self._outcome_term(experience, rewards) for experience in experiences]
+        process = [self._token_term(experience, token_term) for experience in experiences]
         for experience, outcome_term, process_term in zip(experiences, outcome, process, strict=True):
-            experience.advantages = self._recipe.outcome_weight * outcome_term
-            if self._recipe.process_weight > 0:
-                experience.advantages = experience.advantages + self._recipe.process_weight * process_term
+            experience.advantages = self._objective.outcome_weight * outcome_term
+            if token_term is not None:
+                experience.advantages = experience.advantages + process_term
             experience.returns = experience.advantages.clone()
 
         seconds = [scored.seconds for scored in self._scored] if self._requests is not None else []
         self.metrics = step_metrics(
-            batch,
-            signals,
+            batch.steps,
+            batch.signals,
             advantages=_masked(experiences, [experience.advantages for experience in experiences]),
             outcome=_masked(experiences, outcome),
             process=_masked(experiences, process),
             score_seconds=sum(seconds) / self._data_parallel_size(),
         )
         shown = range(min(len(groups), self._config.rollouts_groups))
-        self.rollout_table = rollout_rows([groups[g] for g in shown], batch, signals, self._reader)
+        self.rollout_table = rollout_rows([groups[g] for g in shown], batch.steps, batch.signals, self._reader)
         return experiences
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list:
@@ -118,10 +113,15 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             start = int(actions[0]) + 1 if len(actions) else samples.sequences.shape[1]
             response_ids = samples.sequences[row, start : start + len(actions)].tolist()
             reward = float(samples.rewards[row])
-            scored = reward > 0 and self._recipe.needs_scores
+            scored = reward > 0 and self._objective.scores_steps
             step_ends = self._reader.step_ends(response_ids) if scored else []
+            notes = {
+                name.removeprefix(NOTE): float(values[row])
+                for name, values in samples.info.items()
+                if name.startswith(NOTE)
+            }
             rollouts.append(
-                Rollout(samples.prompts[row], samples.labels[row], response_ids, start, reward, step_ends, [])
+                Rollout(samples.prompts[row], samples.labels[row], response_ids, start, reward, step_ends, [], notes)
             )
         return rollouts
 
@@ -142,37 +142,41 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             self._branches[answer] = answer_branch(self.tokenizer, self._config.close_template, answer)
         return self._branches[answer]
 
-    def _penalise_outcome_rewards(self, experiences: list[Experience], batch: StepBatch) -> None:
-        """The objective's outcome rewards, in the place where the stock normalisation reads them."""
-        raw = torch.tensor([rollout.reward for rollout in self._rollouts], dtype=torch.float64)
-        penalty = (batch.correct.double() - outcome_rewards(batch, self._recipe)).flatten()
-        for experience in experiences:
-            experience.rewards = (raw - penalty).float()[experience.index]
+    def _patch_behaviour(self, experience: Experience, rollouts: list[Rollout]) -> None:
+        """Forced first tokens were not drawn from the policy: the objective knows their log-probability."""
+        for row, rollout in enumerate(rollouts):
+            action = rollout.start - 1  # action t is the prediction of token t + 1
+            logprob = experience.action_log_probs[row, action].item()
+            experience.action_log_probs[row, action] = self._objective.first_logprob(rollout, logprob)
 
-    def _outcome_term(self, experience: Experience) -> Tensor:
-        """(B, A) what the stock path made of the outcome rewards, without float noise.
+    def _outcome_term(self, experience: Experience, rewards: Tensor) -> Tensor:
+        """(B, A) the normalised outcome rewards; for group normalisation what the stock path made of them.
 
         Seven rewards of 0.95 have a float32 deviation of 6e-8, which the stock division by (deviation + 1e-9) turns
         into advantages of 0.9: a group without spread gets 0. (With a KL penalty in the reward the stock values stay:
         they then hold more than the outcome.)
         """
+        if self._objective.normaliser != "group":
+            if self._objective.normaliser == "centre":
+                groups = rewards.view(-1, self.args.rollout.n_samples_per_prompt)
+                rewards = (groups - groups.mean(-1, keepdim=True)).flatten()
+            return rewards.float()[experience.index].unsqueeze(-1) * experience.action_mask
         if self.kl_ctl.value > 0 and not self.args.algo.kl.use_loss:
             return experience.advantages
         spread = experience.info["group_reward_std"].unsqueeze(-1) > self._config.eps
         return torch.where(spread, experience.advantages, 0.0)
 
-    def _process_term(self, experience: Experience, batch: StepBatch, signals: StepSignals) -> Tensor:
-        """(B, A) float32 A_proc on the axis of `experience.advantages`."""
-        index = torch.tensor(experience.index)
-        # Action t is the prediction of token t + 1.
-        first_action = torch.tensor([self._rollouts[i].start - 1 for i in experience.index])
-        process = process_advantages(
-            signals.normalised.flatten(0, 1)[index],
-            batch.step_ends.flatten(0, 1)[index] + first_action.unsqueeze(-1),
-            batch.step_mask.flatten(0, 1)[index],
-            experience.action_mask.shape[1],
-        )
-        return (process * experience.action_mask).float()
+    def _token_term(self, experience: Experience, term: Tensor | None) -> Tensor:
+        """(B, A) float32, the objective's term on the axis of `experience.advantages`."""
+        moved = torch.zeros(experience.action_mask.shape, dtype=torch.float32)
+        if term is None:
+            return moved
+        rows = term.flatten(0, 1).float()
+        for row, index in enumerate(experience.index):
+            rollout = self._rollouts[index]
+            first, length = rollout.start - 1, len(rollout.response_ids)
+            moved[row, first : first + length] = rows[index, :length]
+        return moved
 
     def _data_parallel_size(self) -> int:
         args = self.args

@@ -7,11 +7,13 @@ from typing import Any
 
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 
-from openrlhf_swap.algorithm.recipe import recipe
-from openrlhf_swap.errors import InertRunError
+from openrlhf_swap.errors import ConfigError, InertRunError
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.sampling import SwapSamplesGenerator
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollout_log import append_metrics, write_rollouts
+from openrlhf_swap.scoring.reasoning import StepReader
 
 
 class SwapTrainer(undecorated(PPOTrainer)):
@@ -22,6 +24,17 @@ class SwapTrainer(undecorated(PPOTrainer)):
         self._swap = self.args.swap
         self._folder = Path(self._swap.output_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._objective = build(self._swap)
+        reader = StepReader(self.tokenizer, self._swap)
+        self.samples_generator = SwapSamplesGenerator(
+            self.strategy,
+            self.prompts_dataloader,
+            self.eval_dataloader,
+            self.tokenizer,
+            self.vllm_engines,
+            objective=self._objective,
+            reader=reader,
+        )
         self.experience_maker = SwapExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -30,14 +43,17 @@ class SwapTrainer(undecorated(PPOTrainer)):
             self.kl_ctl,
             self.strategy,
             self.tokenizer,
-            config=self._swap,
+            objective=self._objective,
+            reader=reader,
         )
-        self._self_test = SelfTest(self._swap.self_test_steps if recipe(self._swap).needs_scores else 0)
+        self._self_test = SelfTest(self._swap.self_test_steps if self._objective.scores_steps else 0)
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
         """One step; its metrics join OpenRLHF's in every tracker."""
         status, global_step = super().train_step(rollout_samples, global_step)
         status.update(self.experience_maker.metrics)
+        status.update(self._objective.metrics())
+        self._objective.step = global_step
         self._self_test.observe(self.experience_maker.metrics)
         return status, global_step
 
@@ -49,7 +65,22 @@ class SwapTrainer(undecorated(PPOTrainer)):
         every = self._swap.rollouts_every
         if every and global_step % every == 0:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
-        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        states = {**(client_states or {}), "objective": self._swap.objective}
+        states["objective_state"] = self._objective.state_dict()
+        super().save_logs_and_checkpoints(global_step, logs_dict, states)
+
+    def init_checkpoint_states(self) -> dict:
+        """As OpenRLHF's; also gives the objective its state back."""
+        states = super().init_checkpoint_states()
+        self._objective.step = states["global_step"]
+        if "objective" in states:
+            if states["objective"] != self._swap.objective:
+                raise ConfigError(
+                    f"--swap.objective is {self._swap.objective}, but the checkpoint in {self.args.ckpt.path} was "
+                    f"written by {states['objective']}; use that, or another --ckpt.path"
+                )
+            self._objective.load_state_dict(states["objective_state"])
+        return states
 
 
 class SelfTest:

@@ -1,0 +1,132 @@
+"""Rollouts as the objective wants them: how many of which kind, forced beginnings, edits, and a monitoring set."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+
+from openrlhf_swap.errors import CompatibilityError, DataError
+from openrlhf_swap.objectives.base import Batch, Monitor, Objective, Sampling
+from openrlhf_swap.rollout import Rollout
+from openrlhf_swap.scoring.reasoning import StepReader
+
+NOTE = "note/"  # prefix of what an objective noted, in an experience's info
+
+
+class SwapSamplesGenerator(SamplesGenerator):
+    """OpenRLHF's generator; evaluation samples are left as they are."""
+
+    def __init__(self, *args: Any, objective: Objective, reader: StepReader, **kwargs: Any) -> None:
+        """Takes the arguments of `SamplesGenerator`, the objective, and a reader of its tokenizer's responses."""
+        super().__init__(*args, **kwargs)
+        self._objective = objective
+        self._reader = reader
+        self._evaluating = False
+        self._parts: dict[str, tuple[str, int, Sampling]] = {}
+
+    def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
+        """As OpenRLHF's: evaluation samples the plain prompt."""
+        self._evaluating = True
+        try:
+            return super().generate_eval_samples(**generate_kwargs)
+        finally:
+            self._evaluating = False
+
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
+        """As OpenRLHF's; samples the objective's monitoring set first when it is due."""
+        self._parts = {}
+        request = self._objective.monitor()
+        if request is not None:
+            self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
+        return super().generate_samples(**generate_kwargs)
+
+    def _sample_monitor(self, request: Monitor, **generate_kwargs: Any) -> Batch:
+        """The same training prompts every time, sampled with the training settings."""
+        data = self.prompts_dataloader.dataset
+        chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(request.prompts, len(data)))
+        rows = [data[index] for index in chosen]
+        if self.args.vllm.enable_sleep:
+            batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        refs = self._dispatch_prompts_to_vllm(
+            [row[1] for row in rows],
+            [row[2] for row in rows],
+            **{**generate_kwargs, "n_samples_per_prompt": request.samples},
+        )
+        groups = [[_rollout(response) for response in responses] for responses in ray.get(refs)]
+        if self.args.vllm.enable_sleep:
+            batch_vllm_engine_call(self.vllm_engines, "sleep")
+        return Batch(groups, self._objective.recipe, self._objective.config.eps, self._reader)
+
+    def _dispatch_prompts_to_vllm(
+        self, prompts: list[str], labels: list[str], *, images: list | None = None, **generate_kwargs: Any
+    ) -> list:
+        """One reference a prompt, whose responses are all of its parts."""
+        if self._evaluating:
+            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        count = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        limit = generate_kwargs["max_new_tokens"]
+        alike: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
+        for number, prompt in enumerate(prompts):
+            for part, sampling in enumerate(self._objective.sampling(prompt, count, limit)):
+                text = sampling.prompt + sampling.forced
+                self._parts[text] = (sampling.prompt, part, sampling)
+                sampled_tokens = sampling.max_new_tokens - len(self._ids(sampling.forced))
+                alike[sampling.count, sampled_tokens].append((number, text))
+
+        refs: list[list[Any]] = [[] for _ in prompts]
+        for (samples, tokens), members in alike.items():
+            changed = {**generate_kwargs, "n_samples_per_prompt": samples, "max_new_tokens": tokens}
+            numbers = [number for number, _ in members]
+            texts = [text for _, text in members]
+            dispatched = super()._dispatch_prompts_to_vllm(texts, [labels[n] for n in numbers], **changed)
+            for number, ref in zip(numbers, dispatched, strict=True):
+                refs[number].append(ref)
+        return [parts[0] if len(parts) == 1 else _joined.remote(*parts) for parts in refs]
+
+    def _process_response_into_experience(self, response: dict[str, Any], **generate_kwargs: Any) -> Experience:
+        """As OpenRLHF's, of the response as the objective trains on it."""
+        if self._evaluating:
+            return super()._process_response_into_experience(response, **generate_kwargs)
+        prompt, part, sampling = self._parts[response["prompt"]]
+        rollout = _rollout({**response, "prompt": prompt})
+        forced = self._ids(sampling.forced)
+        if forced:
+            head = response["observation_tokens"][: rollout.start]
+            if head[-len(forced) :] != forced:
+                raise CompatibilityError(
+                    f"the tokenizer merges the forced text {sampling.forced!r} with the prompt; use another one"
+                )
+            rollout.start -= len(forced)
+            rollout.response_ids = forced + rollout.response_ids
+        rollout.notes["part"] = float(part)
+        ids = self._objective.edit(rollout, self._reader)
+        start = rollout.start
+        changed = {"prompt": prompt, "observation_tokens": response["observation_tokens"][:start] + ids}
+        changed["action_ranges"] = [(start, start + len(ids))]
+        experience = super()._process_response_into_experience({**response, **changed}, **generate_kwargs)
+        if self._objective.reshapes_responses:
+            experience.info.update({NOTE + name: torch.tensor([value]) for name, value in rollout.notes.items()})
+        return experience
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+
+
+@ray.remote(num_cpus=0)
+def _joined(*parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [response for part in parts for response in part]
+
+
+def _rollout(response: dict[str, Any]) -> Rollout:
+    if response["reward"] is None:
+        raise DataError("the reward function gave no reward for a response; its own error is in the log above")
+    ((start, end),) = response["action_ranges"]
+    ids = list(response["observation_tokens"][start:end])
+    return Rollout(response["prompt"], response["label"], ids, start, float(response["reward"]), [], [])

@@ -1,0 +1,87 @@
+r"""L1-Exact and L1-Max: the prompt asks for a number of thinking tokens, and the reward says how well it was met.
+
+After github.com/cmu-l3/l1 (2025-05-13). L1-Max's slope is the first release's 1/1000, which made the published models;
+its paper says 0.0003. L1-Max is meant to start from an L1-Exact policy.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.rollout import Rollout
+
+INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
+EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."
+_BUDGET = re.compile(r" Think for (maximum )?(\d+) tokens\.")
+
+
+def budget(rollout: Rollout) -> tuple[int, bool]:
+    """N of the last budget in a rollout's prompt, and whether it is a maximum."""
+    maximum, n = _BUDGET.findall(rollout.prompt)[-1]
+    return int(n), bool(maximum)
+
+
+class L1Exact(Objective):
+    """R = c - alpha |n - L|, normalised in the group."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """Flags `--swap.l1_exact.*`."""
+
+        shortest: int = setting(100, "budgets are drawn evenly from this")
+        longest: int = setting(4000, "to this, once a row, in tokens")
+        alpha: float = setting(0.0003, "taken off for each token of difference")
+        instruction: str = setting(INSTRUCTION, "goes before the budget")
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        if not 1 <= self.settings.shortest <= self.settings.longest:
+            raise ConfigError(
+                f"--swap.{config.objective}.shortest is {self.settings.shortest}, .longest {self.settings.longest}; "
+                "use 1 <= shortest <= longest"
+            )
+
+    def rewrite_problem(self, problem: str, rng: random.Random) -> str:
+        """Ask for n tokens."""
+        return problem + self.settings.instruction + EXACT.format(n=self._draw(rng))
+
+    def _draw(self, rng: random.Random) -> int:
+        return rng.randint(self.settings.shortest, self.settings.longest)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """C - alpha |n - L|."""
+        return batch.correct.double() - self.settings.alpha * (self._budgets(batch) - batch.lengths).abs()
+
+    def _budgets(self, batch: Batch) -> Tensor:
+        return batch.each(lambda rollout: budget(rollout)[0])
+
+
+class L1Max(L1Exact):
+    """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the other half."""
+
+    @dataclass(frozen=True)
+    class Settings(L1Exact.Settings):
+        """Flags `--swap.l1_max.*`."""
+
+        slope: float = setting(0.001, "of the reward in the tokens that are left")
+        delta: float = setting(0.5, "reward of a right answer that uses its budget up")
+        exact_share: float = setting(0.5, "share of the rows with an exact budget")
+
+    def rewrite_problem(self, problem: str, rng: random.Random) -> str:
+        """Ask for n tokens, or for n at most."""
+        wording = EXACT if rng.random() < self.settings.exact_share else MAXIMUM
+        return problem + self.settings.instruction + wording.format(n=self._draw(rng))
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """By the wording of each prompt."""
+        left = self._budgets(batch) - batch.lengths
+        within = batch.correct * (self.settings.slope * left + self.settings.delta).clamp(0, 1)
+        is_maximum = batch.each(lambda rollout: budget(rollout)[1]).bool()
+        return within.where(is_maximum, super().rewards(batch))

@@ -1,0 +1,104 @@
+"""LASER-D: LASER with a target length for each difficulty, re-estimated on a monitoring set.
+
+After github.com/hkust-nlp/Laser (2025-05-22), whose code differs from the paper: the expected number of right answers
+uses 5, 2 and 1 of eight responses (the paper: 6, 3, 1), whatever the group size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Batch, Monitor, Objective, setting
+from openrlhf_swap.objectives.laser import RIGHT, base_score
+
+# Difficulty -> responses of eight that count as expected to be right.
+EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}
+
+
+class LaserD(Objective):
+    """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """Flags `--swap.laser_d.*`."""
+
+        bonus: float = setting(0.5, "added to a right answer within the target")
+        shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)")
+        longest: int = setting(16384, "longest target, in tokens")
+        grid: int = setting(1024, "targets are shortest, shortest + grid, ...")
+        monitor_prompts: int = setting(500, "training prompts of the monitoring set")
+        monitor_samples: int = setting(8, "responses to each")
+        monitor_every: int = setting(20, "training steps between two estimates; the first is before step 1")
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        for name in ("shortest", "longest", "grid", "monitor_prompts", "monitor_samples", "monitor_every"):
+            value = getattr(self.settings, name)
+            if value < 1:
+                raise ConfigError(f"--swap.{config.objective}.{name} is {value}; use at least 1")
+        # None: not known; the longest response of the current batch stands in for it.
+        self._targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
+        self._monitored_at = -1
+
+    def monitor(self) -> Monitor | None:
+        """Every `monitor_every` steps."""
+        if self.step % self.settings.monitor_every or self._monitored_at == self.step:
+            return None
+        return Monitor(self.settings.monitor_prompts, self.settings.monitor_samples)
+
+    def observe_monitor(self, batch: Batch) -> None:
+        """Choose each difficulty's target: the shortest that is expected to hold one right answer."""
+        self._monitored_at = self.step
+        accuracy = batch.correct.double().mean(-1)
+        bands = {
+            "low": accuracy <= 1 / 3,
+            "medium": (accuracy > 1 / 3) & (accuracy <= 2 / 3),
+            "high": accuracy > 2 / 3,
+        }
+        for band, members in bands.items():
+            self._targets[band] = self._choose(batch.lengths[members].flatten(), EXPECTED_RIGHT[band])
+
+    def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
+        """The shortest target for which int(share of all responses within it * expected_right) is at least 1."""
+        for target in range(self.settings.shortest, self.settings.longest + self.settings.grid, self.settings.grid):
+            if len(lengths) and int((lengths <= target).double().mean().item() * expected_right) >= 1:
+                return target
+        return None
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Base score and bonus."""
+        scores = self.base_scores(batch)
+        earns = (scores == RIGHT) & (batch.lengths <= self.targets(scores, batch))
+        return scores + self.settings.bonus * earns
+
+    def base_scores(self, batch: Batch) -> Tensor:
+        """(G, N) 1, -0.5 or -1."""
+        return batch.each(lambda rollout: base_score(rollout, batch))
+
+    def targets(self, scores: Tensor, batch: Batch) -> Tensor:
+        """(G, 1) each group's target, by the share of its responses that are right."""
+        fallback = int(batch.lengths.max())
+        known = {band: fallback if target is None else target for band, target in self._targets.items()}
+        accuracy = (scores == RIGHT).double().mean(-1, keepdim=True)
+        target = torch.where(accuracy >= 1 / 3, known["medium"], known["low"])
+        return torch.where(accuracy >= 2 / 3, known["high"], target)
+
+    def metrics(self) -> dict[str, float]:
+        """The targets that are known."""
+        name = self.config.objective
+        return {f"swap/{name}_target_{band}": float(t) for band, t in self._targets.items() if t is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The targets, and when they were estimated."""
+        return {"targets": dict(self._targets), "monitored_at": self._monitored_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As saved."""
+        self._targets = dict(state["targets"])
+        self._monitored_at = state["monitored_at"]

@@ -1,0 +1,90 @@
+"""LC-R1: right thoughts are cut where they reach the answer; a length reward, and a reward for the cut at `</think>`.
+
+After github.com/zxiangx/LC-R1 (2025-06-25). Its extractor is a fine-tuned 3B model; the default here is a rule (the
+first place where the known answer appears), which makes results not comparable to the paper's. As in the code, wrong
+answers get the length reward too, and advantages are centred, not divided by a deviation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.answers import END_OF_THOUGHT, strip_answer
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.objectives.reading import ResponseReader, tokens_for
+from openrlhf_swap.objectives.registry import load
+from openrlhf_swap.rollout import Rollout
+
+Extractor = Callable[[Sequence[int], str, ResponseReader], int]
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
+
+
+def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
+    """Tokens of a thought up to the end of the sentence that first names the answer; 0 if none does."""
+    text = reader.text(thought)
+    found = re.search(rf"(?<![\w.]){re.escape(strip_answer(answer))}(?!\w|\.\d)", text)
+    if found is None:
+        return 0
+    end = _SENTENCE_END.search(text, found.end())
+    return tokens_for(thought, end.end() if end else len(text), reader)
+
+
+class LCR1(Objective):
+    """R = [one `</think>`] + c + length_weight (1 - L/longest right L), centred; plus rho at `</think>`."""
+
+    normaliser = "centre"
+    reshapes_responses = True
+
+    @dataclass(frozen=True)
+    class Settings:
+        """Flags `--swap.lc_r1.*`."""
+
+        length_weight: float = setting(1.0, "of the length reward")
+        compress_weight: float = setting(1.0, "of the reward at </think>")
+        extractor: str = setting(
+            "openrlhf_swap.objectives.lc_r1:first_right_answer",
+            "module:function (thought ids, answer, reader) -> valid thinking tokens",
+        )
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self._extract: Extractor = load(self.settings.extractor, "--swap.lc_r1.extractor")
+
+    def edit(self, rollout: Rollout, reader: ResponseReader) -> list[int]:
+        """A right response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
+        ids = rollout.response_ids
+        thought = reader.reasoning_length(ids)
+        right = rollout.correct and reader.text(ids).count(END_OF_THOUGHT) == 1
+        kept = min(self._extract(ids[:thought], rollout.answer, reader), thought) if right else 0
+        rollout.notes["lc_r1_right"] = float(right)
+        rollout.notes["lc_r1_thought"] = float(thought)
+        rollout.notes["lc_r1_kept"] = float(kept)
+        return ids[:kept] + ids[thought:] if kept else ids
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Format, accuracy and length."""
+        formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(END_OF_THOUGHT) == 1)
+        base = formatted + batch.correct.double()
+        right = base == 2
+        lengths = batch.lengths.double()
+        longest_right = torch.where(right, lengths, 0.0).amax(-1, keepdim=True)
+        shortness = torch.where(right.any(-1, keepdim=True), 1 - lengths / (longest_right + 1e-4), 0.0)
+        return base + self.settings.length_weight * shortness
+
+    def token_term(self, batch: Batch) -> Tensor:
+        """The share of the thought that was cut, at `</think>`; -1 where a right thought shows no valid part."""
+        term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
+        for g, group in enumerate(batch.groups):
+            for n, rollout in enumerate(group):
+                notes = rollout.notes
+                if notes["lc_r1_right"]:
+                    kept, thought = notes["lc_r1_kept"], notes["lc_r1_thought"]
+                    share = 1 - kept / (thought + 1e-4) if kept else -1.0
+                    term[g, n, int(kept or thought)] = self.settings.compress_weight * share
+        return term
