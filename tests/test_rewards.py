@@ -30,6 +30,12 @@ def grader():
         (r"\boxed{x^2 + 2x + 1}", "(x+1)^2", RIGHT),
         (r"\boxed{the set is empty}", "the set is empty", RIGHT),
         ("I do not know", "42", Grade(False, "no_answer")),
+        # A response that is nothing but an answer.
+        ("4a-2", "4a-2", RIGHT),
+        ("2(2a-1)", "4a-2", RIGHT),
+        (r"12\frac{3}{5}", r"12\frac{3}{5}", RIGHT),
+        ("1.22", "1,22", RIGHT),
+        ("1.23", "1,22", WRONG),
         ("", "42", Grade(False, "no_answer")),
         (r"\boxed{42}", "", Grade(False, "error")),
         # What stands before the end of the thought is not the answer.

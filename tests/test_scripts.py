@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from conftest import ROOT
 
+from evaluation import run
 from openrlhf_swap.checks import check_settings
 from openrlhf_swap.config import parse_swap_arguments
 from openrlhf_swap.integration import patches
@@ -68,3 +69,13 @@ def test_setup_names_the_python_it_needs(tmp_path):
     )
     assert result.returncode == 1
     assert result.stderr.startswith("error: Python 3.11 was not found; install it, or name it: PYTHON=")
+
+
+def test_the_evaluation_script_carries_the_papers_settings():
+    output = bash("scripts/eval_benchmarks.sh", "--dry-run", "--limit", "3", MODEL="some/model", ENGINES="2").stdout
+    python, dash_m, module, *argv = shlex.split(output)
+    assert (python, dash_m, module) == ("python", "-m", "evaluation.run")
+    args = run.parse(argv)
+    assert args.benchmarks == ["math500", "amc23", "aime24", "aime25", "olympiadbench"]
+    assert (args.samples, args.temperature, args.top_p, args.max_tokens) == (16, 0.6, 0.95, 32768)
+    assert (args.engines, args.limit, str(args.output)) == (2, 3, "outputs/eval/model")

@@ -2,7 +2,21 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from task import CLOSE, LineCounts, Problem, count_lines, overthinking_trace, probe, problems, prompt, shortest_trace
+from task import (
+    CLOSE,
+    LineCounts,
+    Problem,
+    count_lines,
+    overthinking_trace,
+    probe,
+    problems,
+    prompt,
+    shortest_trace,
+    valid_thinking,
+)
+
+from openrlhf_swap import SwapConfig
+from openrlhf_swap.scoring.reasoning import StepReader
 
 numbers = st.builds(Problem, st.integers(100, 999), st.integers(100, 999))
 
@@ -62,3 +76,11 @@ def test_the_prompt_is_what_the_chat_template_renders(tokenizer):
     assert rendered == prompt(problem)
     ids = tokenizer(rendered + shortest_trace(problem), add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == rendered + shortest_trace(problem)
+
+
+def test_valid_thinking_ends_with_the_last_missing_column(tokenizer):
+    reader = StepReader(tokenizer, SwapConfig())
+    needed = "ones: 1+1+0=02\ntens: 1+1+0=02\nwait tens: 1+1+0=02\nhundreds: 1+1+0=02\n"
+    ids = tokenizer(needed + "let me verify\nones: 1+1+0=02\n", add_special_tokens=False)["input_ids"]
+    assert reader.text(ids[: valid_thinking(ids, "222", reader)]) == needed
+    assert valid_thinking(ids[:20], "222", reader) == 0

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from openrlhf_swap.objectives.reading import ResponseReader, tokens_for
 
 COLUMNS = ("ones", "tens", "hundreds")
 CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
@@ -113,6 +115,23 @@ def count_lines(response: str) -> LineCounts:
         elif line.strip():
             redundant += 1
     return LineCounts(essential, redundant)
+
+
+def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
+    """LC-R1's extractor for this task: tokens up to the line that states the last missing column; 0 if one is missing.
+
+    The answer never stands in a thought as a whole: it is read from the columns.
+    """
+    seen: set[str] = set()
+    end = 0
+    for line in reader.text(thought).splitlines(keepends=True):
+        end += len(line)
+        statement = _STATEMENT.fullmatch(line.rstrip("\n"))
+        if statement:
+            seen.add(statement[1])
+        if len(seen) == len(COLUMNS):
+            return tokens_for(thought, end, reader)
+    return 0
 
 
 def _columns(problem: Problem, rng: random.Random, slip_probability: float) -> tuple[list[str], str]:

@@ -13,6 +13,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from openrlhf_swap.errors import CompatibilityError, DataError
+from openrlhf_swap.joining import Joiner
 from openrlhf_swap.objectives.base import Batch, Monitor, Objective, Sampling
 from openrlhf_swap.rollout import Rollout
 from openrlhf_swap.scoring.reasoning import StepReader
@@ -29,6 +30,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._objective = objective
         self._reader = reader
         self._evaluating = False
+        self._joiner: Any = None
         self._parts: dict[str, tuple[str, int, Sampling]] = {}
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
@@ -88,7 +90,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             dispatched = super()._dispatch_prompts_to_vllm(texts, [labels[n] for n in numbers], **changed)
             for number, ref in zip(numbers, dispatched, strict=True):
                 refs[number].append(ref)
-        return [parts[0] if len(parts) == 1 else _joined.remote(*parts) for parts in refs]
+        return [parts[0] if len(parts) == 1 else self._join(parts) for parts in refs]
 
     def _process_response_into_experience(self, response: dict[str, Any], **generate_kwargs: Any) -> Experience:
         """As OpenRLHF's, of the response as the objective trains on it."""
@@ -115,13 +117,13 @@ class SwapSamplesGenerator(SamplesGenerator):
             experience.info.update({NOTE + name: torch.tensor([value]) for name, value in rollout.notes.items()})
         return experience
 
+    def _join(self, parts: list[Any]) -> Any:
+        if self._joiner is None:
+            self._joiner = ray.remote(num_cpus=0)(Joiner).remote()
+        return self._joiner.join.remote(*parts)
+
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-
-
-@ray.remote(num_cpus=0)
-def _joined(*parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [response for part in parts for response in part]
 
 
 def _rollout(response: dict[str, Any]) -> Rollout:
