@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import math
 import os
 import random
 import shutil
@@ -21,6 +22,8 @@ from test_advantages import slow_advantages
 from openrlhf_swap.algorithm.advantages import StepTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration import patches
+from openrlhf_swap.objectives.adaptthink import prompt_key
+from openrlhf_swap.objectives.base import Sampling
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.reasoning import StepReader
@@ -199,6 +202,93 @@ def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, re
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
             assert torch.equal(ours[i][0], stock[i][0]) == (responses[i]["reward"] == 0)
     assert maker.metrics["swap/adv_process_absmean"] > 0
+
+
+def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
+    """Responses through the real generator's processing and the real experience maker; `forced` by part."""
+    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+
+    from openrlhf_swap.integration.experience import SwapExperienceMaker
+    from openrlhf_swap.integration.sampling import SwapSamplesGenerator
+
+    group, strategy = actor_group
+    reader = StepReader(tokenizer, objective.config)
+    generator = SwapSamplesGenerator(strategy, None, None, tokenizer, [], objective=objective, reader=reader)
+    samples = []
+    for number, response in enumerate(responses):
+        part = number % GROUP_SIZE * len(forced) // GROUP_SIZE
+        text = response["prompt"] + forced[part]
+        generator._parts[text] = (response["prompt"], part, Sampling(response["prompt"], 2, 320, forced[part]))
+        samples.append(generator._process_response_into_experience({**response, "prompt": text}, max_len=400))
+    common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
+    maker = SwapExperienceMaker(*common, objective=objective, reader=reader)
+    rows = {}
+    for experience in maker.make_experience_batch(samples):
+        for row, index in enumerate(experience.index):
+            used = experience.action_mask[row].bool()
+            rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
+    return maker, [rows[i] for i in range(len(responses))]
+
+
+def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
+    objective = build(make_config(objective="lc_r1", options={"extractor": "task:valid_thinking"}))
+    maker, rows = make_objective_batch(objective, actor_group, tokenizer, responses)
+    cut = 0
+    for g in range(GROUPS):
+        group = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
+        texts = [tokenizer.decode(maker._rollouts[i].response_ids) for i in group]
+        right = [responses[i]["reward"] > 0 for i in group]
+        lengths = [len(maker._rollouts[i].response_ids) for i in group]
+        longest = max((n for n, r in zip(lengths, right, strict=True) if r), default=None)
+        rewards = [1 + r + (1 - n / (longest + 1e-4) if longest else 0) for n, r in zip(lengths, right, strict=True)]
+        for i, text, is_right, reward in zip(group, texts, right, rewards, strict=True):
+            (start, end) = responses[i]["action_ranges"][0]
+            original = tokenizer.decode(responses[i]["observation_tokens"][start:end])
+            if is_right:
+                # Only the lines that the answer needs are left of the thought: up to the last column's first line.
+                thought, _, answer = original.partition("</think>")
+                kept = thought[: thought.index("\n", thought.index("hundreds")) + 1]
+                assert text == kept + "</think>" + answer
+                cut += text != original
+            else:
+                assert text == original
+            advantages = rows[i][0]
+            expected = torch.full_like(advantages, reward - sum(rewards) / GROUP_SIZE)
+            if is_right:
+                tokens = len(tokenizer(kept, add_special_tokens=False)["input_ids"])
+                thought_tokens = len(tokenizer(thought, add_special_tokens=False)["input_ids"])
+                expected[tokens] += 1 - tokens / (thought_tokens + 1e-4)
+            torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-5)
+    assert cut > 0
+
+
+def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, responses, tmp_path):
+    reference = tmp_path / "reference.jsonl"
+    prompts = {response["prompt"] for response in responses}
+    reference.write_text("".join(json.dumps({"key": prompt_key(p), "accuracy": 0.5}) + "\n" for p in prompts))
+    options = {"reference": str(reference), "thinking_start": "ones"}
+    objective = build(make_config(objective="adaptthink", options=options))
+
+    # The first half of each group is sampled behind a forced `</think>`, the second behind a forced first word.
+    forced_responses = []
+    for number, response in enumerate(responses):
+        word = "</think>" if number % GROUP_SIZE < 2 else "ones"
+        head, tail = response["prompt"], ": 1" if word == "ones" else "\\boxed{1}"
+        head_ids = tokenizer(head + word, add_special_tokens=False)["input_ids"]
+        ids = head_ids + tokenizer(tail, add_special_tokens=False)["input_ids"]
+        forced_responses.append(
+            {**response, "observation_tokens": ids, "action_ranges": [(len(head_ids), len(ids))], "reward": 0.0}
+        )
+    maker, rows = make_objective_batch(objective, actor_group, tokenizer, forced_responses, ("</think>", "ones"))
+    for number, (rollout, (advantages, logprobs)) in enumerate(zip(maker._rollouts, rows, strict=True)):
+        skipped = number % GROUP_SIZE < 2
+        text = tokenizer.decode(rollout.response_ids)
+        assert text == ("</think>\\boxed{1}" if skipped else "ones: 1")
+        assert len(advantages) == len(rollout.response_ids)
+        # Wrong: 0 - 0.5, and the bonus for no thinking.
+        torch.testing.assert_close(advantages, torch.full_like(advantages, -0.45 if skipped else -0.5))
+        assert logprobs[0].item() == pytest.approx(math.log(0.5))
+        assert (logprobs[1:] < 0).all()
 
 
 def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, responses):
