@@ -239,6 +239,20 @@ def _latex(runs: dict[str, dict[str, Measures]]) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
+def disagreements(folder: Path) -> list[str]:
+    """Samples whose answer after the thought is not the last boxed one anywhere: one line each."""
+    lines = []
+    for path in sorted(folder.glob("*.grades.jsonl")):
+        for row in read_rows(path):
+            if row["answer"] != row["answer_anywhere"]:
+                where = f"{path.name.removesuffix('.grades.jsonl')} {row['id']} sample {row['sample']}"
+                verdict = "right" if row["correct"] else "wrong"
+                lines.append(
+                    f"{where}: {row['answer']!r} after the thought, {row['answer_anywhere']!r} anywhere ({verdict})"
+                )
+    return lines
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, or 2 after a one-line error."""
     parser = argparse.ArgumentParser(
@@ -249,7 +263,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
     parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print what the paper reports, marked as such")
+    parser.add_argument(
+        "--disagreements",
+        action="store_true",
+        help="list the samples whose answer after the thought is not the last boxed one anywhere, and stop",
+    )
     args = parser.parse_args(argv)
+    if args.disagreements:
+        for folder in args.folders:
+            print("\n".join([f"{folder}:", *disagreements(folder)]))
+        return 0
     try:
         runs = {folder.name: measure(folder) for folder in args.folders}
     except SwapError as error:

@@ -11,7 +11,7 @@ _WRAPPERS = (
     re.compile(r"\$([^$]+)\$"),
     re.compile(r"\\boxed\s*\{(.+)\}", re.DOTALL),
 )
-_BOXED = re.compile(r"\\boxed\s*\{")
+_BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
 
 
 def strip_answer(answer: str) -> str:
@@ -31,14 +31,20 @@ def text_after_thought(response: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
-    for match in reversed(list(_BOXED.finditer(text))):
-        depth = 1
-        for end in range(match.end(), len(text)):
-            depth += (text[end] == "{") - (text[end] == "}")
-            if depth == 0:
-                return text[match.end() : end]
-    return None
+    r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none.
+
+    Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
+    """
+    open_braces: list[tuple[bool, int]] = []
+    last: tuple[int, int] | None = None
+    for brace in _BRACES.finditer(text):
+        if brace[0] != "}":
+            open_braces.append((len(brace[0]) > 1, brace.end()))
+        elif open_braces:
+            is_box, start = open_braces.pop()
+            if is_box and (last is None or start > last[0]):
+                last = (start, brace.start())
+    return text[slice(*last)] if last else None
 
 
 def _balanced(text: str) -> bool:

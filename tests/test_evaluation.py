@@ -189,6 +189,16 @@ def test_tables(evaluated, capsys):
     assert r"short & 100.0 & 10 & 100.0 & 10 \\" in capsys.readouterr().out
     assert report.main([*folders, "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("base,own,2.0,2.0,0.5,")
+    # An answer in the thought alone: nothing is boxed after it.
+    text = "\\boxed{2}</think>so 2"
+    sample = {"id": "p", "sample": 2, "text": text, "tokens": 9, "thinking_tokens": 5, "truncated": False}
+    with open(samples_path(evaluated / "base", "own"), "a") as file:
+        file.write(json.dumps(sample) + "\n")
+    grader = Grader()
+    grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader)
+    grader.close()
+    assert report.main([str(evaluated / "base"), "--disagreements"]) == 0
+    assert "own p sample 2: None after the thought, '2' anywhere (right)" in capsys.readouterr().out
     (evaluated / "empty").mkdir()
     assert report.main([str(evaluated / "empty")]) == 2
     assert "holds no graded samples" in capsys.readouterr().err

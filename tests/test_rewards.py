@@ -1,8 +1,11 @@
 import os
+import re
 import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openrlhf_swap.answers import last_boxed, text_after_thought
 from openrlhf_swap.rewards import Grade, Grader, grade_answer
@@ -103,6 +106,30 @@ def test_boxed_contents_are_matched_by_braces():
     assert last_boxed(r"\boxed{\frac{1}{2}} and \boxed {x_{1}}") == "x_{1}"
     assert last_boxed(r"\boxed{open") is None
     assert last_boxed("none") is None
+
+
+def slow_last_boxed(text):
+    for match in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
+        depth = 1
+        for end in range(match.end(), len(text)):
+            depth += (text[end] == "{") - (text[end] == "}")
+            if depth == 0:
+                return text[match.end() : end]
+    return None
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "\\boxed ", "{", "}", "a"]), max_size=14))
+def test_the_last_box_against_a_slow_search(parts):
+    assert last_boxed("".join(parts)) == slow_last_boxed("".join(parts))
+
+
+@pytest.mark.parametrize(
+    "text", ["\\boxed{" * 20_000, "\\boxed{" + "(" * 20_000 + "1" + ")" * 20_000 + "}", "{" * 50_000]
+)
+def test_deep_nesting_is_wrong_and_stalls_nothing(grader, text):
+    grades = grader.grade_many([(text, "3"), *[(r"\boxed{3}", "3")] * 5])
+    assert not grades[0].correct
+    assert grades[1:] == [RIGHT] * 5
 
 
 def test_text_after_the_first_closing_tag():
