@@ -46,6 +46,8 @@ def generate(
 ) -> None:
     """Sample every task and append it to its benchmark's file.
 
+    A problem that does not fit the model's context gets an empty response that counts as cut off.
+
     Args:
         model: folder or hub id.
         tasks: what to sample.
@@ -63,12 +65,24 @@ def generate(
     tokenizer = llm.get_tokenizer()
     close = tokenizer(END_OF_THOUGHT, add_special_tokens=False)["input_ids"]
     engine = llm.llm_engine
+    longest = engine.model_config.max_model_len
     left = iter(enumerate(tasks))
     open_files = {name: open(path, "a", encoding="utf-8") for name, path in files.items()}  # noqa: SIM115
+
+    def write(task: Task, row: dict[str, Any]) -> None:
+        open_files[task.benchmark].write(json.dumps(row, ensure_ascii=False) + "\n")
+        open_files[task.benchmark].flush()
+        if on_sample is not None:
+            on_sample(row["tokens"])
+
     try:
         while True:
             while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
                 number, task = entry
+                ids = prompt_ids(tokenizer, task.problem + suffix)
+                if len(ids) >= longest:
+                    write(task, _row(task, "", [], "length", close))
+                    continue
                 parameters = SamplingParams(
                     temperature=sampling.temperature,
                     top_p=sampling.top_p,
@@ -76,18 +90,13 @@ def generate(
                     seed=seed_of(task.benchmark, task.id, task.sample, sampling.seed),
                     skip_special_tokens=False,
                 )
-                ids = prompt_ids(tokenizer, task.problem + suffix)
                 engine.add_request(str(number), {"prompt_token_ids": ids}, parameters)
             if not engine.has_unfinished_requests():
                 return
             for output in engine.step():
                 if output.finished:
-                    task = tasks[int(output.request_id)]
-                    row = _row(task, output.outputs[0], close)
-                    open_files[task.benchmark].write(json.dumps(row, ensure_ascii=False) + "\n")
-                    open_files[task.benchmark].flush()
-                    if on_sample is not None:
-                        on_sample(row["tokens"])
+                    task, response = tasks[int(output.request_id)], output.outputs[0]
+                    write(task, _row(task, response.text, list(response.token_ids), response.finish_reason, close))
     finally:
         for file in open_files.values():
             file.close()
@@ -102,19 +111,18 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
     return tokenizer(rendered, add_special_tokens=False)["input_ids"]
 
 
-def _row(task: Task, output: Any, close: Sequence[int]) -> dict[str, Any]:
+def _row(task: Task, text: str, ids: list[int], finish_reason: str, close: Sequence[int]) -> dict[str, Any]:
     """A line of the samples file; `thinking_tokens` counts those up to the end of the thought."""
-    ids = list(output.token_ids)
     if len(close) == 1:
         thinking = ids.index(close[0]) + 1 if close[0] in ids else len(ids)
     else:
-        before = output.text.partition(END_OF_THOUGHT)[0]
-        thinking = round(len(ids) * len(before) / max(1, len(output.text)))
+        before = text.partition(END_OF_THOUGHT)[0]
+        thinking = round(len(ids) * len(before) / max(1, len(text)))
     return {
         "id": task.id,
         "sample": task.sample,
-        "text": output.text,
+        "text": text,
         "tokens": len(ids),
         "thinking_tokens": thinking,
-        "truncated": output.finish_reason == "length",
+        "truncated": finish_reason == "length",
     }

@@ -101,6 +101,9 @@ def evaluate(args: argparse.Namespace) -> None:
     for name, rows in problems.items():
         order = {problem.id: number for number, problem in enumerate(rows)}
         path = samples_path(args.output, name)
+        empty = sum(row["tokens"] == 0 for row in read_rows(path))
+        if empty:
+            print(f"[evaluation] {empty} samples of {name} are empty: the problem does not fit the model's context")
         if all(row["id"] in order for row in read_rows(path)):
             sort_file(path, order)
         grade_file(args.output, name, rows, grader, args.grade_again)

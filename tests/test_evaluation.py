@@ -334,9 +334,17 @@ def evaluation_command(problems, output):
 
 @pytest.mark.slow
 def test_a_killed_evaluation_goes_on_to_the_same_file(tmp_path, prompts_file):
+    long = json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}) + "\n"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(prompts_file.read_text() + long)
+    prompts_file = prompts
     subprocess.run(evaluation_command(prompts_file, tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True)
     whole = samples_path(tmp_path / "whole", "prompts")
-    assert len(list(read_rows(whole))) == 64 * 4
+    rows = list(read_rows(whole))
+    assert len(rows) == 65 * 4
+    # The last problem does not fit the context: empty responses, counted as cut off.
+    assert [(row["text"], row["truncated"]) for row in rows[-4:]] == [("", True)] * 4
+    assert all(row["tokens"] > 0 for row in rows[:-4])
 
     killed = subprocess.Popen(
         evaluation_command(prompts_file, tmp_path / "killed"),
@@ -350,10 +358,10 @@ def test_a_killed_evaluation_goes_on_to_the_same_file(tmp_path, prompts_file):
     killed.kill()
     killed.wait()
     before = len(list(read_rows(path)))
-    assert 0 < before < 64 * 4
+    assert 0 < before < 65 * 4
     done = subprocess.run(
         evaluation_command(prompts_file, tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True, text=True
     )
-    assert f"[evaluation] {before} of 256 samples are there" in done.stdout
+    assert f"[evaluation] {before} of 260 samples are there" in done.stdout
     assert path.read_text() == whole.read_text()
-    assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 64 * 4
+    assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 65 * 4
