@@ -29,6 +29,7 @@ class Benchmark:
         title: as tables show it.
         file: name of a local copy.
         hub: data set id on the hub.
+        revision: of that data set.
         subset: its configuration.
         split: its split.
         columns: its problem and answer columns.
@@ -39,6 +40,7 @@ class Benchmark:
     title: str
     file: str
     hub: str
+    revision: str
     subset: str | None
     split: str
     columns: tuple[str, str]
@@ -51,6 +53,7 @@ BENCHMARKS = {
         "MATH-500",
         "math500.jsonl",
         "HuggingFaceH4/MATH-500",
+        "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
         None,
         "test",
         ("problem", "answer"),
@@ -61,6 +64,7 @@ BENCHMARKS = {
         "AMC23",
         "amc23.jsonl",
         "math-ai/amc23",
+        "80815d37005feb82cd7f8fbc6901d5d3eff43057",
         None,
         "test",
         ("question", "answer"),
@@ -71,6 +75,7 @@ BENCHMARKS = {
         "AIME24",
         "aime24.jsonl",
         "HuggingFaceH4/aime_2024",
+        "e6cf0cd64082ada1c025717826bd40e155b1ec81",
         None,
         "train",
         ("problem", "answer"),
@@ -81,6 +86,7 @@ BENCHMARKS = {
         "AIME25",
         "aime25.jsonl",
         "math-ai/aime25",
+        "563bb8404243c5f09de6ec262f2db674fe5bce9b",
         None,
         "test",
         ("problem", "answer"),
@@ -91,6 +97,7 @@ BENCHMARKS = {
         "OlympiadBench",
         "olympiadbench.jsonl",
         "Hothan/OlympiadBench",
+        "91184b52131e7fc9455fef848035173aea8cc01a",
         "OE_TO_maths_en_COMP",
         "train",
         ("question", "final_answer"),
@@ -101,6 +108,7 @@ BENCHMARKS = {
         "GSM8K",
         "gsm8k_test.jsonl",
         "openai/gsm8k",
+        "740312add88f781978c0658806c59bc2815b9866",
         "main",
         "test",
         ("question", "answer"),
@@ -110,13 +118,12 @@ BENCHMARKS = {
 }
 
 
-def load_benchmark(name: str, folder: Path | None = None, revision: str | None = None) -> list[Problem]:
+def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
     """The problems of a benchmark, in order.
 
     Args:
         name: a key of BENCHMARKS, or the path of a JSONL file with `problem` and `answer` (and `id`).
         folder: with local copies; None loads from the hub.
-        revision: of the hub's data set.
 
     Raises:
         ConfigError: for an unknown name.
@@ -128,7 +135,7 @@ def load_benchmark(name: str, folder: Path | None = None, revision: str | None =
         raise ConfigError(f"--benchmarks has {name!r}; use a JSONL file, or some of: {', '.join(BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
     if folder is None:
-        problems = _read_hub(name, benchmark, revision)
+        problems = _read_hub(name, benchmark)
     else:
         problems = _read_file(folder / benchmark.file)
         found = checksum(problem.problem for problem in problems)
@@ -175,11 +182,11 @@ def _read_file(path: Path) -> list[Problem]:
     return _checked(problems, str(path))
 
 
-def _read_hub(name: str, benchmark: Benchmark, revision: str | None) -> list[Problem]:
+def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     from datasets import load_dataset
 
     try:
-        rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=revision)
+        rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(

@@ -61,7 +61,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, required=True, help="folder of this evaluation")
     parser.add_argument("--data", type=Path, help="folder with local copies of the benchmarks; the hub by default")
-    parser.add_argument("--revision", help="of the hub's data sets; the newest by default")
     parser.add_argument("--samples", type=int, default=16, help="responses a problem (default: 16)")
     parser.add_argument("--limit", type=int, help="only the first so many problems of each benchmark")
     parser.add_argument("--temperature", type=float, default=0.6)
@@ -86,7 +85,7 @@ def evaluate(args: argparse.Namespace) -> None:
     for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use at least 1")
-    problems = {name: load_benchmark(name, args.data, args.revision)[: args.limit] for name in args.benchmarks}
+    problems = {name: load_benchmark(name, args.data)[: args.limit] for name in args.benchmarks}
     problems = {short_name(name): rows for name, rows in problems.items()}
     check_settings(args)
     for name, rows in problems.items():

@@ -1,5 +1,6 @@
 """Evaluation: statistics against hand-worked numbers, files against interruptions, and the real engine end to end."""
 
+import dataclasses
 import json
 import os
 import random
@@ -80,6 +81,28 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     write_rows(path, [{"id": "a", "problem": "1", "answer": "2"}] * 2)
     with pytest.raises(DataError, match="1 ids twice"):
         load_benchmark(str(path))
+
+
+def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
+    assert all(re.fullmatch("[0-9a-f]{40}", benchmark.revision) for benchmark in BENCHMARKS.values())
+    # The same loading code on local data sets with the hub's columns.
+    rows = {
+        "amc23": [{"question": f"q{n}", "answer": "27.0"} for n in range(40)],
+        "gsm8k": [{"question": f"q{n}", "answer": "1,000 + 18 = ...\n#### 1,018"} for n in range(1319)],
+        "olympiadbench": [{"question": f"q{n}", "final_answer": [r"$\frac{1}{2}$"]} for n in range(674)],
+    }
+    expected = {"amc23": "27", "gsm8k": "1018", "olympiadbench": r"\frac{1}{2}"}
+    for name, lines in rows.items():
+        benchmark = BENCHMARKS[name]
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path / name / f"{benchmark.split}.jsonl", lines)
+        local = dataclasses.replace(benchmark, hub=str(tmp_path / name), subset=None)
+        monkeypatch.setitem(BENCHMARKS, name, local)
+        problems = load_benchmark(name)
+        assert (problems[1].id, problems[1].problem, problems[1].answer) == (f"{name}-1", "q1", expected[name])
+    write_rows(tmp_path / "amc23" / "test.jsonl", rows["amc23"][:39])
+    with pytest.raises(DataError, match="AMC23 has 39 problems; it should have 40"):
+        load_benchmark("amc23")
 
 
 def test_the_checksum_ignores_order_and_white_space():
