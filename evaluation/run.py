@@ -25,6 +25,7 @@ from evaluation.samples import (
     merge_parts,
     part_path,
     problems_path,
+    read_new_rows,
     read_rows,
     samples_path,
     sort_file,
@@ -85,8 +86,10 @@ def evaluate(args: argparse.Namespace) -> None:
     for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use at least 1")
-    problems = {name: load_benchmark(name, args.data)[: args.limit] for name in args.benchmarks}
-    problems = {short_name(name): rows for name, rows in problems.items()}
+    names = [short_name(name) for name in args.benchmarks]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
+    problems = {short_name(name): load_benchmark(name, args.data)[: args.limit] for name in args.benchmarks}
     check_settings(args)
     for name, rows in problems.items():
         text = "".join(json.dumps(dataclasses.asdict(row), ensure_ascii=False) + "\n" for row in rows)
@@ -193,18 +196,15 @@ def sample_with_engines(
         engine.remote(args.model, tasks[number :: args.engines], sampling, args.suffix, part, None, **options)
         for number, part in enumerate(parts)
     ]
-    seen = 0
-    while True:
-        _, left = ray.wait(running, num_returns=len(running), timeout=2)
-        rows = [row for part in parts for path in part.values() for row in read_rows(path)]
-        for row in rows[seen:]:
-            on_sample(row["tokens"])
-        seen = len(rows)
-        if not left:
-            break
-        finished = [ref for ref in running if ref not in left]
+    offsets = {path: 0 for part in parts for path in part.values()}
+    left = running
+    while left:
+        finished, left = ray.wait(left, num_returns=len(left), timeout=2)
+        for path, offset in offsets.items():
+            rows, offsets[path] = read_new_rows(path, offset)
+            for row in rows:
+                on_sample(row["tokens"])
         ray.get(finished)  # an engine's error ends the evaluation at once
-    ray.get(running)
     ray.shutdown()
     for path in paths.values():
         merge_parts(path)

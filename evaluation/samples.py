@@ -45,6 +45,17 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
                     yield json.loads(line)
 
 
+def read_new_rows(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The complete lines after a byte offset, and the offset behind them."""
+    if not path.exists():
+        return [], offset
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read()
+    complete = data[: data.rfind(b"\n") + 1]
+    return [json.loads(line) for line in complete.splitlines()], offset + len(complete)
+
+
 def drop_unfinished_line(path: Path) -> None:
     """Cut off a last line without an end, left by a process that was killed while it wrote."""
     if not path.exists():

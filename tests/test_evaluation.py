@@ -23,6 +23,7 @@ from evaluation.samples import (
     merge_parts,
     part_path,
     problems_path,
+    read_new_rows,
     read_rows,
     samples_path,
     seed_of,
@@ -138,6 +139,20 @@ def test_an_unfinished_line_is_cut_off(tmp_path, broken):
     path.write_text(broken)
     drop_unfinished_line(path)
     assert path.read_text() == ""
+
+
+def test_a_growing_file_is_read_once(tmp_path):
+    path = tmp_path / "f.jsonl"
+    assert read_new_rows(path, 0) == ([], 0)
+    write_rows(path, [{"id": "é"}, {"id": "b"}])
+    with open(path, "a") as file:
+        file.write('{"id": ')
+    rows, offset = read_new_rows(path, 0)
+    assert [row["id"] for row in rows] == ["é", "b"]
+    with open(path, "a") as file:
+        file.write('"c"}\n')
+    rows, offset = read_new_rows(path, offset)
+    assert ([row["id"] for row in rows], offset) == (["c"], path.stat().st_size)
 
 
 def test_files_are_sorted_by_problem_and_sample(tmp_path):
