@@ -170,7 +170,8 @@ def short_name(name: str) -> str:
 
 def _read_file(path: Path) -> list[Problem]:
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        with open(path, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
         problems = [
             Problem(str(row.get("id", number)), row["problem"], strip_answer(str(row["answer"])))
             for number, row in enumerate(rows)

@@ -105,7 +105,8 @@ def score_file(scorer: Scorer, source: Path, target: Path) -> Counter[str]:
     """Score every row of `source` that `target` does not hold yet; returns how often each thing happened."""
     from tqdm import tqdm
 
-    lines = source.read_text(encoding="utf-8").splitlines()
+    with open(source, encoding="utf-8") as file:
+        lines = list(file)  # not splitlines(), which also splits at separators that JSON may hold
     if not lines:
         raise DataError(f"--input is {source}, which has no rows; give one JSON object a line")
     done = _rows_done(target)

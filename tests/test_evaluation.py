@@ -79,6 +79,9 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
         load_benchmark("aime26")
     path = write_rows(tmp_path / "own.jsonl", [{"problem": "1+1", "answer": "$2$"}, {"problem": "2+2", "answer": 4}])
     assert load_benchmark(str(path)) == [Problem("0", "1+1", "2"), Problem("1", "2+2", "4")]
+    # A line separator inside a text does not end the line.
+    path.write_text(json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n")
+    assert load_benchmark(str(path)) == [Problem("a", "1\u2028+1", "2")]
     write_rows(path, [{"id": "a", "problem": "1", "answer": "2"}] * 2)
     with pytest.raises(DataError, match="1 ids twice"):
         load_benchmark(str(path))

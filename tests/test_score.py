@@ -26,7 +26,8 @@ def run(tmp_path, rows, *extra, name="scores.jsonl"):
     source.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--step-tokens", "8"]
     status = score.main([*argv, "--close-template", CLOSE.replace("\n", "\\n"), *extra])
-    return status, [json.loads(line) for line in target.read_text().splitlines()]
+    with open(target) as file:
+        return status, [json.loads(line) for line in file]
 
 
 def test_scores_against_the_definition(tmp_path, rows, tokenizer):
@@ -105,3 +106,10 @@ def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert line.startswith("error: " + message)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
+    row = {**rows[0], "problem": rows[0]["problem"] + "\u2028"}
+    status, output = run(tmp_path, [json.dumps(row, ensure_ascii=False), rows[1]])
+    assert status == 0
+    assert [line["problem"] for line in output] == [row["problem"], rows[1]["problem"]]
