@@ -15,6 +15,9 @@ from task import COLUMNS, EOS, FILLERS, RECHECKS, RESTART, VERIFY, overthinking_
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
+
+BUDGETS = (40, 140)  # tokens that L1's prompts ask for
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
 # One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
 WORDS = [
@@ -70,12 +73,19 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).to(torch.bfloat16)
 
 
-def supervised_rows(count: int, probe_share: float, seed: int) -> list[dict[str, str]]:
-    """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes."""
+def supervised_rows(count: int, probe_share: float, seed: int, budgets: bool = False) -> list[dict[str, str]]:
+    """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
+
+    With `budgets`, all rows are traces whose prompt asks for a number of tokens, one that has nothing to do with the
+    trace: like a pre-trained model, the policy then understands the problem and pays no heed to the budget.
+    """
     rng = random.Random(seed)
     rows = []
     for problem, _ in zip(problems(seed), range(count), strict=False):
-        if rng.random() < probe_share:
+        if budgets:
+            suffix = rng.choice((EXACT, MAXIMUM)).format(n=rng.randint(*BUDGETS))
+            given, continuation = prompt(problem, suffix), overthinking_trace(problem, rng)
+        elif rng.random() < probe_share:
             given, continuation = probe(problem, rng)
         else:
             given, continuation = prompt(problem), overthinking_trace(problem, rng)
@@ -89,11 +99,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=90_000, help="supervised rows")
     parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=Path, help="go on from this policy instead of a new one")
+    parser.add_argument("--budgets", action="store_true", help="prompts ask for a number of tokens, as L1's do")
     args = parser.parse_args()
 
-    rows = supervised_rows(args.rows, args.probe_share, args.seed)
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer, args.seed)
+    rows = supervised_rows(args.rows, args.probe_share, args.seed, args.budgets)
+    if args.start:
+        tokenizer = Qwen2Tokenizer.from_pretrained(args.start)
+        model = Qwen2ForCausalLM.from_pretrained(args.start, dtype=torch.bfloat16)
+    else:
+        tokenizer = build_tokenizer()
+        model = build_model(tokenizer, args.seed)
     args.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)

@@ -74,9 +74,9 @@ def problems(seed: int, exclude: frozenset[Problem] = frozenset()) -> Iterator[P
             yield problem
 
 
-def prompt(problem: Problem) -> str:
-    """The prompt as the chat template renders it, the opened thought included."""
-    return f"<|user|>{problem.question}<|assistant|><think>\n"
+def prompt(problem: Problem, suffix: str = "") -> str:
+    """The prompt as the chat template renders it, the opened thought included; `suffix` follows the question."""
+    return f"<|user|>{problem.question}{suffix}<|assistant|><think>\n"
 
 
 def shortest_trace(problem: Problem) -> str:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes the embedded base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
+# Further flags go to make_policy.py; with --start POLICY --budgets it teaches a policy to bear L1's prompts.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -9,7 +10,7 @@ LEARNING_RATE="${LEARNING_RATE:-3e-3}"
 ROWS="${ROWS:-90000}"
 export TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-python examples/addition/make_policy.py --output "$OUTPUT/start" --rows "$ROWS"
+python examples/addition/make_policy.py --output "$OUTPUT/start" --rows "$ROWS" "$@"
 deepspeed --num_gpus 1 --module openrlhf_swap.sft \
     --model.model_name_or_path "$OUTPUT/start" \
     --data.dataset "$OUTPUT/start/sft.jsonl" --data.input_key input --data.output_key output --data.input_template "{}" \
