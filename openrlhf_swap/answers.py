@@ -24,6 +24,11 @@ def strip_answer(answer: str) -> str:
     return stripped
 
 
+def as_text(answer: object) -> str:
+    """An answer as text: a number becomes text, what is neither becomes empty."""
+    return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
+
+
 def text_after_thought(response: str) -> str:
     """What follows the first `</think>`; the whole response if there is none."""
     _, closed, rest = response.partition(END_OF_THOUGHT)
