@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import runpy
 
-import openrlhf_swap.integration  # noqa: F401  (prepares the process before OpenRLHF is imported)
+# The package prepares the process before OpenRLHF is imported.
+from openrlhf_swap.integration import cpu
 
 if __name__ == "__main__":
+    if cpu.is_cpu_build():
+        cpu.build_communication_op()
     runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)

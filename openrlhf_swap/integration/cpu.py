@@ -17,9 +17,10 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
 import torch
 
-STALE_LOCK_SECONDS = 60  # an actor holds the lock for a moment only: it finds the op compiled
+STARTING_SECONDS = 20  # between taking the lock and starting the compiler, or between loading the op and letting go
 
 
 def is_cpu_build() -> bool:
@@ -37,10 +38,19 @@ def install() -> None:
         return
     torch.cuda._openrlhf_swap_cpu = True
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    # Ray reads this when it is imported, and then listens on 127.0.0.1 only (on Linux too, whatever the name says).
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+    _put_first_on_path(Path(sys.prefix) / "bin")
     _replace_torch_cuda()
     _stub_flash_attn()
     _replace_collectives()
+
+
+def _put_first_on_path(folder: Path) -> None:
+    """Find this environment's ninja, however Python was called: another version of it compiles everything again."""
+    others = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry != str(folder)]
+    os.environ["PATH"] = os.pathsep.join([str(folder), *others])
 
 
 class _CpuDevice(str):
@@ -117,6 +127,11 @@ def _replace_collectives() -> None:
     cuda_mesh = strategy_module.init_device_mesh
     strategy_module.init_device_mesh = lambda _device, *args, **kwargs: cuda_mesh("cpu", *args, **kwargs)
 
+    # The policy's actor asks for its moving average on "cuda".
+    strategy = strategy_module.DeepspeedStrategy
+    moving_average = strategy.moving_average
+    strategy.moving_average = lambda self, model, ema, beta, _device: moving_average(self, model, ema, beta, "cpu")
+
 
 def build_communication_op() -> None:
     """Compile DeepSpeed's shared-memory communication op where this process looks for it; nothing when it is there.
@@ -134,16 +149,25 @@ def build_communication_op() -> None:
     folder = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / builder.name
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".building")):
-        _wait_for_lock(folder / "lock")
+        _wait_for_lock(folder)
         if not any(folder.glob("*.so")):
             print("compiling DeepSpeed's communication op, once: half a minute or more", flush=True)
         builder.load(verbose=False)
 
 
-def _wait_for_lock(lock: Path) -> None:
+def _wait_for_lock(folder: Path) -> None:
+    lock = folder / "lock"
     with contextlib.suppress(FileNotFoundError):  # its holder removes it
         while True:
-            if time.time() - lock.stat().st_mtime > STALE_LOCK_SECONDS:
+            if time.time() - lock.stat().st_mtime > STARTING_SECONDS and not _is_compiling(folder):
                 print(f"removing {lock}, left behind by a process that was stopped while it compiled", flush=True)
                 lock.unlink()
             time.sleep(0.5)
+
+
+def _is_compiling(folder: Path) -> bool:
+    """True while a ninja runs in the folder: torch starts it there, and its lock does not say whose it is."""
+    for process in psutil.process_iter(["name", "cwd"]):
+        if process.info["name"] == "ninja" and process.info["cwd"] == str(folder.resolve()):
+            return True
+    return False
