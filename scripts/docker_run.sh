@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Runs a command in the project's image: bash scripts/docker_run.sh [options] [command ...]
+# Without a command the image shows the help of the training. No port is published. WANDB_API_KEY, WANDB_KEY and
+# HF_TOKEN are passed on from the environment, by name. Options come first:
+#   --build         build the image before
+#   --cpu           the image without CUDA; else the CUDA one, with every GPU
+#   --dry-run       print the docker commands and stop
+#   OUTPUTS=...     folder for what is written            (default outputs)   -> outputs in the container
+#   DATA=...        folder with prompts or models, read only   (default none) -> /data
+#   HF_HOME=...     cache of the Hugging Face hub  (default ~/.cache/huggingface) -> /huggingface
+#   CACHE=...       all other caches, compiled kernels too  (default ~/.cache/openrlhf-swap) -> /home/swap/.cache
+#   GPUS=all        or device=0,1
+#   SHM_SIZE=16g    /dev/shm, which Ray and NCCL need; the limit, not what is taken
+#   IPC=private     host shares /dev/shm with the host instead
+#   IMAGE=...       tag of the image (default openrlhf-swap:cuda or :cpu)
+#   DOCKER_OPTIONS="..."  further options of docker run, such as "--network host"
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 1
+}
+
+BUILD=0 DRY_RUN=0 TARGET=cuda
+while (( $# )); do
+    case "$1" in
+        -h | --help)
+            sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+            exit 0
+            ;;
+        --build) BUILD=1 ;;
+        --cpu) TARGET=cpu ;;
+        --dry-run) DRY_RUN=1 ;;
+        -*) fail "$1 is not an option; use --build, --cpu, --dry-run or --help before the command" ;;
+        *) break ;;
+    esac
+    shift
+done
+
+IMAGE="${IMAGE:-openrlhf-swap:$TARGET}"
+# realpath -m: docker takes absolute paths only, and what is missing is made below.
+OUTPUTS="$(realpath -m "${OUTPUTS:-outputs}")"
+HUB="$(realpath -m "${HF_HOME:-$HOME/.cache/huggingface}")"
+CACHE="$(realpath -m "${CACHE:-$HOME/.cache/openrlhf-swap}")"
+DATA="${DATA:+$(realpath -m "$DATA")}"
+for folder in "$OUTPUTS" "$HUB" "$CACHE" "$DATA"; do
+    [[ "$folder" != *,* ]] || fail "$folder has a comma, which docker cannot mount; rename it or choose another folder"
+done
+
+build=(docker build --target "$TARGET" --tag "$IMAGE" .)
+
+# The caller's ids, so that what the container writes belongs to the caller. It needs no privilege of any kind.
+run=(docker run --rm --init --user "$(id -u):$(id -g)" --cap-drop ALL --security-opt no-new-privileges)
+if [[ "${IPC:-private}" == host ]]; then run+=(--ipc host); else run+=(--ipc private --shm-size "${SHM_SIZE:-16g}"); fi
+if [[ -t 0 && -t 1 ]]; then run+=(--interactive --tty); fi
+if [[ "$TARGET" == cuda ]]; then
+    GPUS="${GPUS:-all}"
+    # Docker reads the value as CSV: a list of devices needs quotes of its own.
+    if [[ "$GPUS" == device=*,* ]]; then GPUS="\"$GPUS\""; fi
+    run+=(--gpus "$GPUS" --ulimit memlock=-1 --ulimit stack=67108864)
+fi
+run+=(--mount "type=bind,source=$OUTPUTS,target=/app/outputs"
+    --mount "type=bind,source=$CACHE,target=/home/swap/.cache"
+    --mount "type=bind,source=$HUB,target=/huggingface" --env HF_HOME=/huggingface)
+if [[ -n "$DATA" ]]; then run+=(--mount "type=bind,source=$DATA,target=/data,readonly"); fi
+for name in WANDB_API_KEY WANDB_KEY HF_TOKEN; do
+    # The name alone: docker takes the value from the environment, so it is in no command line and no log.
+    if [[ -n "${!name:-}" ]]; then run+=(--env "$name"); fi
+done
+read -ra options <<<"${DOCKER_OPTIONS:-}"
+run+=("${options[@]}" "$IMAGE" "$@")
+
+if (( DRY_RUN )); then
+    if (( BUILD )); then printf '%q ' "${build[@]}" && printf '\n'; fi
+    printf '%q ' "${run[@]}" && printf '\n'
+    exit 0
+fi
+
+command -v docker >/dev/null || fail "docker was not found; install it, or do without: bash scripts/setup.sh"
+engine="$(docker info --format '{{json .Runtimes}}' 2>/dev/null)" \
+    || fail "the Docker engine does not answer; start it, or ask for access to it (docker info tells more)"
+[[ -z "$DATA" || -d "$DATA" ]] || fail "DATA is $DATA, which is not a folder; name one that exists"
+if (( BUILD )); then "${build[@]}"; fi
+if [[ "$TARGET" == cuda ]]; then
+    nvidia-smi -L 2>/dev/null | grep -q '^GPU' \
+        || fail "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"
+    # Where Docker uses CDI its list of runtimes does not name NVIDIA's; the toolkit's program is there all the same.
+    [[ "$engine" == *nvidia* ]] || command -v nvidia-ctk >/dev/null \
+        || fail "Docker has no GPU runtime; install the NVIDIA Container Toolkit, or run the image without CUDA: --cpu"
+fi
+# Before docker would make them, as root.
+mkdir -p "$OUTPUTS" "$HUB" "$CACHE"
+exec "${run[@]}"
