@@ -13,6 +13,7 @@ from typing import Any
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import METHODS
 
+TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 R1_CLOSE = "\n</think>\n\n**Final Answer**\n\\boxed{"
 
 
@@ -53,9 +54,18 @@ class SwapConfig:
     self_test_steps: int = _setting(
         5, "stop when no process term reached an update within this many steps; 0 switches the test off"
     )
+    max_skipped_steps: int = _setting(
+        5, "stop after this many steps in a row without an update, because a score, loss or gradient was not finite"
+    )
+    generation_timeout: float = _setting(
+        3600.0, "stop when the rollout engines finish no prompt for this many seconds; inf waits for ever"
+    )
     rollouts_every: int = _setting(10, "write a table of rollouts with their steps every so many steps; 0 is never")
     rollouts_groups: int = _setting(2, "groups in each of those tables")
     output_dir: str = _setting("outputs/swap", "folder for metrics.jsonl, rollouts/ and swap_config.json")
+    trust_remote_code: bool = _setting(
+        False, "allow a model that brings Python code of its own, which OpenRLHF would run without asking"
+    )
     options: Mapping[str, str] = field(default_factory=dict)
     """The objective's own settings, by name, as text: the flags `--swap.<objective>.<name>`."""
 
@@ -63,7 +73,7 @@ class SwapConfig:
         self._convert_types()
         self._require(self.objective in METHODS, "objective", _did_you_mean(self.objective, METHODS))
         self._require(self.scoring in ("shared_prefix", "per_prefix"), "scoring", "use shared_prefix or per_prefix")
-        for name in ("step_tokens", "max_steps", "rollouts_groups"):
+        for name in ("step_tokens", "max_steps", "rollouts_groups", "max_skipped_steps"):
             self._require(getattr(self, name) >= 1, name, "use a whole number of at least 1")
         for name in ("self_test_steps", "rollouts_every"):
             self._require(getattr(self, name) >= 0, name, "use 0 (never) or a positive whole number")
@@ -72,6 +82,9 @@ class SwapConfig:
             self._require(math.isfinite(value) and value >= 0, name, "use a finite number of at least 0")
         self._require(
             self.temperature > 0, "temperature", "use a positive number of nats, or inf for a uniform penalty"
+        )
+        self._require(
+            self.generation_timeout > 0, "generation_timeout", "use a positive number of seconds, or inf for no limit"
         )
         self._require(0 < self.eps < 1, "eps", "use a small positive number such as 1e-6")
         self._require(
@@ -89,9 +102,9 @@ class SwapConfig:
     def _convert_types(self) -> None:
         for spec in _flag_fields():
             value = getattr(self, spec.name)
-            kind = {"int": int, "float": float, "str": str}[spec.type]
+            kind = TYPES[spec.type]
             usable = isinstance(value, kind) or (kind is float and isinstance(value, int))
-            usable = usable and not isinstance(value, bool)
+            usable = usable and isinstance(value, bool) == (kind is bool)
             self._require(usable, spec.name, f"use a value of type {spec.type}")
             object.__setattr__(self, spec.name, kind(value))
 
@@ -104,13 +117,13 @@ def add_swap_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one `--swap.<field>` flag for each field of SwapConfig."""
     group = parser.add_argument_group("SWAP")
     for spec in _flag_fields():
-        kind = {"int": int, "float": float, "str": str}[spec.type]
+        kind = TYPES[spec.type]
+        takes = {"action": "store_true"} if kind is bool else {"type": kind, "metavar": spec.type.upper()}
         group.add_argument(
             f"--swap.{spec.name}",
-            type=kind,
             default=spec.default,
-            metavar=spec.type.upper(),
             help=f"{spec.metadata['doc']} (default: {spec.default!r})".replace("%", "%%"),
+            **takes,
         )
 
 

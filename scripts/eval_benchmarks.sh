@@ -11,17 +11,27 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 2
+}
+
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
     sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
 fi
-MODEL="${MODEL:?hub id or folder of the model}"
+[[ -n "${MODEL:-}" ]] || fail "MODEL is not set; use a hub id, or a folder in Hugging Face format"
 OUTPUT="${OUTPUT:-outputs/eval/$(basename "$MODEL")}"
+ENGINES="${ENGINES:-1}"
+TENSOR_PARALLEL="${TENSOR_PARALLEL:-1}"
+for name in ENGINES TENSOR_PARALLEL; do
+    [[ "${!name}" =~ ^[1-9][0-9]*$ ]] || fail "$name is ${!name}; use a whole number of at least 1"
+done
 read -ra BENCHMARKS <<<"${BENCHMARKS:-math500 amc23 aime24 aime25 olympiadbench}"
 
 command=(python -m evaluation.run --model "$MODEL" --output "$OUTPUT" --benchmarks "${BENCHMARKS[@]}"
     --samples 16 --temperature 0.6 --top-p 0.95 --max-tokens 32768
-    --engines "${ENGINES:-1}" --tensor-parallel-size "${TENSOR_PARALLEL:-1}"
+    --engines "$ENGINES" --tensor-parallel-size "$TENSOR_PARALLEL"
     --suffix "${SUFFIX- Please reason step by step, and put your final answer within \\boxed{\}.}")
 [[ -n "${DATA:-}" ]] && command+=(--data "$DATA")
 if [[ "${1:-}" == "--dry-run" ]]; then

@@ -1,34 +1,82 @@
 #!/usr/bin/env bash
-# Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings on one node of 8 GPUs.
-# Use train_swap_1.5b.sh or train_swap_7b.sh; they choose the size. Further flags are passed on; --dry-run prints the
-# command and stops.
-#   PROMPTS      prompt set: a data set of the hub or a local file   (default agentica-org/DeepScaleR-Preview-Dataset)
-#   OUTPUT       folder for metrics, rollouts, checkpoints, policy   (default outputs/swap_<size>)
-#   NUM_GPUS     GPUs of this node                                   (default 8)
-#   WANDB_KEY    log to Weights & Biases; TensorBoard is always on
+# Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs.
+# Use train_swap_1.5b.sh or train_swap_7b.sh: they choose the size. Stopped in any way, the same command goes on from
+# the last checkpoint. Paths are relative to the checkout; further flags go to openrlhf_swap.train and win.
+#   PROMPTS=...     JSONL of problem and answer, or a data set of the hub (default data/deepscaler.jsonl)
+#   OUTPUT=...      metrics, rollouts, checkpoints and the policy         (default outputs/swap_<size>)
+#   MODEL=...       hub id, or folder in Hugging Face format              (default the R1 distillation of the size)
+#   NUM_GPUS=8      GPUs of a node
+#   NUM_NODES=1     nodes; more than one form a Ray cluster: see train_swap_multinode.sh
+#   MICRO_BATCH=1   responses that a GPU trains on at a time
+#   ZERO_STAGE=...  of DeepSpeed: 2 for 1.5B, 3 for 7B
+#   SAVE_STEPS=20   training steps from checkpoint to checkpoint
+#   EAGER=1         0 lets vLLM capture CUDA graphs
+#   WANDB_KEY=...   logs to Weights & Biases as well (so does WANDB_API_KEY); TensorBoard is always on
+#   --dry-run       prints the command and stops; --print does so after it has looked for the files
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-SIZE="${SIZE:?use train_swap_1.5b.sh or train_swap_7b.sh}"
-MODEL="${MODEL:-deepseek-ai/DeepSeek-R1-Distill-Qwen-$SIZE}"
-PROMPTS="${PROMPTS:-agentica-org/DeepScaleR-Preview-Dataset}"
-OUTPUT="${OUTPUT:-outputs/swap_${SIZE,,}}"
-NUM_GPUS="${NUM_GPUS:-8}"
-MICRO_BATCH="${MICRO_BATCH:-2}"
-ZERO_STAGE="${ZERO_STAGE:-2}"
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 2
+}
 
-DRY_RUN=0
+require_count() {
+    [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1 is ${!1}; use a whole number of at least 1"
+}
+
+MODE=run
 FLAGS=()
 for flag in "$@"; do
     case "$flag" in
         -h | --help)
-            sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+            sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
             exit 0
             ;;
-        --dry-run) DRY_RUN=1 ;;
+        --dry-run | --print) MODE="${flag#--}" ;;
         *) FLAGS+=("$flag") ;;
     esac
 done
+
+SIZE="${SIZE:-}"
+case "$SIZE" in
+    1.5B) ZERO_STAGE="${ZERO_STAGE:-2}" ;;
+    7B) ZERO_STAGE="${ZERO_STAGE:-3}" ;;
+    *) fail "SIZE is ${SIZE:-not set}; use scripts/train_swap_1.5b.sh or scripts/train_swap_7b.sh" ;;
+esac
+MODEL="${MODEL:-deepseek-ai/DeepSeek-R1-Distill-Qwen-$SIZE}"
+PROMPTS="${PROMPTS:-data/deepscaler.jsonl}"
+OUTPUT="${OUTPUT:-outputs/swap_${SIZE,,}}"
+NUM_GPUS="${NUM_GPUS:-8}"
+NUM_NODES="${NUM_NODES:-1}"
+MICRO_BATCH="${MICRO_BATCH:-1}"
+SAVE_STEPS="${SAVE_STEPS:-20}"
+EAGER="${EAGER:-1}"
+
+for name in NUM_GPUS NUM_NODES MICRO_BATCH SAVE_STEPS; do require_count "$name"; done
+[[ "$ZERO_STAGE" =~ ^[0-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 0, 1, 2 or 3"
+[[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 1, or 0 for CUDA graphs"
+PROMPTS_A_STEP=128
+RESPONSES=16
+GPUS=$((NUM_NODES * NUM_GPUS))
+# Ranks with unequal shares of a step would wait for each other without end.
+if (( PROMPTS_A_STEP * RESPONSES % (GPUS * MICRO_BATCH) != 0 )); then
+    fail "NUM_NODES x NUM_GPUS x MICRO_BATCH is $((GPUS * MICRO_BATCH)), which does not divide the $((
+        PROMPTS_A_STEP * RESPONSES)) responses of a step; use a power of two"
+fi
+
+case "$PROMPTS" in
+    *.jsonl | *.json | *.csv | *.parquet | *.arrow | /* | ./* | ../*)
+        if [[ "$MODE" != dry-run && ! -e "$PROMPTS" ]]; then
+            fail "PROMPTS is $PROMPTS, which is not there; make it: python -m openrlhf_swap.prepare --output $PROMPTS"
+        fi
+        NOTE=""
+        (( NUM_NODES > 1 )) && PROMPTS="$(realpath -m "$PROMPTS")"
+        ;;
+    *) NOTE=" (from the hub, as it is: openrlhf_swap.prepare adds the instruction to box the answer)" ;;
+esac
+# Actors on other nodes write there too: a relative path would depend on where Ray was started.
+(( NUM_NODES > 1 )) && OUTPUT="$(realpath -m "$OUTPUT")"
 
 # The paper's numbers; what it does not give (tau, eps, close template, learning rate, clip) has our defaults.
 SWAP_ARGS=(
@@ -40,35 +88,68 @@ DATA_ARGS=(
     --data.max_len 14000
 )
 ROLLOUT_ARGS=(
-    --rollout.batch_size 128 --rollout.n_samples_per_prompt 16 --rollout.max_new_tokens 12000
-    --rollout.temperature 0.6 --rollout.micro_batch_size "$MICRO_BATCH"
+    --rollout.batch_size "$PROMPTS_A_STEP" --rollout.n_samples_per_prompt "$RESPONSES"
+    --rollout.max_new_tokens 12000 --rollout.temperature 0.6 --rollout.micro_batch_size "$MICRO_BATCH"
 )
+# One response at a time: an update holds three float32 copies of its logits, 24 GiB for 14,000 tokens (docs/sizing.md).
 TRAIN_ARGS=(
     --actor.model_name_or_path "$MODEL" --actor.adam.lr 1e-6 --actor.gradient_checkpointing_enable
-    --train.batch_size 2048 --train.micro_batch_size "$MICRO_BATCH" --train.num_episodes 2
-    --ds.zero_stage "$ZERO_STAGE"
+    --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size "$MICRO_BATCH"
+    --train.num_episodes 2 --ds.zero_stage "$ZERO_STAGE"
 )
-# One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and the other way round.
+# One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and the other way round. Then nccl means that each
+# engine takes the weights over from the process on its own GPU (CUDA IPC).
 PLACEMENT_ARGS=(
-    --train.colocate_all --vllm.enable_sleep --ds.enable_sleep
-    --actor.num_gpus_per_node "$NUM_GPUS" --vllm.num_engines "$NUM_GPUS" --vllm.gpu_memory_utilization 0.7
+    --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.sync_backend nccl
+    --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$NUM_GPUS"
+    --vllm.num_engines "$GPUS" --vllm.tensor_parallel_size 1 --vllm.gpu_memory_utilization 0.7
 )
+# OpenRLHF's own recipes with sleep mode run eagerly. Prefix caching stays off: prompts are about a hundredth of the
+# tokens, and a cache that outlives an update would spoil rollouts silently.
+if [[ "$EAGER" == 1 ]]; then PLACEMENT_ARGS+=(--vllm.enforce_eager); fi
+# Two checkpoints stay; while the next one is written, there are three.
 OUTPUT_ARGS=(
-    --ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints" --ckpt.save_steps 20 --ckpt.save_hf
-    --logger.tensorboard_dir "$OUTPUT/tensorboard"
+    --ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints" --ckpt.load_enable
+    --ckpt.save_steps "$SAVE_STEPS" --ckpt.save_hf --ckpt.max_num 2
+    --logger.tensorboard_dir "$OUTPUT/tensorboard" --logger.wandb.run_name "$(basename "$OUTPUT")"
 )
-if [[ -n "${WANDB_KEY:-}" ]]; then
-    OUTPUT_ARGS+=(--logger.wandb.key "$WANDB_KEY" --logger.wandb.project openrlhf-swap)
+# The key itself stays in the environment: command lines are shown by ps, stored by Ray and sent to the tracker. With
+# WANDB_API_KEY set, OpenRLHF only asks whether the flag has a value.
+TRACKERS=TensorBoard
+if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
+if [[ -n "${WANDB_API_KEY:-}" ]]; then
+    OUTPUT_ARGS+=(--logger.wandb.key WANDB_API_KEY --logger.wandb.project openrlhf-swap)
+    TRACKERS+=", Weights & Biases"
 fi
+unset WANDB_KEY
 
+show() {
+    local section word
+    printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
+        "metrics: $TRACKERS" "command:"
+    printf '    python -m openrlhf_swap.train'
+    for section in SWAP_ARGS DATA_ARGS ROLLOUT_ARGS TRAIN_ARGS PLACEMENT_ARGS OUTPUT_ARGS FLAGS; do
+        local -n words="$section"
+        (( ${#words[@]} )) && printf ' \\\n       '
+        for word in "${words[@]}"; do printf ' %q' "$word"; done
+    done
+    printf '\n'
+} >&2
+
+show
 COMMAND=(
     python -m openrlhf_swap.train "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}"
     "${PLACEMENT_ARGS[@]}" "${OUTPUT_ARGS[@]}" "${FLAGS[@]}"
 )
-if (( DRY_RUN )); then
-    printf '%q ' "${COMMAND[@]/${WANDB_KEY:-no key}/***}"
+if [[ "$MODE" != run ]]; then
+    printf '%q ' "${COMMAND[@]}"
     printf '\n'
     exit 0
 fi
+if (( NUM_NODES > 1 )) && [[ -z "${RAY_ADDRESS:-}" ]]; then
+    fail "NUM_NODES is $NUM_NODES, but RAY_ADDRESS names no Ray cluster; use scripts/train_swap_multinode.sh"
+fi
+# Without a cluster, Ray listens on 127.0.0.1 only (on Linux too, whatever the name says).
+if [[ -z "${RAY_ADDRESS:-}" ]]; then export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="${RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER:-0}"; fi
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH"
 exec "${COMMAND[@]}"

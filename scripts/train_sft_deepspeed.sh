@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Supervised fine-tuning with OpenRLHF under the deepspeed launcher, on the GPUs of one node or on a CPU. Only the
+# output is trained on; input and output are joined as they are, without a chat template. Further flags go to
+# openrlhf_swap.sft (OpenRLHF's train_sft) and win. With SAVE_STEPS, the same command goes on from the last checkpoint.
+#   MODEL=...            hub id, or folder in Hugging Face format
+#   DATA=...             JSONL with the columns input and output
+#   OUTPUT=outputs/sft   the trained model in Hugging Face format; below it tensorboard/ and checkpoints/
+#   EPOCHS=1             times through the data
+#   LEARNING_RATE=1e-5   highest, of a cosine schedule
+#   BATCH_SIZE=64        rows of an update
+#   MICRO_BATCH=1        rows of it that a GPU holds at a time
+#   MAX_LEN=4096         tokens of a row; longer ones are cut
+#   NUM_GPUS=8           processes, one a GPU (default on a CPU: 1)
+#   ZERO_STAGE=2         of DeepSpeed (default on a CPU: 0)
+#   SAVE_STEPS=...       updates from checkpoint to checkpoint; none by default
+#   MASTER_PORT=29500    where the processes meet; another one for a second training on the same machine
+#   PROFILE=...          gpu or cpu; by default whether a CUDA device is there decides
+#   --dry-run            prints the command and stops
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 2
+}
+
+require_count() {
+    [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1 is ${!1}; use a whole number of at least 1"
+}
+
+DRY_RUN=0
+FLAGS=()
+for flag in "$@"; do
+    case "$flag" in
+        -h | --help)
+            sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+            exit 0
+            ;;
+        --dry-run) DRY_RUN=1 ;;
+        *) FLAGS+=("$flag") ;;
+    esac
+done
+
+if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    PROFILE="${PROFILE:-gpu}"
+else
+    PROFILE="${PROFILE:-cpu}"
+fi
+case "$PROFILE" in
+    gpu)
+        NUM_GPUS="${NUM_GPUS:-8}" ZERO_STAGE="${ZERO_STAGE:-2}"
+        DEVICE_ARGS=(--model.gradient_checkpointing_enable)
+        ;;
+    cpu)
+        NUM_GPUS="${NUM_GPUS:-1}" ZERO_STAGE="${ZERO_STAGE:-0}"
+        DEVICE_ARGS=(--ds.attn_implementation sdpa)
+        export TORCHDYNAMO_DISABLE=1
+        ;;
+    *) fail "PROFILE is $PROFILE; use gpu or cpu" ;;
+esac
+MODEL="${MODEL:-}"
+DATA="${DATA:-}"
+OUTPUT="${OUTPUT:-outputs/sft}"
+EPOCHS="${EPOCHS:-1}"
+LEARNING_RATE="${LEARNING_RATE:-1e-5}"
+BATCH_SIZE="${BATCH_SIZE:-64}"
+MICRO_BATCH="${MICRO_BATCH:-1}"
+MAX_LEN="${MAX_LEN:-4096}"
+SAVE_STEPS="${SAVE_STEPS:--1}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+
+[[ -n "$MODEL" ]] || fail "MODEL is not set; use a hub id, or a folder in Hugging Face format"
+[[ -n "$DATA" ]] || fail "DATA is not set; use a JSONL file with the columns input and output"
+for name in NUM_GPUS EPOCHS BATCH_SIZE MICRO_BATCH MAX_LEN MASTER_PORT; do require_count "$name"; done
+[[ "$SAVE_STEPS" == -1 ]] || require_count SAVE_STEPS
+[[ "$ZERO_STAGE" =~ ^[0-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 0, 1, 2 or 3"
+[[ "$LEARNING_RATE" =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$ ]] \
+    || fail "LEARNING_RATE is $LEARNING_RATE; use a number such as 1e-5"
+if (( BATCH_SIZE % (MICRO_BATCH * NUM_GPUS) != 0 )); then
+    fail "BATCH_SIZE is $BATCH_SIZE; use a multiple of MICRO_BATCH x NUM_GPUS, which is $((MICRO_BATCH * NUM_GPUS))"
+fi
+if (( ! DRY_RUN )); then
+    [[ -f "$DATA" ]] || fail "DATA is $DATA, which is not there; use a JSONL file with the columns input and output"
+    rows="$(grep -c . "$DATA" || true)"
+    (( rows >= BATCH_SIZE )) || fail "BATCH_SIZE is $BATCH_SIZE, but $DATA has $rows rows; use at most as many"
+fi
+
+COMMAND=(
+    deepspeed --num_gpus "$NUM_GPUS" --master_port "$MASTER_PORT" --module openrlhf_swap.sft
+    --model.model_name_or_path "$MODEL"
+    --data.dataset "$DATA" --data.input_key input --data.output_key output --data.input_template "{}"
+    --data.max_len "$MAX_LEN"
+    --train.batch_size "$BATCH_SIZE" --train.micro_batch_size "$MICRO_BATCH" --train.max_epochs "$EPOCHS"
+    --adam.lr "$LEARNING_RATE" --ds.zero_stage "$ZERO_STAGE" --ds.param_dtype bf16 "${DEVICE_ARGS[@]}"
+    --ckpt.output_dir "$OUTPUT" --ckpt.path "$OUTPUT/checkpoints" --ckpt.save_steps "$SAVE_STEPS" --ckpt.max_num 3
+    --ckpt.load_enable
+    --logger.tensorboard_dir "$OUTPUT/tensorboard" --logger.wandb.run_name "$(basename "$OUTPUT")"
+    "${FLAGS[@]}"
+)
+printf '[sft] %s\n' "$MODEL on $NUM_GPUS $PROFILE process(es)" "data:   $DATA" "output: $OUTPUT" >&2
+if (( DRY_RUN )); then
+    printf '%q ' "${COMMAND[@]}"
+    printf '\n'
+    exit 0
+fi
+printf '[sft] command:' >&2
+printf ' %q' "${COMMAND[@]}" >&2
+printf '\n' >&2
+export PATH="${VENV:-$PWD/.venv}/bin:$PATH" TOKENIZERS_PARALLELISM=false
+exec "${COMMAND[@]}"

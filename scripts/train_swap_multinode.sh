@@ -1,0 +1,220 @@
+#!/usr/bin/env bash
+# Trains on several nodes, which form one Ray cluster. Checkout, prompts and OUTPUT are on a file system that all of
+# them share, under the same path. Export what the run needs (HF_HOME, HF_HUB_OFFLINE, NCCL_*, WANDB_KEY) before `head`
+# and `worker`: every process inherits it from there, and no secret gets onto a command line that Ray would store.
+#   head [--block] [flags of ray start]     on the first node
+#   worker [--block] [flags of ray start]   on each other node, with HEAD_IP=address of the first
+#   submit [--dry-run] [flags]              on the first node: waits for all nodes, trains, and follows the log
+#   stop                                    on each node: ends the Ray that `head` or `worker` started there
+# --block stays in the foreground; --dry-run, after any of them, prints what would run.
+#   SIZE=1.5B             or 7B; PROMPTS, OUTPUT, MODEL and the like as in train_swap_r1.sh
+#   NUM_NODES=2           nodes of the run, this one included
+#   NUM_GPUS=8            GPUs of a node
+#   NODE_IP=...           address of this node, where Ray picks the wrong network
+#   PORT=6379             of the cluster; DASHBOARD_PORT=8265 of its dashboard, where jobs are submitted
+#   RAY_FOLDER=...        local folder for Ray's files and logs (default /tmp/ray_swap_<user>; a short path)
+#   WAIT=600              seconds to wait for the nodes
+#   COMMAND=...           shell command to submit instead of the training, to try the cluster out
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 2
+}
+
+require_count() {
+    if [[ ! "${!1}" =~ ^(0|[1-9][0-9]*)$ ]] || (( ${!1} < $2 )); then
+        fail "$1 is ${!1}; use a whole number of at least $2"
+    fi
+}
+
+SUBCOMMAND="${1:-}"
+BLOCK=0
+DRY_RUN=0
+FLAGS=()
+for flag in "${@:2}"; do
+    case "$flag" in
+        --block) BLOCK=1 ;;
+        --dry-run) DRY_RUN=1 ;;
+        *) FLAGS+=("$flag") ;;
+    esac
+done
+
+SIZE="${SIZE:-1.5B}"
+NUM_NODES="${NUM_NODES:-2}"
+NUM_GPUS="${NUM_GPUS:-8}"
+PORT="${PORT:-6379}"
+DASHBOARD_PORT="${DASHBOARD_PORT:-8265}"
+RAY_FOLDER="${RAY_FOLDER:-/tmp/ray_swap_$(id -un)}"
+WAIT="${WAIT:-600}"
+for name in NUM_NODES PORT DASHBOARD_PORT WAIT; do require_count "$name" 1; done
+require_count NUM_GPUS 0
+[[ "$RAY_FOLDER" == /* ]] || fail "RAY_FOLDER is $RAY_FOLDER; use an absolute path"
+export NUM_NODES NUM_GPUS PATH="${VENV:-$PWD/.venv}/bin:$PATH"
+PID_FILE="$RAY_FOLDER/started.pid"
+LOG="$RAY_FOLDER/started.log"
+
+# Prints a command so that it can be pasted.
+show() {
+    printf '%q ' "$@"
+    printf '\n'
+}
+
+# Whether the process that `head` or `worker` noted still runs, and is not another one with its number.
+is_running() {
+    [[ -s "$PID_FILE" ]] && tr '\0' ' ' <"/proc/$(cat "$PID_FILE")/cmdline" 2>/dev/null | grep -q 'ray start'
+}
+
+# ray start --block: one process whose end takes the Ray processes of this cluster with it, and no others.
+start_ray() {
+    local command=(
+        ray start "$@" --block --num-gpus "$NUM_GPUS" --temp-dir "$RAY_FOLDER/ray" --disable-usage-stats
+        --log-color false ${NODE_IP:+--node-ip-address "$NODE_IP"} "${FLAGS[@]}"
+    )
+    if (( DRY_RUN )); then
+        show "${command[@]}"
+        return
+    fi
+    is_running && fail "Ray already runs here, as process $(cat "$PID_FILE"); end it: bash $0 stop"
+    # The name under which OpenRLHF knows the key; Ray's processes get it in their environment.
+    if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
+    # An address of another cluster would be passed on to the actors.
+    unset WANDB_KEY RAY_ADDRESS
+    mkdir -p "$RAY_FOLDER"
+    chmod 700 "$RAY_FOLDER"
+    if (( BLOCK )); then
+        echo "$$" >"$PID_FILE"
+        exec "${command[@]}"
+    fi
+    # A session of its own: Ray signals its whole process group when it goes down.
+    setsid "${command[@]}" >"$LOG" 2>&1 </dev/null &
+    local ray_pid=$!
+    echo "$ray_pid" >"$PID_FILE"
+    # Ray looks once a second whether all of its processes live, and goes down when one does not.
+    local seconds_up=0
+    until (( seconds_up >= 3 )); do
+        kill -0 "$ray_pid" 2>/dev/null || fail "Ray did not start; its log tells why: $LOG"
+        sleep 1
+        if grep -q 'Ray runtime started' "$LOG"; then seconds_up=$((seconds_up + 1)); fi
+    done
+    printf '[ray] runs as process %s; log: %s\n' "$ray_pid" "$LOG"
+}
+
+start_head() {
+    # The dashboard and its job interface stay on loopback: whoever reaches them runs commands as you. So does whoever
+    # reaches the cluster's own port, which has to be open to the other nodes; Ray opens it on all interfaces. Keep the
+    # nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and submit.
+    start_ray --head --port "$PORT" --dashboard-host 127.0.0.1 --dashboard-port "$DASHBOARD_PORT"
+    if (( ! DRY_RUN )); then
+        printf '[ray] on each other node: HEAD_IP=%s PORT=%s NUM_GPUS=%s bash %s worker\n' \
+            "$(grep -oE 'Local node IP: *[^ ]+' "$LOG" | awk '{ print $NF }')" "$PORT" "$NUM_GPUS" \
+            scripts/train_swap_multinode.sh
+    fi
+}
+
+start_worker() {
+    [[ -n "${HEAD_IP:-}" ]] || fail "HEAD_IP is not set; use the address that head printed"
+    if (( ! DRY_RUN )); then
+        local deadline=$((SECONDS + WAIT))
+        until timeout 5 bash -c "</dev/tcp/$HEAD_IP/$PORT" 2>/dev/null; do
+            (( SECONDS < deadline )) || fail "nothing answers at $HEAD_IP:$PORT after $WAIT s (HEAD_IP, PORT, WAIT)"
+            sleep 1
+        done
+    fi
+    start_ray --address "$HEAD_IP:$PORT"
+}
+
+# A training that asks for more than there is would wait without a word.
+wait_for_nodes() {
+    python - "$1" "$PID_FILE" "$NUM_NODES" "$NUM_GPUS" "$WAIT" <<'PYTHON'
+import sys
+import time
+from pathlib import Path
+
+from ray.util.state import list_nodes
+
+address, pid_file, (nodes, gpus, wait) = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
+deadline = time.monotonic() + wait
+seen = None
+while True:
+    if pid_file.exists():
+        process = pid_file.read_text().strip()
+        try:
+            ended = not Path(f"/proc/{process}/cmdline").read_bytes()  # of a zombie it is empty
+        except FileNotFoundError:
+            ended = True
+        if ended:
+            print(f"error: the Ray of this node, process {process}, has ended; run head again", file=sys.stderr)
+            sys.exit(2)
+    try:
+        alive = [n for n in list_nodes(address=address) if n.state == "ALIVE"]
+        there = sum(n.resources_total.get("GPU", 0) >= gpus for n in alive)
+        state = f"{there} of {nodes} nodes with {gpus} GPUs are there"
+    except Exception as error:
+        there, state = -1, f"no Ray answers at {address} ({type(error).__name__})"
+    if there >= nodes:
+        break
+    if time.monotonic() > deadline:
+        print(f"error: {state} after {wait} s; see NUM_NODES, NUM_GPUS and WAIT", file=sys.stderr)
+        sys.exit(2)
+    if state != seen:
+        print(f"[ray] {state}", flush=True)
+    seen = state
+    time.sleep(2)
+PYTHON
+}
+
+submit_training() {
+    local address="http://127.0.0.1:$DASHBOARD_PORT" launcher="scripts/train_swap_${SIZE,,}.sh" mode=--print
+    [[ -f "$launcher" ]] || fail "SIZE is $SIZE; use 1.5B or 7B"
+    if (( DRY_RUN )); then mode=--dry-run; fi
+    local folder line
+    folder="$(realpath -m "${OUTPUT:-outputs/swap_${SIZE,,}}")"
+    if [[ -n "${COMMAND:-}" ]]; then line="$COMMAND"; else line="$(bash "$launcher" "$mode" "${FLAGS[@]}")"; fi
+    # The command travels in a file, because Ray quotes words for another shell. There is no working_dir: Ray would
+    # copy the checkout, and what the run writes would land in the copy. Ray sets RAY_ADDRESS for the job, so that
+    # ray.init in it joins this cluster.
+    local submission=(ray job submit --address "$address" -- bash "$folder/job.sh")
+    if (( DRY_RUN )); then
+        printf '%s\n' "$line"
+        show "${submission[@]}"
+        return
+    fi
+    # Ray prefers these to the address that it is given.
+    unset RAY_ADDRESS RAY_API_SERVER_ADDRESS
+    wait_for_nodes "$address"
+    mkdir -p "$folder"
+    printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
+    exec "${submission[@]}"
+}
+
+# Not `ray stop`: that ends all Ray on the machine, whoever started it.
+stop_ray() {
+    is_running || fail "$PID_FILE names no running Ray; nothing was stopped"
+    local ray_pid
+    ray_pid="$(cat "$PID_FILE")"
+    if (( DRY_RUN )); then
+        show kill "$ray_pid"
+        return
+    fi
+    kill "$ray_pid"
+    for _ in {1..60}; do
+        if ! is_running; then
+            rm -f "$PID_FILE"
+            printf '[ray] process %s has ended\n' "$ray_pid"
+            return
+        fi
+        sleep 0.5
+    done
+    fail "process $ray_pid still runs 30 s after it was told to end; look at $LOG"
+}
+
+case "$SUBCOMMAND" in
+    head) start_head ;;
+    worker) start_worker ;;
+    submit) submit_training ;;
+    stop) stop_ray ;;
+    -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" ;;
+    *) fail "the subcommand is ${SUBCOMMAND:-missing}; use head, worker, submit, stop or --help" ;;
+esac
