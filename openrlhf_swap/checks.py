@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.answers import strip_answer
+from openrlhf_swap import checkpoints
+from openrlhf_swap.answers import as_text, strip_answer
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Objective
 
@@ -49,6 +50,19 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
         (
             ds.ring_attn_size > 1,
             f"--ds.ring_attn_size is {ds.ring_attn_size}; sequence-sharded keys cannot be scored: use 1",
+        ),
+        (
+            ds.enable_sleep and ds.zero_stage == 0,
+            "--ds.enable_sleep with --ds.zero_stage 0; DeepSpeed's optimizer of that stage cannot sleep: use stage 2",
+        ),
+        (
+            bool(args.critic.model_name_or_path),
+            f"--critic.model_name_or_path is {args.critic.model_name_or_path}; the method has no critic: leave it out",
+        ),
+        (
+            bool(args.reward.model_name_or_path),
+            f"--reward.model_name_or_path is {args.reward.model_name_or_path}; the grader and the policy give the "
+            "rewards: leave it out",
         ),
         (
             ds.tensor_parallel_size > 1,
@@ -97,27 +111,35 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
     objective.check(args)
 
 
-def check_model(path: str, context: int) -> Any:
+def check_model(path: str, context: int, trust_remote_code: bool = False) -> Any:
     """Load the tokenizer and the configuration, and return the tokenizer.
 
     Args:
         path: of the model, or its id.
         context: tokens that prompt and response may have together.
+        trust_remote_code: allow a model with code of its own.
 
     Raises:
-        ConfigError: when either cannot be read, the tokenizer is not a fast one, or the model's context is too short.
+        ConfigError: when either cannot be read or would run code that comes with the model, the tokenizer is not a
+            fast one, or the model's context is too short.
     """
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        config = AutoConfig.from_pretrained(path)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"--actor.model_name_or_path is {path}, which cannot be read ({reason}); "
             "give a folder with config.json, tokenizer.json and weights, or a model id of the hub"
         ) from error
+    own_code = getattr(config, "auto_map", None) or tokenizer.init_kwargs.get("auto_map")
+    if own_code and not trust_remote_code:
+        raise ConfigError(
+            f"--actor.model_name_or_path is {path}, which brings Python code of its own ({own_code}); read that code, "
+            "then give --swap.trust_remote_code to let it run"
+        )
     if not tokenizer.is_fast:
         raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -154,7 +176,7 @@ def check_data(args: SimpleNamespace, objective: Objective, tokenizer: Any) -> s
     key = args.data.label_key
     original = list(rows)
     rows = [_rewritten(row, args, objective) for row in original]
-    answers = [_as_text(row[key]) for row in rows]
+    answers = [as_text(row[key]) for row in rows]
     prompts = render_prompts(rows, args, tokenizer)
     reasons = _reasons_to_drop(prompts, answers, args, tokenizer)
     kept = [i for i, reason in enumerate(reasons) if reason is None]
@@ -163,6 +185,11 @@ def check_data(args: SimpleNamespace, objective: Objective, tokenizer: Any) -> s
     print(f"[swap] data: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
     if not kept:
         raise DataError(f"--data.prompt_dataset is {name}, of which no row can be used: {summary}")
+    if len(kept) < args.rollout.batch_size:
+        raise DataError(
+            f"--data.prompt_dataset is {name}, whose {len(kept)} usable rows do not fill one batch of "
+            f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
+        )
     objective.check_prompts([prompts[i] or "" for i in kept])
     if all({**rows[i], key: answers[i]} == given for i, given in enumerate(original)) and len(kept) == len(rows):
         return name
@@ -194,13 +221,6 @@ def load_rows(args: SimpleNamespace) -> Any:
             f"--data.prompt_dataset is {args.data.prompt_dataset}, which cannot be read: {reason}"
         ) from error
     return rows.select(range(min(args.data.max_samples, len(rows))))
-
-
-def _as_text(answer: object) -> str:
-    """The answer as text; empty for what is neither text nor a number."""
-    if isinstance(answer, str):
-        return answer
-    return str(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else ""
 
 
 def _rewritten(row: dict[str, Any], args: SimpleNamespace, objective: Objective) -> dict[str, Any]:
@@ -253,10 +273,21 @@ def _reasons_to_drop(
     ]
 
 
+def check_checkpoints(args: SimpleNamespace) -> None:
+    """Choose the checkpoint to go on from, leaving out those that are not whole. Prints what it finds."""
+    path = Path(args.ckpt.path)
+    if args.ckpt.load_enable:
+        for message in checkpoints.recover(path).messages:
+            print(f"[swap] {message}")
+    elif tag := checkpoints.newest(path):
+        print(f"[swap] warning: {path} holds checkpoint {tag}, which is not used: --ckpt.load_enable goes on from it")
+
+
 def check_run(args: SimpleNamespace, objective: Objective) -> str:
     """All checks; returns the data set to train on. Prints what it does."""
     check_settings(args, objective)
+    check_checkpoints(args)
     if not objective.scores_steps:
         print(f"[swap] objective {objective.config.objective} needs no step scores; none will be computed")
-    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len)
+    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, objective.config.trust_remote_code)
     return check_data(args, objective, tokenizer)

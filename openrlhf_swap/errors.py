@@ -23,3 +23,15 @@ class NonFiniteError(SwapError, ArithmeticError):
 
 class InertRunError(SwapError, RuntimeError):
     """Training started, but the process term never reached an update; the message says why."""
+
+
+class CheckpointError(SwapError, OSError):
+    """A checkpoint could not be written; the message says why, and which one is still complete."""
+
+
+class GenerationError(SwapError, TimeoutError):
+    """No response came from the rollout engines within the time limit."""
+
+
+class LostActorError(SwapError, RuntimeError):
+    """A process of the run died; the message says which, and how to go on."""

@@ -290,14 +290,14 @@ def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -
     if rows is None:
         return run
     rollout, train, ckpt = args.rollout, args.train, args.ckpt
-    steps = math.ceil(rows / rollout.batch_size) * train.num_episodes
+    steps = rows // rollout.batch_size * train.num_episodes  # the rest of an episode is left out
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
     kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
-    responses = rows * rollout.n_samples_per_prompt * train.num_episodes * train.max_epochs
+    responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
     return run | {
         "steps": steps,
         "updates": responses // train.batch_size,
-        "last_batch": rows % rollout.batch_size,
+        "left_out": rows % rollout.batch_size,
         "saves": saves,
         "disk_bytes": kept * disk["deepspeed"] + (saves * ckpt.save_hf + 1) * disk["model"],
     }
@@ -329,18 +329,7 @@ def _warnings(plan: dict[str, Any], model: Model, settings: Settings, args: Simp
             f"vLLM has {_gib(plan['vllm']['cache_bytes'])} GiB for keys and values, less than one response of "
             f"{settings.context} tokens needs. Remedy: {remedy}"
         )
-    if (left := _leftover(plan, settings, args)) % (settings.ranks * args.rollout.micro_batch_size):
-        warnings.append(
-            f"an episode ends with {left} responses, which {settings.ranks} GPUs cannot share evenly: they would wait "
-            f"for each other. Remedy: --data.max_samples {plan['run']['rows'] - plan['run']['last_batch']}"
-        )
     return warnings
-
-
-def _leftover(plan: dict[str, Any], settings: Settings, args: SimpleNamespace) -> int:
-    """Responses of an episode's last batch if they make no whole number of updates, else 0."""
-    responses = plan["run"].get("last_batch", 0) * args.rollout.n_samples_per_prompt
-    return responses if responses % settings.batch and not settings.dynamic else 0
 
 
 def _notes(plan: dict[str, Any], settings: Settings, args: SimpleNamespace) -> list[str]:
@@ -358,11 +347,8 @@ def _notes(plan: dict[str, Any], settings: Settings, args: SimpleNamespace) -> l
             f"an engine gets {asked} responses a step and runs {most} at a time, which fit at full length with "
             f"--vllm.gpu_memory_utilization {vllm['share_for_most_sequences']:.2f}: more is of no use"
         )
-    if _leftover(plan, settings, args):
-        notes.append(
-            f"an episode ends with {run['last_batch']} prompts, no whole number of updates: gradients of the rest go "
-            f"into the next one's first update. Remedy: --data.max_samples {run['rows'] - run['last_batch']}"
-        )
+    if run.get("left_out"):
+        notes.append(f"the last {run['left_out']} prompts of an episode do not fill a batch and are left out")
     if args.ckpt.save_hf and run.get("saves", 0) > 1:
         size = _gib(run["saves"] * run["checkpoint_bytes"]["model"])
         notes.append(

@@ -1,4 +1,7 @@
+import json
 import os
+import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,3 +36,100 @@ def prompts_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
     write(path, [problem for problem, _ in zip(problems(7), range(64), strict=False)])
     return path
+
+
+def training(output: Path, prompts: Path, *extra: str) -> dict:
+    """Command, environment and folder of a training run of four steps."""
+    environment = {
+        **os.environ,
+        "MODEL": str(POLICY),
+        "PROMPTS": str(prompts),
+        "OUTPUT": str(output),
+        "STEPS": "4",
+        "LEARNING_RATE": "1e-3",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    command = ["bash", str(ROOT / "examples" / "addition" / "train_swap.sh"), *extra]
+    return {"args": command, "env": environment, "cwd": output.parent}
+
+
+def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
+    """Run it to its end."""
+    return subprocess.run(**training(output, prompts, *extra), capture_output=True, text=True, timeout=1800)
+
+
+def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
+    """A run that must succeed; returns its lines of metrics."""
+    result = start_training(output, prompts, *extra)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    """OpenRLHF's arguments of a small run on this machine."""
+    from actors import GROUP_SIZE, GROUPS, make_config
+
+    from openrlhf_swap.integration import patches
+    from openrlhf_swap.train import CPU_DEFAULTS, DEFAULTS, REWARD_FILE
+
+    values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
+    values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
+    values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
+    argv = [word for flag, value in values.items() for word in (flag, value) if word is not None]
+    args = patches.parse_arguments(argv)
+    args.actor.eps_clip_low_high = (0.2, 0.2)
+    args.swap = make_config()
+    return args
+
+
+@pytest.fixture(scope="module")
+def ray_session():
+    """Ray with places for five actors."""
+    import ray
+
+    from openrlhf_swap.integration.run import _start_local_ray
+    from openrlhf_swap.train import CPU_ENVIRONMENT
+
+    for name, value in CPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    _start_local_ray(places=5)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def actor_group(ray_session, arguments):
+    """One IntrinsicRewardActor and its strategy, never updated."""
+    from actors import running_actors
+
+    with running_actors(arguments) as actors:
+        yield actors
+
+
+@pytest.fixture(scope="module")
+def responses(tokenizer):
+    """Sixteen responses to four problems, about a quarter of them wrong, as vLLM's actor returns them."""
+    from actors import GROUP_SIZE, GROUPS
+    from task import overthinking_trace, problems, prompt, shortest_trace
+
+    rng = random.Random(5)
+    made = []
+    for problem, _ in zip(problems(11), range(GROUPS), strict=False):
+        for n in range(GROUP_SIZE):
+            text = shortest_trace(problem) if n == 0 else overthinking_trace(problem, rng)
+            correct = f"\\boxed{{{problem.answer}}}" in text and n != 3
+            head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
+            tail = tokenizer(text, add_special_tokens=False)["input_ids"]
+            made.append(
+                {
+                    "prompt": prompt(problem),
+                    "label": problem.answer,
+                    "observation_tokens": head + tail,
+                    "action_ranges": [(len(head), len(head) + len(tail))],
+                    "rollout_log_probs": None,
+                    "reward": float(correct),
+                    "scores": float(correct),
+                }
+            )
+    return made

@@ -1,6 +1,7 @@
 """Bad input on the real command line: one clear line, exit status 2, nothing written, no Ray."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ GOOD = {
     "--rollout.n_samples_per_prompt": "4",
     "--rollout.max_new_tokens": "320",
     "--data.max_len": "400",
+    "--rollout.batch_size": "1",
 }
 
 
@@ -41,6 +43,10 @@ SETTINGS = [
     (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
     (["--swap.temperature", "0"], "--swap.temperature is 0.0"),
     (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
+    (["--ds.enable_sleep", "--ds.zero_stage", "0"], "--ds.enable_sleep with --ds.zero_stage 0"),
+    (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
+    (["--reward.model_name_or_path", "m"], "--reward.model_name_or_path is m"),
+    (["--rollout.batch_size", "65"], "--data.prompt_dataset is "),
     (["--train.async_enable"], "--train.async_enable is not supported yet"),
     (["--algo.dynamic_filtering_enable"], "--algo.dynamic_filtering_enable drops groups"),
     (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
@@ -97,6 +103,17 @@ def test_an_unreadable_model(capsys, tmp_path, prompts_file):
     )
     assert status == 2
     assert line.startswith(f"error: --actor.model_name_or_path is {missing}, which cannot be read")
+
+
+def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prompts_file):
+    model = tmp_path / "model"
+    shutil.copytree(POLICY, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
+    status, error = run_main(capsys, **changes)
+    assert status == 2
+    assert "which brings Python code of its own" in error and "--swap.trust_remote_code" in error
 
 
 def test_an_unknown_flag_of_openrlhf(capsys, prompts_file):

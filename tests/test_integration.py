@@ -1,83 +1,24 @@
 """The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
 
-import copy
-import functools
 import json
 import math
 import os
-import random
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from actors import CLOSE, GROUP_SIZE, GROUPS, changed, make_batch, make_config, makers, running_actors
 from conftest import POLICY
-from task import overthinking_trace, problems, prompt, shortest_trace
 from test_advantages import slow_advantages
 
 from openrlhf_swap.algorithm.advantages import StepTrace
-from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.integration import patches
 from openrlhf_swap.objectives.adaptthink import prompt_key
 from openrlhf_swap.objectives.base import Sampling
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.reasoning import StepReader
-from openrlhf_swap.train import CPU_DEFAULTS, CPU_ENVIRONMENT, DEFAULTS, REWARD_FILE
 
 pytestmark = pytest.mark.slow
-CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
-GROUPS, GROUP_SIZE = 4, 4
-
-
-def make_config(**changes):
-    return SwapConfig(step_tokens=8, close_template=CLOSE, **changes)
-
-
-@pytest.fixture(scope="module")
-def arguments():
-    values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
-    values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
-    values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
-    argv = [word for flag, value in values.items() for word in (flag, value) if word is not None]
-    args = patches.parse_arguments(argv)
-    args.actor.eps_clip_low_high = (0.2, 0.2)
-    args.swap = make_config()
-    return args
-
-
-@pytest.fixture(scope="module")
-def ray_session():
-    for name, value in CPU_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    import ray
-
-    from openrlhf_swap.integration.run import _start_local_ray
-
-    _start_local_ray(places=3)
-    yield
-    ray.shutdown()
-
-
-@contextmanager
-def running_actors(arguments, ranks=1):
-    """IntrinsicRewardActors in a real Ray actor group, and the strategy that made them."""
-    import ray
-    from openrlhf.trainer.ray.launcher import RayActorGroup
-    from openrlhf.utils import get_strategy
-    from ray.util import placement_group, remove_placement_group
-
-    from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
-
-    strategy = get_strategy(arguments)
-    places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
-    ray.get(places.ready(), timeout=300)
-    group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)
-    ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 10, None), timeout=900)
-    yield group, strategy
-    for actor in group._actor_handlers:
-        ray.kill(actor)
-    remove_placement_group(places)
 
 
 def test_a_lock_left_by_a_stopped_compilation_blocks_nobody():
@@ -91,54 +32,6 @@ def test_a_lock_left_by_a_stopped_compilation_blocks_nobody():
     assert not lock.exists()
 
 
-@pytest.fixture(scope="module")
-def actor_group(ray_session, arguments):
-    with running_actors(arguments) as actors:
-        yield actors
-
-
-@pytest.fixture(scope="module")
-def responses(tokenizer):
-    """Sixteen responses to four problems, about a quarter of them wrong, as vLLM's actor returns them."""
-    rng = random.Random(5)
-    made = []
-    for problem, _ in zip(problems(11), range(GROUPS), strict=False):
-        for n in range(GROUP_SIZE):
-            text = shortest_trace(problem) if n == 0 else overthinking_trace(problem, rng)
-            correct = f"\\boxed{{{problem.answer}}}" in text and n != 3
-            head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
-            tail = tokenizer(text, add_special_tokens=False)["input_ids"]
-            made.append(
-                {
-                    "prompt": prompt(problem),
-                    "label": problem.answer,
-                    "observation_tokens": head + tail,
-                    "action_ranges": [(len(head), len(head) + len(tail))],
-                    "rollout_log_probs": None,
-                    "reward": float(correct),
-                    "scores": float(correct),
-                }
-            )
-    return made
-
-
-def make_batch(maker_class, actor_group, tokenizer, responses, **options):
-    """Run a real experience maker on fresh copies of the responses."""
-    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-
-    group, strategy = actor_group
-    maker = maker_class(group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options)
-    samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in responses]
-    experiences = maker.make_experience_batch(samples)
-    rows = {}
-    for experience in experiences:
-        for row, index in enumerate(experience.index):
-            used = experience.action_mask[row].bool()
-            rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
-    return maker, [rows[i] for i in range(len(responses))]
-
-
 def assert_equal_up_to_bfloat16(logprobs, expected):
     """The same quantity by two routes in bfloat16.
 
@@ -148,18 +41,6 @@ def assert_equal_up_to_bfloat16(logprobs, expected):
     difference = (torch.as_tensor(logprobs) - torch.as_tensor(expected)).abs()
     assert difference.max() < 0.3
     assert difference.mean() < 0.02
-
-
-def makers():
-    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-
-    from openrlhf_swap.integration.experience import SwapExperienceMaker
-
-    def swap_maker(*args, config):
-        reader = StepReader(args[-1], config)
-        return SwapExperienceMaker(*args, objective=build(config), reader=reader)
-
-    return RemoteExperienceMaker, swap_maker
 
 
 SPLITS = {
@@ -322,14 +203,6 @@ VARIANTS = {
     "eager_attention": {"ds.attn_implementation": "eager"},
     "per_prefix": {"swap": make_config(scoring="per_prefix")},
 }
-
-
-def changed(arguments, changes):
-    arguments = copy.deepcopy(arguments)
-    for dotted, value in changes.items():
-        *path, name = dotted.split(".")
-        setattr(functools.reduce(getattr, path, arguments), name, value)
-    return arguments
 
 
 @pytest.mark.parametrize("name", VARIANTS)

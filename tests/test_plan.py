@@ -415,10 +415,10 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
     assert found["step"]["responses"] == 2048
     # K = 25 steps of 350 tokens would take 8,750; half of 12,000 has ceil(6000 / 350) = 18 of them.
     assert (found["step"]["mean_response"], found["step"]["prefixes"]) == (6000, 19)
-    # DeepScaleR: 314 batches of 128 and one of 123, twice; 2 x 40,315 x 16 responses are 629 times 2,048 and some.
-    assert (found["run"]["rows"], found["run"]["steps"], found["run"]["last_batch"]) == (40_315, 630, 123)
-    assert found["run"]["updates"] == 629
-    assert any("--data.max_samples 40192" in note for note in found["notes"])  # 314 x 128
+    # DeepScaleR: 314 batches of 128 and 123 prompts that fill none, twice.
+    assert (found["run"]["rows"], found["run"]["steps"], found["run"]["left_out"]) == (40_315, 628, 123)
+    assert found["run"]["updates"] == 628
+    assert "the last 123 prompts of an episode do not fill a batch and are left out" in found["notes"]
 
 
 def test_the_plan_reads_the_run_as_the_run_would(capsys):
@@ -427,7 +427,7 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
     assert found["settings"]["update_tokens"] == 28_000
     assert found["settings"]["temperature"] == 0.6
     assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
-    assert (found["run"]["steps"], found["run"]["last_batch"]) == (4, 0)
+    assert (found["run"]["steps"], found["run"]["left_out"]) == (4, 0)
     assert any("no effect with --ds.zero_stage 2" in note for note in found["notes"])
     pasted = run(capsys, "--gpu", "h100", *script("1.5b").split())
     assert pasted == run(capsys, "--gpu", "h100", "--command", script("1.5b"))
@@ -471,16 +471,6 @@ def test_the_remedy_helps(capsys, case):
     shorter = ["--rollout.max_new_tokens", "1000"] if "--data.max_len" in words else []
     status, found = run(capsys, *flags, *words, *shorter)
     assert (status, found["warnings"]) == (0, [])
-
-
-def test_unequal_shares_of_a_last_batch_are_a_warning(capsys):
-    # 123 prompts left, 1,968 responses: 246 for each of 8 GPUs, but not the same number for each of 32.
-    nodes = ["--actor.num_nodes", "4", "--vllm.num_engines", "32"]
-    status, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), *nodes)
-    assert status == 1
-    (warning,) = found["warnings"]
-    assert "1968 responses, which 32 GPUs cannot share evenly" in warning
-    assert warning.endswith("Remedy: --data.max_samples 40192")
 
 
 def test_prompts_of_a_file_are_counted(capsys, prompts_file):

@@ -1,60 +1,39 @@
 """Whole training runs on the command line, as a user starts them."""
 
 import json
-import os
-import shutil
+import re
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from conftest import POLICY, ROOT
+from conftest import POLICY, start_training, training
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
 
-def training(output: Path, prompts: Path, *extra: str) -> dict:
-    """Command, environment and folder of a training run of four steps."""
-    environment = {
-        **os.environ,
-        "MODEL": str(POLICY),
-        "PROMPTS": str(prompts),
-        "OUTPUT": str(output),
-        "STEPS": "4",
-        "LEARNING_RATE": "1e-3",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    command = ["bash", str(ROOT / "examples" / "addition" / "train_swap.sh"), *extra]
-    return {"args": command, "env": environment, "cwd": output.parent}
-
-
-def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
-    """Run it to its end."""
-    return subprocess.run(**training(output, prompts, *extra), capture_output=True, text=True, timeout=1800)
-
-
-def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
-    """A run that must succeed; returns its lines of metrics."""
-    result = start_training(output, prompts, *extra)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_training_end_to_end_and_resume(tmp_path, prompts_file):
+def test_training_end_to_end(tmp_path, prompts_file):
+    """With a reference model, a KL loss, importance-sampling correction and evaluation on the way."""
     output = tmp_path / "run"
     flags = ["--ckpt.save_steps", "2", "--swap.rollouts_every", "2", "--logger.tensorboard_dir", str(tmp_path / "tb")]
     # With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
     flags += ["--algo.advantage.is_correction_level", "token"]
-    metrics = run_training(output, prompts_file, *flags)
+    flags += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
+    flags += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
+    flags += ["--eval.dataset", str(prompts_file), "--eval.steps", "4", "--eval.n_samples_per_prompt", "1"]
+    result = start_training(output, prompts_file, *flags)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
     for line in metrics:
         assert line["swap/adv_process_absmean"] > 0
         assert 0 <= line["swap/accuracy"] <= 1
         assert line["timing/generation"] > 0
+        assert line["swap/skipped_steps"] == 0
         # The rollouts of steps 2 to 4 come from weights that were updated and synchronised: vLLM agrees with them.
         assert abs(line["vllm_kl"]) < 5e-3
+    # The reference model keeps the weights that the policy leaves.
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-3) and metrics[3]["kl"] > 0.01
     trained = load_file(output / "policy" / "model.safetensors")
     base = load_file(POLICY / "model.safetensors")
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
@@ -62,13 +41,9 @@ def test_training_end_to_end_and_resume(tmp_path, prompts_file):
     assert {path.name for path in (output / "rollouts").iterdir()} == {"step_000002.jsonl", "step_000004.jsonl"}
     assert list((tmp_path / "tb").rglob("events.out.tfevents.*"))
     assert json.loads((output / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
-
-    # Lose the last checkpoint, resume: training goes on from step 2, with the prompts that come next.
-    actor = output / "checkpoints" / "_actor"
-    shutil.rmtree(actor / "global_step4")
-    (actor / "latest").write_text("global_step2")
-    resumed = run_training(output, prompts_file, *flags, "--ckpt.load_enable")
-    assert [line["step"] for line in resumed] == [1, 2, 3, 4, 3, 4]
+    # Two checkpoints are kept, and the one with the best evaluation; all complete.
+    saved = (output / "checkpoints" / "_actor").glob("*/complete.json")
+    assert {file.parent.name for file in saved} == {"global_step2", "global_step4", "best_global_step4"}
 
 
 def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
@@ -97,18 +72,22 @@ def test_an_objectives_state_survives_kill_9(tmp_path, prompts_file):
     flags += ["--ckpt.save_steps", "1", "--ckpt.load_enable"]
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(**training(output, prompts_file, *flags), stdout=log, stderr=log)
-        latest = output / "checkpoints" / "_actor" / "latest"
-        while process.poll() is None and not (latest.exists() and latest.read_text() >= "global_step2"):
+        seal = output / "checkpoints" / "_actor" / "global_step2" / "complete.json"
+        while process.poll() is None and not seal.exists():
             time.sleep(0.1)
         process.kill()
         process.wait()
-    saved = int(latest.read_text().removeprefix("global_step"))
     before = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     targets = {name: value for name, value in before[0].items() if name.startswith("swap/laser_d_target")}
     assert targets, (tmp_path / "log").read_text()[-3000:]
 
     # The monitoring set is sampled before step 1 only: without the saved state there would be no target any more.
-    resumed = run_training(output, prompts_file, *flags)[len(before) :]
+    result = start_training(output, prompts_file, *flags)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    saved = int(re.search(r"going on from checkpoint global_step(\d)", result.stdout)[1])
+    assert saved >= 2
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    resumed = lines[-(4 - saved) :]
     assert [line["step"] for line in resumed] == list(range(saved + 1, 5))
     for line in resumed:
         assert {name: line[name] for name in targets} == targets

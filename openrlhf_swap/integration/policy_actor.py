@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,9 @@ import torch.distributed
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
+from openrlhf_swap import checkpoints
+from openrlhf_swap.errors import CheckpointError
+from openrlhf_swap.integration import random_state
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
@@ -81,8 +87,21 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         return scored
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF's; also decides how to score."""
-        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        """As OpenRLHF's; also restores the random state, and decides how to score."""
+        ckpt = strategy.args.ckpt
+        self._checkpoints, self._kept = Path(ckpt.path), (ckpt.max_num, ckpt.max_mem * 2**30)
+        ckpt.max_num = ckpt.max_mem = sys.maxsize  # ours are rotated after the new one is complete
+        random_state.forbid_pickles()
+        try:
+            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                f"the checkpoint in --ckpt.path {ckpt.path} wants to run code while it is loaded ({error}); if "
+                "you trust it all the same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
+            ) from error
+        if self.checkpoint_states:
+            tag = (self._checkpoints / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8")
+            random_state.load(self._random_state_file(tag))
         self._language_model = self.actor.model.module
         obstacle = branching_obstacle(self._language_model)
         self._one_by_one = strategy.args.swap.scoring == "per_prefix" or obstacle is not None
@@ -91,6 +110,43 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
                 f"[swap] warning: this model's cache cannot be branched, because {obstacle}. Every prefix is scored "
                 "by a forward of its own; with 25 steps that costs about 13 forwards of each correct response."
             )
+
+    def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
+        """As OpenRLHF's; also counts the updates that DeepSpeed skipped over gradients that are not finite."""
+        skipped = self.actor.model.skipped_steps
+        status = super().fit(kl_ctl)
+        status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
+        return status
+
+    def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF's; also saves the random state, seals the checkpoint, and only then deletes the oldest.
+
+        Raises:
+            CheckpointError: when it cannot be written; what was written of it is deleted.
+        """
+        folder = self._checkpoints / checkpoints.FOLDER / tag
+        try:
+            super().save_checkpoint(tag, *args, **kwargs)
+            if self.disable_ds_ckpt:
+                return
+            random_state.save(self._random_state_file(tag))
+            torch.distributed.barrier()
+            if self.strategy.is_rank_0():
+                checkpoints.seal(folder)
+                checkpoints.rotate(self._checkpoints, *self._kept)
+        except (OSError, RuntimeError) as error:
+            checkpoints.discard(folder)
+            before = checkpoints.newest(self._checkpoints)
+            remedy = (
+                f"start again with --ckpt.load_enable to go on from {before}" if before else "no other was written"
+            )
+            raise CheckpointError(
+                f"checkpoint {tag} cannot be written to --ckpt.path {self._checkpoints} ({error}); free some space, "
+                f"or name another disk: {remedy}"
+            ) from error
+
+    def _random_state_file(self, tag: str) -> Path:
+        return self._checkpoints / checkpoints.FOLDER / tag / f"random_state_{self.strategy.get_rank()}.pt"
 
     def _score(
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
-from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 from vllm.model_executor.layers import utils as vllm_layers
 
 from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.rollout_actor import SwapRolloutActor
 
 
 def _keep_plain_weights(layer: torch.nn.Module, remove_weight: bool) -> None:
@@ -37,8 +37,8 @@ class CpuWorker(WorkerWrap):
         self.model_runner.model.load_weights(weights=[(name, weight)])
 
 
-class CpuRolloutActor(undecorated(RolloutRayActor)):
-    """OpenRLHF's rollout actor with `CpuWorker` in vLLM."""
+class CpuRolloutActor(SwapRolloutActor):
+    """The rollout actor with `CpuWorker` in vLLM."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["worker_extension_cls"] = f"{CpuWorker.__module__}.{CpuWorker.__qualname__}"

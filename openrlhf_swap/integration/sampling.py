@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+from tqdm import tqdm
 
-from openrlhf_swap.errors import CompatibilityError, DataError
+from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.joining import Joiner
 from openrlhf_swap.objectives.base import Batch, Monitor, Objective, Sampling
 from openrlhf_swap.rollout import Rollout
@@ -44,6 +47,9 @@ class SwapSamplesGenerator(SamplesGenerator):
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
         """As OpenRLHF's; samples the objective's monitoring set first when it is due."""
         self._parts = {}
+        if self.args.train.full_determinism_enable:
+            seed = f"{self.args.train.seed}:{self._objective.step}"
+            ray.get([engine.seed_samples.remote(seed) for engine in self.vllm_engines])
         request = self._objective.monitor()
         if request is not None:
             self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
@@ -61,10 +67,41 @@ class SwapSamplesGenerator(SamplesGenerator):
             [row[2] for row in rows],
             **{**generate_kwargs, "n_samples_per_prompt": request.samples},
         )
-        groups = [[_rollout(response) for response in responses] for responses in ray.get(refs)]
+        done = dict(self._as_they_finish(refs))
+        groups = [[_rollout(response) for response in done[ref]] for ref in refs]
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
         return Batch(groups, self._objective.recipe, self._objective.config.eps, self._reader)
+
+    def _generate_vllm(
+        self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
+    ) -> tuple[list[Experience], int, bool]:
+        """As OpenRLHF's without its filter: in the order of the prompts, with a limit on waiting for the engines."""
+        prompts, labels, images, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
+        consumed = len(prompts)
+        if not self._evaluating and (rest := consumed % self.args.rollout.batch_size):
+            # Ranks and DeepSpeed's accumulation count on whole batches: a shorter one would be mixed into the next
+            # update, or leave ranks with unequal shares waiting for each other.
+            print(f"[swap] the last {rest} prompts of this episode do not fill a batch and are left out", flush=True)
+            prompts, labels, images = prompts[:-rest], labels[:-rest], images[:-rest]
+        refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs) if prompts else []
+        experiences = {}
+        for ref, responses in tqdm(self._as_they_finish(refs), desc="Generate samples", total=len(refs)):
+            experiences[ref] = [self._process_response_into_experience(r, **generate_kwargs) for r in responses]
+        return [experience for ref in refs for experience in experiences[ref]], consumed, exhausted
+
+    def _as_they_finish(self, refs: list[Any]) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
+        limit = self._objective.config.generation_timeout
+        pending = refs
+        while pending:
+            ready, pending = ray.wait(pending, timeout=None if math.isinf(limit) else limit)
+            if not ready:
+                raise GenerationError(
+                    f"no prompt was finished within --swap.generation_timeout {limit:g} seconds, {len(pending)} of "
+                    f"{len(refs)} are open: a rollout engine is stuck. Start again with --ckpt.load_enable; give more "
+                    "time if the engines were still at work"
+                )
+            yield from ((ref, ray.get(ref)) for ref in ready)
 
     def _dispatch_prompts_to_vllm(
         self, prompts: list[str], labels: list[str], *, images: list | None = None, **generate_kwargs: Any

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 
-from openrlhf_swap.errors import ConfigError, InertRunError
+from openrlhf_swap import guards
+from openrlhf_swap.errors import ConfigError, InertRunError, NonFiniteError
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.integration.sampling import SwapSamplesGenerator
@@ -19,8 +21,10 @@ from openrlhf_swap.scoring.reasoning import StepReader
 class SwapTrainer(undecorated(PPOTrainer)):
     """OpenRLHF's PPO trainer on SWAP's advantages."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes the arguments of `PPOTrainer`."""
+        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        super().__init__(pretrain, strategy, *args, **kwargs)
         self._swap = self.args.swap
         self._folder = Path(self._swap.output_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -46,15 +50,29 @@ class SwapTrainer(undecorated(PPOTrainer)):
             objective=self._objective,
             reader=reader,
         )
+        self._skipped = guards.SkippedSteps(self._swap.max_skipped_steps)
+        self._collapse = guards.CollapseWatch()
         self._self_test = SelfTest(self._swap.self_test_steps if self._objective.scores_steps else 0)
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
-        """One step; its metrics join OpenRLHF's in every tracker."""
-        status, global_step = super().train_step(rollout_samples, global_step)
-        status.update(self.experience_maker.metrics)
-        status.update(self._objective.metrics())
+        """One step; its metrics join OpenRLHF's in every tracker. A batch whose scores are not finite is left out."""
+        try:
+            status, global_step = super().train_step(rollout_samples, global_step)
+        except NonFiniteError as error:
+            status, global_step, reason = {}, global_step + 1, str(error)
+        else:
+            reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
+            metrics = self.experience_maker.metrics
+            status.update(metrics)
+            status.update(self._objective.metrics())
+            self._self_test.observe(metrics)
+            for warning in self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"]):
+                print(f"[swap] warning at step {global_step}: {warning}", flush=True)
+        if reason is not None:
+            print(f"[swap] warning: step {global_step} was skipped, because {reason}", flush=True)
+        self._skipped.observe(reason)
+        status["swap/skipped_steps"] = self._skipped.total
         self._objective.step = global_step
-        self._self_test.observe(self.experience_maker.metrics)
         return status, global_step
 
     def save_logs_and_checkpoints(
@@ -65,8 +83,10 @@ class SwapTrainer(undecorated(PPOTrainer)):
         every = self._swap.rollouts_every
         if every and global_step % every == 0:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
-        states = {**(client_states or {}), "objective": self._swap.objective}
-        states["objective_state"] = self._objective.state_dict()
+        states = {} if client_states is None else client_states
+        # In place: OpenRLHF saves the same states again when this step's evaluation was the best.
+        states.update(objective=self._swap.objective, objective_state=self._objective.state_dict())
+        states["collapse_watch"] = self._collapse.state_dict()
         super().save_logs_and_checkpoints(global_step, logs_dict, states)
 
     def init_checkpoint_states(self) -> dict:
@@ -80,6 +100,7 @@ class SwapTrainer(undecorated(PPOTrainer)):
                     f"written by {states['objective']}; use that, or another --ckpt.path"
                 )
             self._objective.load_state_dict(states["objective_state"])
+            self._collapse.load_state_dict(states["collapse_watch"])
         return states
 
 

@@ -1,0 +1,44 @@
+"""vLLM's Ray actor, with rollouts that can be drawn again."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any
+
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+
+from openrlhf_swap.integration.patches import undecorated
+
+
+class SwapRolloutActor(undecorated(RolloutRayActor)):
+    """OpenRLHF's rollout actor; with a seed, each sample depends on it, the prompt, its number and the weights only.
+
+    vLLM's own generator goes on from sample to sample, so what a resumed run draws would depend on how many samples
+    the killed one had drawn.
+    """
+
+    _seed: str | None = None
+
+    def seed_samples(self, seed: str) -> None:
+        """Draw the samples to come with this seed. It costs a generator for each of them."""
+        self._seed = seed
+
+    async def generate_responses(
+        self, prompt: str, label: str, sampling_params: Any, *args: Any, num_samples: int = 1, **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        """As OpenRLHF's: `num_samples` responses to one prompt."""
+        if self._seed is None:
+            return await super().generate_responses(
+                prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs
+            )
+
+        async def draw(number: int) -> dict[str, Any]:
+            seeded = sampling_params.clone()
+            seeded.seed = zlib.crc32(f"{self._seed}:{number}:{prompt}".encode())
+            (response,) = await super(SwapRolloutActor, self).generate_responses(
+                prompt, label, seeded, *args, num_samples=1, **kwargs
+            )
+            return response
+
+        return list(await asyncio.gather(*(draw(number) for number in range(num_samples))))

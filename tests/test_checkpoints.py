@@ -1,0 +1,102 @@
+"""Which checkpoints count, and what happens to those that do not."""
+
+import os
+import time
+
+import pytest
+
+from openrlhf_swap import checkpoints
+
+
+def write(path, tag, *, sealed=True, size=100):
+    folder = path / checkpoints.FOLDER / tag
+    (folder / "deep").mkdir(parents=True)
+    (folder / "states.pt").write_bytes(b"x" * size)
+    (folder / "deep" / "more.pt").write_bytes(b"y")
+    if sealed:
+        checkpoints.seal(folder)
+        time.sleep(0.01)  # the seals' times tell the order
+    return folder
+
+
+def test_nothing_there(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        recovery = checkpoints.recover(path)
+        assert recovery.tag is None
+        assert recovery.messages == [f"no complete checkpoint in {path}: starting at the beginning"]
+
+
+def test_the_newest_complete_one_is_chosen_by_time_not_by_name(tmp_path):
+    write(tmp_path, "global_step9")
+    write(tmp_path, "global_step10")
+    assert checkpoints.recover(tmp_path).tag == checkpoints.newest(tmp_path) == "global_step10"
+    assert (tmp_path / "_actor" / "latest").read_text() == "global_step10"
+
+
+def test_one_that_was_never_finished_is_deleted(tmp_path):
+    write(tmp_path, "global_step2")
+    half = write(tmp_path, "global_step4", sealed=False)
+    (tmp_path / "_actor" / "latest").write_text("global_step4")  # DeepSpeed's last word before the process was killed
+    recovery = checkpoints.recover(tmp_path)
+    assert recovery.tag == "global_step2"
+    assert not half.exists()
+    assert recovery.messages[0] == ("checkpoint global_step4 is left out and deleted: it was not written to its end")
+    assert (tmp_path / "_actor" / "latest").read_text() == "global_step2"
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda folder: os.truncate(folder / "states.pt", 7), "states.pt has 7 bytes instead of 100"),
+        (lambda folder: (folder / "deep" / "more.pt").unlink(), "deep/more.pt is missing"),
+        (lambda folder: (folder / "complete.json").write_text("{"), "its complete.json cannot be read"),
+    ],
+)
+def test_a_damaged_one_is_kept_apart(tmp_path, harm, reason):
+    write(tmp_path, "global_step2")
+    harm(write(tmp_path, "global_step4"))
+    assert checkpoints.newest(tmp_path) == "global_step2"
+    recovery = checkpoints.recover(tmp_path)
+    assert recovery.tag == "global_step2"
+    moved = tmp_path / "damaged" / "global_step4"
+    assert recovery.messages[0] == f"checkpoint global_step4 is left out and moved to {moved}: {reason}"
+    assert moved.is_dir()
+
+
+def test_with_none_left_the_run_starts_at_the_beginning(tmp_path):
+    write(tmp_path, "global_step2", sealed=False)
+    (tmp_path / "_actor" / "latest").write_text("global_step2")
+    assert checkpoints.recover(tmp_path).tag is None
+    assert not (tmp_path / "_actor").exists()
+
+
+@pytest.mark.parametrize(
+    ("keep", "max_bytes", "left"),
+    [
+        (2, 1e9, ["best_global_step1", "global_step3", "global_step4"]),
+        (9, 1e9, ["best_global_step1", "global_step2", "global_step3", "global_step4"]),
+        (9, 210, ["best_global_step1", "global_step3", "global_step4"]),  # 101 bytes each
+        (0, 0, ["best_global_step1", "global_step4"]),  # the newest stays whatever the limits say
+    ],
+)
+def test_rotation(tmp_path, keep, max_bytes, left):
+    for tag in ("best_global_step1", "global_step2", "global_step3", "global_step4"):
+        write(tmp_path, tag)
+    checkpoints.rotate(tmp_path, keep, max_bytes)
+    assert sorted(folder.name for folder in (tmp_path / "_actor").iterdir()) == left
+
+
+def test_a_seal_appears_at_once(tmp_path, monkeypatch):
+    """A process killed while it writes the seal leaves none."""
+    folder = write(tmp_path, "global_step2", sealed=False)
+
+    def killed(_source, _target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.seal(folder)
+    monkeypatch.undo()
+    assert checkpoints.newest(tmp_path) is None
+    checkpoints.seal(folder)
+    assert checkpoints.newest(tmp_path) == "global_step2"

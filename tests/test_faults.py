@@ -1,0 +1,135 @@
+"""What a run survives: processes killed or stuck at any moment, and checkpoints that are not whole."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+from conftest import run_training, start_training, training
+
+pytestmark = pytest.mark.slow
+
+# Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
+FLAGS = [
+    "--ckpt.save_steps",
+    "2",
+    "--ckpt.load_enable",
+    "--train.full_determinism_enable",
+    "--swap.rollouts_every",
+    "1",
+]
+FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "20"]
+TIMES = re.compile("timing/|seconds")  # metrics that are no property of the run
+
+
+class Run:
+    """One run that is started again and again, always with the same command."""
+
+    def __init__(self, folder, prompts):
+        self.output = folder / "run"
+        self.command = training(self.output, prompts, *FLAGS)
+        self.log = folder / "log"
+
+    def steps(self):
+        file = self.output / "metrics.jsonl"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # complete ones
+        return [json.loads(line)["step"] for line in lines]
+
+    def start_and_disturb(self, step, process_name, signal_number):
+        """Start, wait until it has done `step`, send a signal to one of its processes; returns output and exit status.
+
+        `process_name` None is the driver. The output is what came after the signal.
+        """
+        done, started = len(self.steps()), time.monotonic()
+        with open(self.log, "w") as log:
+            process = subprocess.Popen(**self.command, stdout=log, stderr=log)
+            recovered = 0.0
+            while process.poll() is None and step not in self.steps()[done:]:
+                if len(self.steps()) == done:
+                    recovered = time.monotonic() - started
+                time.sleep(0.05)
+            assert process.poll() is None, self.log.read_text()[-3000:]
+            tree = psutil.Process(process.pid)
+            target = tree if process_name is None else self._find(tree, process_name)
+            target.send_signal(signal_number)
+            disturbed = time.monotonic()
+            status = process.wait(timeout=300)
+        name = process_name or "driver"
+        print(
+            f"first new step after {recovered:.0f} s; {name} gets {signal.Signals(signal_number).name} after {step}: "
+            f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
+        )
+        return self.log.read_text(), status
+
+    @staticmethod
+    def _find(tree, name):
+        found = [
+            child for child in tree.children(recursive=True) if name in " ".join(child.cmdline() or [child.name()])
+        ]
+        assert found, [child.cmdline() for child in tree.children(recursive=True)]
+        return found[0]
+
+    def latest(self):
+        return (self.output / "checkpoints" / "_actor" / "latest").read_text()
+
+
+def errors(output):
+    return [line for line in output.splitlines() if line.startswith("error:")]
+
+
+def by_step(folder):
+    """Every metric of every step that does not depend on the clock, and the rollouts, of each time it was done."""
+    found = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        values = {name: value for name, value in json.loads(line).items() if not TIMES.search(name)}
+        found.setdefault(values["step"], []).append(values)
+    return found
+
+
+def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path, prompts_file):
+    calm = tmp_path / "calm" / "run"
+    calm.parent.mkdir()
+    result = start_training(calm, prompts_file, *FLAGS)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert "the last 8 prompts of this episode do not fill a batch" in result.stdout + result.stderr
+
+    run = Run(tmp_path, prompts_file)
+    _, status = run.start_and_disturb(3, None, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    assert run.latest() == "global_step2"
+
+    # Nothing of the killed run is in the way of the next one.
+    output, status = run.start_and_disturb(5, "IntrinsicRewardActor", signal.SIGKILL)
+    assert "going on from checkpoint global_step2" in output
+    assert status == 2
+    (line,) = errors(output)
+    assert (
+        "IntrinsicRewardActor" in line and "died" in line and "--ckpt.load_enable to go on from global_step4" in line
+    )
+
+    # A file of the newest checkpoint is cut short: the one before takes its place.
+    newest = run.output / "checkpoints" / "_actor" / "global_step4"
+    (file,) = newest.glob("*optim_states.pt")
+    file.write_bytes(file.read_bytes()[:1000])
+    output, status = run.start_and_disturb(4, "VLLM::EngineCore", signal.SIGKILL)
+    assert "checkpoint global_step4 is left out" in output and f"{file.name} has 1000 bytes instead of" in output
+    assert status == 2
+    (line,) = errors(output)
+    assert "died" in line
+
+    # Stopped, not dead: only the time limit ends it.
+    output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
+    assert status == 2
+    (line,) = errors(output)
+    assert "no prompt was finished within --swap.generation_timeout 20 seconds" in line
+
+    run_training(run.output, prompts_file, *FLAGS)
+    expected, found = by_step(calm), by_step(run.output)
+    assert list(expected) == [1, 2, 3, 4, 5, 6] and set(found) == set(expected)
+    for step, (values,) in expected.items():
+        assert all(again == values for again in found[step]), f"step {step}"
+        table = f"rollouts/step_{step:06d}.jsonl"
+        assert (run.output / table).read_text() == (calm / table).read_text()
