@@ -128,20 +128,16 @@ def test_a_feature_does_not_change_the_update(
         if name == "zero_0":  # gathers gradients in float32; where they vanish in bfloat16, Adam steps in its noise
             break
         assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
-        if name != "dynamic_batch":
-            assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=0.05)
-    if name == "dynamic_batch":
-        # OpenRLHF divides by the number of micro-batches once more. Adam takes no notice; gradient clipping does.
-        assert updates[0].gradient_norm < plain[0].gradient_norm / 2
-    else:
+        assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=0.05)
+    assert updates[0].gradient_norm == pytest.approx(plain[0].gradient_norm, rel=0.05)
+    if name != "dynamic_batch":  # logs its loss on another scale
         assert updates[0].loss == pytest.approx(plain[0].loss, abs=2e-3)
-        assert updates[0].gradient_norm == pytest.approx(plain[0].gradient_norm, rel=0.05)
 
     # What is saved is complete, and can be loaded as data.
     assert checkpoints.newest(tmp_path) == "global_step2"
     random_state.forbid_pickles()
     files = sorted((tmp_path / "_actor" / "global_step2").glob("*.pt"))
-    assert len(files) >= 1 + 2 * ranks
+    assert len(files) >= 1 + ranks
     for file in files:
         assert torch.serialization.get_unsafe_globals_in_checkpoint(file) == []
 

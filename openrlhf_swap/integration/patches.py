@@ -5,7 +5,8 @@
 | `openrlhf.trainer.ppo_trainer.PPOTrainer` | `SwapTrainer` | the CLI imports it inside `train()` |
 | `openrlhf.trainer.ray.ppo_actor.PolicyModelActor` | `IntrinsicRewardActor` | the CLI imports it at its top |
 | `openrlhf.utils.get_strategy` | the same, with `args.swap` set | the strategy travels to every actor |
-| `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `CpuRolloutActor`, on CPU only | weight sync without CUDA |
+| `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `SwapRolloutActor` | rollouts that can be drawn again |
+| the same, on CPU | `CpuRolloutActor` | weight sync without CUDA, too |
 | `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `CpuReferenceActor`, on CPU only | prepares its process |
 
 All names are rebound in the driver only: a patch of a class that lives in a Ray actor would do nothing there. The

@@ -102,6 +102,8 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         if self.checkpoint_states:
             tag = (self._checkpoints / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8")
             random_state.load(self._random_state_file(tag))
+        if strategy.args.train.dynamic_batch_enable:
+            self._add_up_dynamic_batches()
         self._language_model = self.actor.model.module
         obstacle = branching_obstacle(self._language_model)
         self._one_by_one = strategy.args.swap.scoring == "per_prefix" or obstacle is not None
@@ -110,6 +112,21 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
                 f"[swap] warning: this model's cache cannot be branched, because {obstacle}. Every prefix is scored "
                 "by a forward of its own; with 25 steps that costs about 13 forwards of each correct response."
             )
+
+    def _add_up_dynamic_batches(self) -> None:
+        """Tell DeepSpeed which micro-batch is the last of an update.
+
+        With dynamic batches OpenRLHF configures updates of one micro-batch and calls `step` after several. DeepSpeed
+        0.19.6 then takes each of them for an update's last, and under ZeRO-1 and 2 forgets the gradients before it.
+        """
+        trainer, plain_step = self.trainer, self.trainer.training_step
+
+        def training_step(experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
+            is_last = trainer.replay_buffer.dynamic_optimizer_step[step]
+            self.actor.model.set_gradient_accumulation_boundary(bool(is_last))
+            return plain_step(experience, kl_ctl, step, *args)
+
+        trainer.training_step = training_step
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
         """As OpenRLHF's; also counts the updates that DeepSpeed skipped over gradients that are not finite."""
