@@ -52,8 +52,9 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
             f"--ds.ring_attn_size is {ds.ring_attn_size}; sequence-sharded keys cannot be scored: use 1",
         ),
         (
-            ds.enable_sleep and ds.zero_stage == 0,
-            "--ds.enable_sleep with --ds.zero_stage 0; DeepSpeed's optimizer of that stage cannot sleep: use stage 2",
+            ds.zero_stage == 0,
+            "--ds.zero_stage is 0; DeepSpeed's optimizer of that stage does not skip gradients that are not finite, "
+            "and one would spoil the policy: use 1 or 2",
         ),
         (
             bool(args.critic.model_name_or_path),

@@ -54,7 +54,7 @@ SAVE_STEPS="${SAVE_STEPS:-20}"
 EAGER="${EAGER:-1}"
 
 for name in NUM_GPUS NUM_NODES MICRO_BATCH SAVE_STEPS; do require_count "$name"; done
-[[ "$ZERO_STAGE" =~ ^[0-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 0, 1, 2 or 3"
+[[ "$ZERO_STAGE" =~ ^[1-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 1, 2 or 3"
 [[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 1, or 0 for CUDA graphs"
 PROMPTS_A_STEP=128
 RESPONSES=16

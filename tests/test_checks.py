@@ -43,7 +43,7 @@ SETTINGS = [
     (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
     (["--swap.temperature", "0"], "--swap.temperature is 0.0"),
     (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
-    (["--ds.enable_sleep", "--ds.zero_stage", "0"], "--ds.enable_sleep with --ds.zero_stage 0"),
+    (["--ds.zero_stage", "0"], "--ds.zero_stage is 0"),
     (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
     (["--reward.model_name_or_path", "m"], "--reward.model_name_or_path is m"),
     (["--rollout.batch_size", "65"], "--data.prompt_dataset is "),

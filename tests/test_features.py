@@ -98,7 +98,6 @@ def plain(ray_session, arguments, equally_long, experiences):
 
 
 FEATURES = {
-    "zero_0": ({"ds.zero_stage": 0}, 1),
     "zero_1_ema_and_gradient_checkpointing": (
         {"ds.zero_stage": 1, "train.enable_ema": True, "actor.gradient_checkpointing_enable": True},
         1,
@@ -125,11 +124,8 @@ def test_a_feature_does_not_change_the_update(
     for ours, expected in zip(updates, plain, strict=True):
         print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
         assert expected.moved.abs().mean() > 0.02  # far above what bfloat16 does to the same weights
-        if name == "zero_0":  # gathers gradients in float32; where they vanish in bfloat16, Adam steps in its noise
-            break
         assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
         assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=0.05)
-    assert updates[0].gradient_norm == pytest.approx(plain[0].gradient_norm, rel=0.05)
     if name != "dynamic_batch":  # logs its loss on another scale
         assert updates[0].loss == pytest.approx(plain[0].loss, abs=2e-3)
 
@@ -137,7 +133,7 @@ def test_a_feature_does_not_change_the_update(
     assert checkpoints.newest(tmp_path) == "global_step2"
     random_state.forbid_pickles()
     files = sorted((tmp_path / "_actor" / "global_step2").glob("*.pt"))
-    assert len(files) >= 1 + ranks
+    assert len(files) == 1 + 2 * ranks
     for file in files:
         assert torch.serialization.get_unsafe_globals_in_checkpoint(file) == []
 
