@@ -1,0 +1,52 @@
+r"""Print how long and how right the rollouts of a comparison were on the way, mean over its seeds.
+
+python examples/addition/curves.py --runs outputs/compare --steps 5 10 15 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+
+LENGTH, ACCURACY = "rollout/response_length_mean", "swap/accuracy"
+
+
+def read_run(file: Path) -> dict[int, dict[str, float]]:
+    """Metrics of each step of one run."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {line["step"]: line for line in lines}
+
+
+def table(runs: Path, steps: list[int]) -> str:
+    """One Markdown row a configuration: tokens and accuracy of the rollouts at each step."""
+    rows = ["| | seeds | " + " | ".join(f"step {step}" for step in steps) + " |", "|---" * (len(steps) + 2) + "|"]
+    for folder in sorted(path for path in runs.iterdir() if path.is_dir()):
+        # A run without a result was stopped on the way.
+        finished = [
+            read_run(result.with_name("metrics.jsonl")) for result in sorted(folder.glob("seed_*/result.json"))
+        ]
+        if not finished:
+            continue
+        cells = []
+        for step in steps:
+            at = [run[step] for run in finished]
+            cells.append(f"{fmean(m[LENGTH] for m in at):.1f}, {fmean(m[ACCURACY] for m in at):.1%}")
+        rows.append(f"| {folder.name} | {len(finished)} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="output folder of compare.sh")
+    parser.add_argument("--steps", type=int, nargs="+", default=[5, 10, 15, 20])
+    args = parser.parse_args()
+    if not args.runs.is_dir():
+        sys.exit(f"error: --runs is {args.runs}, which is no folder; give the output folder of compare.sh")
+    print(table(args.runs, args.steps))
+
+
+if __name__ == "__main__":
+    main()
