@@ -18,16 +18,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 2
-}
-
-require_count() {
-    if [[ ! "${!1}" =~ ^(0|[1-9][0-9]*)$ ]] || (( ${!1} < $2 )); then
-        fail "$1 is ${!1}; use a whole number of at least $2"
-    fi
-}
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 
 SUBCOMMAND="${1:-}"
 BLOCK=0

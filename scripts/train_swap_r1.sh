@@ -16,14 +16,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 2
-}
-
-require_count() {
-    [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1 is ${!1}; use a whole number of at least 1"
-}
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 
 MODE=run
 FLAGS=()

@@ -28,8 +28,8 @@ def names(folder, pattern):
     return sorted(path.name for path in (ROOT / folder).glob(pattern))
 
 
-# test.sh hands its arguments to pytest.
-SCRIPTS = [name for name in names("scripts", "*.sh") + names("scripts", "*.sbatch") if name != "test.sh"]
+# test.sh hands its arguments to pytest, common.sh is sourced.
+SCRIPTS = sorted({*names("scripts", "*.sh"), *names("scripts", "*.sbatch")} - {"test.sh", "common.sh"})
 COMMANDS = [
     f"{package}.{name.removesuffix('.py')}"
     for package in ("openrlhf_swap", "evaluation")
