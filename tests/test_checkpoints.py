@@ -1,6 +1,8 @@
 """Which checkpoints count, and what happens to those that do not."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -100,3 +102,26 @@ def test_a_seal_appears_at_once(tmp_path, monkeypatch):
     assert checkpoints.newest(tmp_path) is None
     checkpoints.seal(folder)
     assert checkpoints.newest(tmp_path) == "global_step2"
+
+
+def test_a_checkpoint_that_wants_to_run_code_is_refused(tmp_path):
+    """Also where the caller asks torch for the opposite, as DeepSpeed does."""
+    script = """
+import os, pickle, sys, torch
+from openrlhf_swap.integration import random_state
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, (sys.argv[1] + "/was_run",)
+
+path = sys.argv[1] + "/states.pt"
+torch.save({"module": Evil()}, path)
+random_state.forbid_pickles()
+try:
+    torch.load(path, weights_only=False)
+except pickle.UnpicklingError as error:
+    print("refused", "mkdir" in str(error))
+"""
+    result = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "refused True"
+    assert not (tmp_path / "was_run").exists()

@@ -95,9 +95,11 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         try:
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         except pickle.UnpicklingError as error:
+            lines = str(error).splitlines()
+            reason = next((line.strip() for line in lines if "Unsupported" in line), lines[0])
             raise CheckpointError(
-                f"the checkpoint in --ckpt.path {ckpt.path} wants to run code while it is loaded ({error}); if "
-                "you trust it all the same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
+                f"the checkpoint in --ckpt.path {ckpt.path} holds more than data ({reason}); if you trust it all the "
+                "same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
             ) from error
         if self.checkpoint_states:
             tag = (self._checkpoints / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8")
