@@ -46,8 +46,8 @@ COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/cpu.py openrlhf_swap/integration/
 # torch_extensions: DeepSpeed locks an op's folder even when the op is there already.
-RUN --mount=type=cache,target=/root/.cache/pip \
-    touch README.md && HOME=/root bash scripts/setup.sh && chmod -R a+rwX /opt/venv/torch_extensions
+RUN --mount=type=cache,target=/var/cache/pip \
+    touch README.md && PIP_CACHE_DIR=/var/cache/pip HOME=/root bash scripts/setup.sh && chmod -R a+rwX /opt/venv/torch_extensions
 
 COPY . .
 # a+rX: the files' modes come from the checkout, whose umask may be strict. vllm._C: vLLM goes on without its kernels
@@ -87,8 +87,8 @@ COPY LICENSE pyproject.toml requirements.txt ./
 COPY scripts/setup.sh scripts/
 COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/
-RUN --mount=type=cache,target=/root/.cache/pip \
-    touch README.md && bash scripts/setup.sh
+RUN --mount=type=cache,target=/var/cache/pip \
+    touch README.md && PIP_CACHE_DIR=/var/cache/pip bash scripts/setup.sh
 
 # --------------------------------------------------------------------------------------------------------------- cuda
 # hadolint ignore=DL3006  # the ARG above carries tag and digest

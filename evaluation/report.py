@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from statistics import fmean, median
 import numpy as np
 
 from evaluation.benchmarks import BENCHMARKS, title_of
-from evaluation.samples import grades_path, key_of, read_rows, samples_path
+from evaluation.samples import SETTINGS, grades_path, key_of, read_rows, samples_path
 from evaluation.statistics import bootstrap_interval, majority_is_right, paired_difference, pass_at_k
 from openrlhf_swap.errors import DataError, SwapError
 
@@ -253,6 +254,20 @@ def disagreements(folder: Path) -> list[str]:
     return lines
 
 
+def settings_that_differ(folders: Sequence[Path]) -> list[str]:
+    """What evaluations were not made alike in, model and seed aside: one line each."""
+    runs = {
+        folder: json.loads(path.read_text("utf-8")) for folder in folders if (path := folder / "run.json").exists()
+    }
+    warnings = []
+    for name in SETTINGS:
+        values = {folder: run[name] for folder, run in runs.items()}
+        if name not in ("model", "seed") and len(set(values.values())) > 1:
+            listed = ", ".join(f"{value!r} in {folder}" for folder, value in values.items())
+            warnings.append(f"--{name.replace('_', '-')} is {listed}: do not compare them")
+    return warnings
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, or 2 after a one-line error."""
     parser = argparse.ArgumentParser(
@@ -273,11 +288,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for folder in args.folders:
             print("\n".join([f"{folder}:", *disagreements(folder)]))
         return 0
+    names = [folder.name for folder in args.folders]
     try:
-        runs = {folder.name: measure(folder) for folder in args.folders}
+        runs = {
+            folder.name if names.count(folder.name) == 1 else str(folder): measure(folder) for folder in args.folders
+        }
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    for warning in settings_that_differ(args.folders):
+        print(f"warning: {warning}", file=sys.stderr)
     print(make_table(runs, args.format))
     if len(runs) > 1 and args.format in ("terminal", "markdown"):
         print("\n" + make_differences(runs, args.format))

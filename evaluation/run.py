@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from evaluation.benchmarks import BENCHMARKS, Problem, load_benchmark, short_nam
 from evaluation.generate import Sampling, Task, generate
 from evaluation.grade import grade_file
 from evaluation.samples import (
+    SETTINGS,
     drop_unfinished_line,
     key_of,
     merge_parts,
@@ -30,11 +32,9 @@ from evaluation.samples import (
     samples_path,
     sort_file,
 )
+from openrlhf_swap.answers import SUFFIX
 from openrlhf_swap.errors import ConfigError, SwapError
 from openrlhf_swap.rewards import Grader
-
-# What makes samples comparable; a folder holds samples of one setting only.
-SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +68,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=32768, help="longest response (default: 32768)")
     parser.add_argument("--seed", type=int, default=0, help="every sample's seed is made from it")
-    parser.add_argument("--suffix", default="", help="text after each problem, as the model was trained with")
+    parser.add_argument(
+        "--suffix",
+        default=SUFFIX,
+        help="text after each problem, as in training, '' for nothing (default: %(default)r)",
+    )
     parser.add_argument("--max-model-len", type=int, help="longest prompt and response; the model's by default")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of each engine")
@@ -183,6 +187,9 @@ def sample_with_engines(
     options: dict[str, Any],
 ) -> None:
     """Share the tasks among engines in processes of their own; each writes files of its own, merged at the end."""
+    # Ray reads this when it is imported, and then listens on 127.0.0.1 only (on Linux too, whatever the name says).
+    if "RAY_ADDRESS" not in os.environ:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
     from openrlhf_swap.integration.cpu import is_cpu_build

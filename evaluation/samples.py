@@ -15,6 +15,9 @@ from typing import Any
 
 Key = tuple[str, int]
 
+# What makes samples comparable; a folder holds samples of one setting only.
+SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix")
+
 
 def samples_path(folder: Path, benchmark: str) -> Path:
     """Where the samples of a benchmark are."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 END_OF_THOUGHT = "</think>"
+# How R1-style models are asked, in training and in evaluation.
+SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
 _WRAPPERS = (
     re.compile(r"\$\$(.+)\$\$", re.DOTALL),

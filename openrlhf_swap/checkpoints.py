@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: a seal written last, and a start that trusts nothing without one.
+"""Checkpoints that are whole or not there: a mark written first, a seal written last, a start that looks for both.
 
 DeepSpeed writes a checkpoint file by file into `<--ckpt.path>/_actor/<tag>` and then its tag into `latest`. A process
 killed in between, a full disk or a damaged file leaves a folder that looks like the others.
@@ -12,7 +12,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_swap.errors import CheckpointError
+
 SEAL = "complete.json"
+MARK = "incomplete"  # there while a checkpoint is written
 LATEST = "latest"
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
 
@@ -27,9 +30,34 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def seal(checkpoint: Path) -> None:
-    """Declare a checkpoint complete: list its files and their sizes in bytes. To be called when all are written."""
-    write_atomically(checkpoint / SEAL, json.dumps({"files": _sizes(checkpoint)}, indent=1) + "\n")
+def begin(checkpoint: Path) -> None:
+    """Declare a checkpoint incomplete. To be called before its first file is written."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / MARK).touch()
+    (checkpoint / SEAL).unlink(missing_ok=True)  # of an earlier run's checkpoint that is written over
+
+
+def seal(checkpoint: Path, objective: str) -> None:
+    """Declare a checkpoint complete: list its files and their sizes in bytes. To be called when all are written.
+
+    Args:
+        checkpoint: its folder.
+        objective: whose state it holds.
+    """
+    content = {"objective": objective, "files": _sizes(checkpoint)}
+    write_atomically(checkpoint / SEAL, json.dumps(content, indent=1) + "\n")
+    (checkpoint / MARK).unlink(missing_ok=True)
+
+
+def take_the_place_of_the_best(checkpoint: Path, tag: str) -> None:
+    """Give a sealed checkpoint the name `tag`, a "best_...", and only then delete the best one before it."""
+    target = checkpoint.with_name(tag)
+    discard(target)
+    checkpoint.rename(target)
+    write_atomically(checkpoint.with_name(LATEST), tag)
+    for older in checkpoint.parent.glob("best*"):
+        if older.is_dir() and older != target:
+            discard(older)
 
 
 def damage(checkpoint: Path) -> str | None:
@@ -60,10 +88,12 @@ class Recovery:
 
     Attributes:
         tag: the checkpoint to go on from; None to start at the beginning.
+        objective: whose state it holds.
         messages: what happened, for the user, one line each.
     """
 
     tag: str | None
+    objective: str | None
     messages: list[str]
 
 
@@ -75,18 +105,26 @@ def recover(path: Path) -> Recovery:
 
     Args:
         path: `--ckpt.path`.
+
+    Raises:
+        CheckpointError: for a checkpoint that something else wrote; nothing was changed then.
     """
     folder = path / FOLDER
     messages: list[str] = []
     complete = set()
-    for checkpoint in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not checkpoint.is_dir():
-            continue
+    found = sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    for checkpoint in found:
+        if any(checkpoint.iterdir()) and not any((checkpoint / name).exists() for name in (SEAL, MARK)):
+            raise CheckpointError(
+                f"--ckpt.path {path} holds checkpoint {checkpoint.name} without a {SEAL}: it was not written by "
+                "openrlhf_swap, or copied in part; use another --ckpt.path, or move it away"
+            )
+    for checkpoint in found:
         fault = damage(checkpoint)
         if fault is None:
             complete.add(checkpoint)
         elif not (checkpoint / SEAL).exists():
-            shutil.rmtree(checkpoint)
+            discard(checkpoint)
             messages.append(f"checkpoint {checkpoint.name} is left out and deleted: {fault}")
         else:
             target = path / "damaged" / checkpoint.name
@@ -98,16 +136,20 @@ def recover(path: Path) -> Recovery:
     if tag is None:
         shutil.rmtree(folder, ignore_errors=True)  # OpenRLHF would take an empty folder for a checkpoint
         messages.append(f"no complete checkpoint in {path}: starting at the beginning")
-        return Recovery(None, messages)
+        return Recovery(None, None, messages)
     write_atomically(folder / LATEST, tag)
     messages.append(f"going on from checkpoint {tag} in {path}")
-    return Recovery(tag, messages)
+    sealed = json.loads((folder / tag / SEAL).read_text(encoding="utf-8"))
+    return Recovery(tag, sealed["objective"], messages)
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete what there is of a checkpoint that could not be written."""
-    (checkpoint / SEAL).unlink(missing_ok=True)
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    """Delete a checkpoint, whole or not. It leaves its place in one move: stopped in between, none looks like half."""
+    trash = checkpoint.parent.parent / "deleted"
+    if checkpoint.exists():
+        trash.mkdir(exist_ok=True)
+        checkpoint.rename(trash / checkpoint.name)
+    shutil.rmtree(trash, ignore_errors=True)
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
@@ -136,5 +178,5 @@ def _sizes(checkpoint: Path) -> dict[str, int]:
     return {
         str(file.relative_to(checkpoint)): file.stat().st_size
         for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name not in (SEAL, SEAL + ".writing")
+        if file.is_file() and file.name not in (SEAL, SEAL + ".writing", MARK)
     }

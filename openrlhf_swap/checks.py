@@ -57,6 +57,15 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
             "and one would spoil the policy: use 1 or 2",
         ),
         (
+            ds.lora.rank > 0 and ds.zero_stage == 3,
+            f"--ds.lora.rank is {ds.lora.rank} with --ds.zero_stage 3, which shards the weights that the adapters are "
+            "added to for vLLM: use 2",
+        ),
+        (
+            ds.load_in_4bit,
+            "--ds.load_in_4bit: vLLM cannot take 4-bit weights over: leave it out",
+        ),
+        (
             bool(args.critic.model_name_or_path),
             f"--critic.model_name_or_path is {args.critic.model_name_or_path}; the method has no critic: leave it out",
         ),
@@ -109,7 +118,41 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
     for wrong, message in refused:
         if wrong:
             raise ConfigError(message)
+    _check_batches(args)
     objective.check(args)
+
+
+def _check_batches(args: SimpleNamespace) -> None:
+    """Actors with unequal shares would wait for each other without end; an update of its own size mixes two steps."""
+    train, rollout, actor = args.train, args.rollout, args.actor
+    counts = {
+        "--actor.num_nodes": actor.num_nodes,
+        "--actor.num_gpus_per_node": actor.num_gpus_per_node,
+        "--rollout.batch_size": rollout.batch_size,
+        "--rollout.micro_batch_size": rollout.micro_batch_size,
+        "--train.batch_size": train.batch_size,
+        "--train.micro_batch_size": train.micro_batch_size,
+    }
+    for flag, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{flag} is {count}; use at least 1")
+    actors = actor.num_nodes * actor.num_gpus_per_node
+    responses = rollout.batch_size * rollout.n_samples_per_prompt
+    if responses % train.batch_size:
+        raise ConfigError(
+            f"--train.batch_size is {train.batch_size}, which does not divide the {responses} responses of a step "
+            f"(--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt "
+            f"{rollout.n_samples_per_prompt}): use {responses}"
+        )
+    shares = [("--train.micro_batch_size", train.micro_batch_size, "an update", train.batch_size)]
+    if actors > 1:
+        shares.append(("--rollout.micro_batch_size", rollout.micro_batch_size, "a step", responses))
+    for flag, micro, what, size in shares:
+        if not train.dynamic_batch_enable and size % (actors * micro):
+            raise ConfigError(
+                f"{flag} is {micro}; {actors} actors cannot share the {size} responses of {what} in micro-batches "
+                f"of that size: use a number of actors and a micro-batch whose product divides {size}"
+            )
 
 
 def check_model(path: str, context: int, trust_remote_code: bool = False) -> Any:
@@ -151,6 +194,30 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Any
     return tokenizer
 
 
+def check_sharded_scoring(args: SimpleNamespace, trust_remote_code: bool = False) -> None:
+    """Under ZeRO-3 every actor has to run the same forwards, so none can score prefix by prefix.
+
+    Raises:
+        ConfigError: for a model that could be scored only so.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from openrlhf_swap.scoring.shared_prefix import branching_obstacle
+
+    path, actors = args.actor.model_name_or_path, args.actor.num_nodes * args.actor.num_gpus_per_node
+    if args.ds.zero_stage != 3 or actors == 1:
+        return
+    with torch.device("meta"):  # without weights
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    if obstacle := branching_obstacle(model):
+        raise ConfigError(
+            f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "
+            f"{obstacle}: use 2"
+        )
+
+
 def check_data(args: SimpleNamespace, objective: Objective, tokenizer: Any) -> str:
     """Check every row of the prompt data set, and drop the ones that cannot be trained on.
 
@@ -166,14 +233,7 @@ def check_data(args: SimpleNamespace, objective: Objective, tokenizer: Any) -> s
     """
     rows = load_rows(args)
     name = args.data.prompt_dataset
-    if len(rows) == 0:
-        raise DataError(f"--data.prompt_dataset is {name}, which has no rows; give a data set with at least one")
-    for flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
-        if key not in rows.column_names:
-            raise DataError(
-                f"{flag} is {key}, but {name} has no such column; its columns are: {', '.join(rows.column_names)}"
-            )
-
+    _check_columns("--data.prompt_dataset", name, rows, args)
     key = args.data.label_key
     original = list(rows)
     rows = [_rewritten(row, args, objective) for row in original]
@@ -202,25 +262,41 @@ def check_data(args: SimpleNamespace, objective: Objective, tokenizer: Any) -> s
     return str(path)
 
 
-def load_rows(args: SimpleNamespace) -> Any:
-    """The data set as OpenRLHF itself will load it."""
+def check_eval_data(args: SimpleNamespace) -> None:
+    """Look at the columns of the evaluation data. Its rows are used as they are.
+
+    Raises:
+        DataError: for an unreadable or empty data set, or a missing column.
+    """
+    if args.eval.dataset:
+        _check_columns("--eval.dataset", args.eval.dataset, load_rows(args, "--eval.dataset"), args)
+
+
+def _check_columns(flag: str, name: str, rows: Any, args: SimpleNamespace) -> None:
+    if len(rows) == 0:
+        raise DataError(f"{flag} is {name}, which has no rows; give a data set with at least one")
+    for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
+        if key not in rows.column_names:
+            raise DataError(
+                f"{key_flag} is {key}, but {name} has no such column; its columns are: {', '.join(rows.column_names)}"
+            )
+
+
+def load_rows(args: SimpleNamespace, flag: str = "--data.prompt_dataset") -> Any:
+    """The prompt data set, or the one for evaluation, as OpenRLHF itself will load it."""
     from openrlhf.datasets.utils import blending_datasets
 
     printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
+    if flag == "--eval.dataset":
+        name, probabilities, options = args.eval.dataset, None, {"dataset_split": args.eval.split}
+    else:
+        name, probabilities = args.data.prompt_dataset, args.data.prompt_probs
+        options = {"max_count": args.data.max_samples, "dataset_split": args.data.prompt_split}
     try:
-        rows = blending_datasets(
-            args.data.prompt_dataset,
-            args.data.prompt_probs,
-            printer,
-            args.train.seed,
-            max_count=args.data.max_samples,
-            dataset_split=args.data.prompt_split,
-        )
+        rows = blending_datasets(name, probabilities, printer, args.train.seed, **options)
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(
-            f"--data.prompt_dataset is {args.data.prompt_dataset}, which cannot be read: {reason}"
-        ) from error
+        raise DataError(f"{flag} is {name}, which cannot be read: {reason}") from error
     return rows.select(range(min(args.data.max_samples, len(rows))))
 
 
@@ -274,12 +350,22 @@ def _reasons_to_drop(
     ]
 
 
-def check_checkpoints(args: SimpleNamespace) -> None:
-    """Choose the checkpoint to go on from, leaving out those that are not whole. Prints what it finds."""
+def check_checkpoints(args: SimpleNamespace, objective: str) -> None:
+    """Choose the checkpoint to go on from, leaving out those that are not whole. Prints what it finds.
+
+    Raises:
+        ConfigError: when it holds the state of another objective.
+    """
     path = Path(args.ckpt.path)
     if args.ckpt.load_enable:
-        for message in checkpoints.recover(path).messages:
+        recovery = checkpoints.recover(path)
+        for message in recovery.messages:
             print(f"[swap] {message}")
+        if recovery.tag and recovery.objective != objective:
+            raise ConfigError(
+                f"--swap.objective is {objective}, but the checkpoint in {path} was written by {recovery.objective}; "
+                "use that, or another --ckpt.path"
+            )
     elif tag := checkpoints.newest(path):
         print(f"[swap] warning: {path} holds checkpoint {tag}, which is not used: --ckpt.load_enable goes on from it")
 
@@ -287,8 +373,12 @@ def check_checkpoints(args: SimpleNamespace) -> None:
 def check_run(args: SimpleNamespace, objective: Objective) -> str:
     """All checks; returns the data set to train on. Prints what it does."""
     check_settings(args, objective)
-    check_checkpoints(args)
+    check_checkpoints(args, objective.config.objective)
     if not objective.scores_steps:
         print(f"[swap] objective {objective.config.objective} needs no step scores; none will be computed")
-    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, objective.config.trust_remote_code)
+    trust = objective.config.trust_remote_code
+    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, trust)
+    if objective.scores_steps:
+        check_sharded_scoring(args, trust)
+    check_eval_data(args)
     return check_data(args, objective, tokenizer)

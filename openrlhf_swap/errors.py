@@ -26,7 +26,7 @@ class InertRunError(SwapError, RuntimeError):
 
 
 class CheckpointError(SwapError, OSError):
-    """A checkpoint could not be written; the message says why, and which one is still complete."""
+    """A checkpoint cannot be written or used; the message says why, and which one is still complete."""
 
 
 class GenerationError(SwapError, TimeoutError):

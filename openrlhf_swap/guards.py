@@ -14,7 +14,7 @@ class SkippedSteps:
     def __init__(self, limit: int) -> None:
         """Allow fewer than `limit` of them in a row."""
         self._limit = limit
-        self._in_a_row = 0
+        self.in_a_row = 0
         self.total = 0
 
     def observe(self, reason: str | None) -> None:
@@ -24,14 +24,15 @@ class SkippedSteps:
             NonFiniteError: when this was the last of `limit` skipped steps in a row.
         """
         if reason is None:
-            self._in_a_row = 0
+            self.in_a_row = 0
             return
         self.total += 1
-        self._in_a_row += 1
-        if self._in_a_row == self._limit:
+        self.in_a_row += 1
+        if self.in_a_row == self._limit:
             raise NonFiniteError(
                 f"{self._limit} steps in a row were skipped, the last one because {reason}: the policy is no longer "
-                "usable. Start again from the last checkpoint (--ckpt.load_enable) with a lower --actor.adam.lr"
+                "usable. Start again from the last checkpoint (--ckpt.load_enable) with a lower --actor.adam.lr; if "
+                "that one is spoiled already, delete its folder, and the one before is used"
             )
 
 

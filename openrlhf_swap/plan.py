@@ -148,18 +148,11 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
     ds, train, rollout, vllm = args.ds, args.train, args.rollout, args.vllm
     ranks, shared = args.actor.num_nodes * args.actor.num_gpus_per_node, train.colocate_all
     places = vllm.num_engines * vllm.tensor_parallel_size
-    together = ranks * train.micro_batch_size
     counts = (ranks, places, train.micro_batch_size, rollout.micro_batch_size, train.batch_size, args.data.max_len)
     refused = [
         (min(counts) < 1, "a number of GPUs, engines, responses or tokens is below 1"),
         (ds.lora.rank > 0, f"--ds.lora.rank is {ds.lora.rank}; the plan knows full fine-tuning only: leave it out"),
-        (ds.load_in_4bit, "--ds.load_in_4bit is set; the plan knows bf16 weights only: leave it out"),
         (args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan knows adam only: leave it out"),
-        (ds.zero_stage not in range(4), f"--ds.zero_stage is {ds.zero_stage}; use 0, 1, 2 or 3"),
-        (
-            ds.zero_stage == 0 and ds.grad_accum_dtype not in (None, ds.param_dtype),
-            f"--ds.grad_accum_dtype is {ds.grad_accum_dtype}, which DeepSpeed refuses with --ds.zero_stage 0: use 3",
-        ),
         (
             not 0 < vllm.gpu_memory_utilization <= 1,
             f"--vllm.gpu_memory_utilization is {vllm.gpu_memory_utilization}; use a share between 0 and 1",
@@ -168,11 +161,6 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
             shared and ranks != places,
             f"--actor.num_nodes x --actor.num_gpus_per_node is {ranks} and --vllm.num_engines x "
             f"--vllm.tensor_parallel_size is {places}; with --train.colocate_all both must be equal",
-        ),
-        (
-            not train.dynamic_batch_enable and together > 0 and train.batch_size % together,
-            f"--train.batch_size is {train.batch_size}, which {ranks} GPUs x --train.micro_batch_size "
-            f"{train.micro_batch_size} do not divide; use a multiple of {together}",
         ),
     ]
     for wrong, message in refused:
@@ -185,7 +173,7 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
     return Settings(
         ranks=ranks,
         stage=ds.zero_stage,
-        adam_offload=ds.adam_offload and ds.zero_stage > 0,
+        adam_offload=ds.adam_offload,
         accumulate_bytes=sizing.FP32 if ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2 else sizing.BIT16,
         overlap=ds.overlap_comm,
         checkpointing=args.actor.gradient_checkpointing_enable,
@@ -357,7 +345,7 @@ def _notes(plan: dict[str, Any], settings: Settings, args: SimpleNamespace) -> l
     if "flash" not in (attention := args.ds.attn_implementation):
         notes.append(f"--ds.attn_implementation {attention} makes matrices of length x length, which are not counted")
     wide = args.ds.grad_accum_dtype == "fp32"
-    if args.ds.enable_sleep and (settings.stage == 0 or (settings.stage == 1 and wide)):
+    if args.ds.enable_sleep and settings.stage == 1 and wide:
         notes.append("--ds.enable_sleep fails here: DeepSpeed cannot offload these states; use --ds.zero_stage 2 or 3")
     if settings.stage == 2 and wide:
         notes.append("--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which adds up in bf16; 3 obeys")

@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmarks import Problem, load_benchmark, title_of
-from openrlhf_swap.answers import as_text, strip_answer
+from openrlhf_swap.answers import SUFFIX, as_text, strip_answer
 from openrlhf_swap.duplicates import BenchmarkIndex, read_text
 from openrlhf_swap.errors import ConfigError, DataError, SwapError
 from openrlhf_swap.rewards import Grader
 
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
-SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
 LOADERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 

@@ -155,15 +155,10 @@ class Settings:
     utilization: float  # share of a GPU that vLLM takes
     reserve: int  # bytes of a GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
 
-    @property
-    def partition_ranks(self) -> int:
-        """Ranks that share the optimizer."""
-        return self.ranks if self.stage > 0 else 1
-
 
 def partition(model: Model, settings: Settings) -> int:
     """Parameters that a rank updates."""
-    return math.ceil(model.parameters / settings.partition_ranks)
+    return math.ceil(model.parameters / settings.ranks)
 
 
 def weights(model: Model, settings: Settings) -> Parts:
@@ -245,8 +240,8 @@ def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
 def adam_step(model: Model, settings: Settings) -> Parts:
     """What is alive in the optimizer's step: the gradients, flat and in float32."""
     own = partition(model, settings)
-    # Without ZeRO twice in float32, then in bf16 and float32, under ZeRO-3 group by group.
-    flat = {0: 2 * FP32 * own, 3: FP32 * min(own, SUB_GROUP)}.get(settings.stage, (BIT16 + FP32) * own)
+    # In bf16 and float32; under ZeRO-3 in float32, group by group.
+    flat = FP32 * min(own, SUB_GROUP) if settings.stage == 3 else (BIT16 + FP32) * own
     copies = {} if settings.adam_offload else {"flat gradients": flat}
     kept = gradients(model, settings, backward=False)
     return {**weights(model, settings), **optimizer(model, settings), **kept, **copies}
@@ -254,7 +249,7 @@ def adam_step(model: Model, settings: Settings) -> Parts:
 
 def idle(model: Model, settings: Settings) -> Parts:
     """Optimizer and gradient buffers that stay on the GPU while the actor does not update: none in sleep mode."""
-    if settings.actor_sleeps and settings.stage > 0 and not settings.adam_offload:
+    if settings.actor_sleeps and not settings.adam_offload:
         return {}
     buffers = gradients(model, settings, backward=False) if settings.stage == 3 else {}
     return {**optimizer(model, settings), **buffers}
@@ -350,7 +345,7 @@ def _changes(model: Model, now: Settings, gpu: int, phase: str) -> Iterator[tupl
     """Flags that lower what a phase needs, the cheapest in speed first, with what each changes."""
     if now.shared and not now.vllm_sleeps and phase != "generate":
         yield "--vllm.enable_sleep", {"vllm_sleeps": True}
-    if now.shared and not now.actor_sleeps and now.stage > 0 and phase in ("generate", "score"):
+    if now.shared and not now.actor_sleeps and phase in ("generate", "score"):
         yield "--ds.enable_sleep", {"actor_sleeps": True}
     if phase == "generate":
         others = sum(phases(model, replace(now, utilization=0.0), gpu)[phase].values())
@@ -441,7 +436,7 @@ def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
         held["weights of sleeping vLLM"] = BIT16 * model.parameters * gpus_of_node // settings.tensor_parallel
     if settings.adam_offload:
         held["optimizer"] = (ADAM + FP32 + BIT16) * parameters  # gradients in float32 and bf16 weights too
-    elif settings.actor_sleeps and settings.stage > 0:
+    elif settings.actor_sleeps:
         held["sleeping optimizer"] = (ADAM + (settings.accumulate_bytes if settings.stage == 3 else 0)) * parameters
     return held
 

@@ -94,6 +94,15 @@ def _train(config: SwapConfig, given: list[str]) -> int:
         *given,
     ]
     args = patches.parse_arguments(argv)
+    # Ray's actors may run in another folder than this command, so what is relative becomes absolute.
+    folders = {
+        "--ckpt.path": args.ckpt.path,
+        "--ckpt.output_dir": args.ckpt.output_dir,
+        "--logger.tensorboard_dir": args.logger.tensorboard_dir,
+    }
+    argv += _flags({flag: str(Path(folder).absolute()) for flag, folder in folders.items() if folder})
+    args = patches.parse_arguments(argv)
+    config = dataclasses.replace(config, output_dir=str(Path(config.output_dir).absolute()))
     data = check_run(args, build(config))
     if data != args.data.prompt_dataset:
         argv = [*_without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]

@@ -17,16 +17,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 1
-}
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 
 BUILD=0 DRY_RUN=0 TARGET=cuda
 while (( $# )); do
     case "$1" in
         -h | --help)
-            sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+            print_help
             exit 0
             ;;
         --build) BUILD=1 ;;
@@ -72,8 +70,8 @@ read -ra options <<<"${DOCKER_OPTIONS:-}"
 run+=("${options[@]}" "$IMAGE" "$@")
 
 if (( DRY_RUN )); then
-    if (( BUILD )); then printf '%q ' "${build[@]}" && printf '\n'; fi
-    printf '%q ' "${run[@]}" && printf '\n'
+    if (( BUILD )); then show "${build[@]}"; fi
+    show "${run[@]}"
     exit 0
 fi
 
@@ -81,7 +79,10 @@ command -v docker >/dev/null || fail "docker was not found; install it, or do wi
 engine="$(docker info --format '{{json .Runtimes}}' 2>/dev/null)" \
     || fail "the Docker engine does not answer; start it, or ask for access to it (docker info tells more)"
 [[ -z "$DATA" || -d "$DATA" ]] || fail "DATA is $DATA, which is not a folder; name one that exists"
-if (( BUILD )); then "${build[@]}"; fi
+if (( BUILD )); then
+    show "${build[@]}" >&2
+    "${build[@]}"
+fi
 if [[ "$TARGET" == cuda ]]; then
     nvidia-smi -L 2>/dev/null | grep -q '^GPU' \
         || fail "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"
@@ -91,4 +92,5 @@ if [[ "$TARGET" == cuda ]]; then
 fi
 # Before docker would make them, as root.
 mkdir -p "$OUTPUTS" "$HUB" "$CACHE"
+show "${run[@]}" >&2
 exec "${run[@]}"

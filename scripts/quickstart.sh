@@ -4,6 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+use_cpu_environment
 bash scripts/setup.sh
-export PATH="${VENV:-$PWD/.venv}/bin:$PATH" HF_HUB_OFFLINE=1
+export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
 exec python examples/addition/quickstart.py "$@"

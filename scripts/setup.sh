@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,4s/^# \{0,1\}//p' scripts/setup.sh
     exit 0
 fi
 
@@ -40,6 +40,17 @@ require_disk() {
     free_kib="$(df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')"
     if (( free_kib < needed_gib * 1024 * 1024 )); then
         fail "$(dirname "$VENV") has $(( free_kib / 1024 / 1024 )) GiB free; the $PROFILE profile needs $needed_gib: free some, or set VENV"
+    fi
+}
+
+# flash-attn is compiled here, DeepSpeed's Adam when a training starts; both refuse a CUDA that is not torch's.
+require_cuda_compiler() {
+    local nvcc version
+    nvcc="${CUDA_HOME:+$CUDA_HOME/bin/}nvcc"
+    command -v "$nvcc" >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
+    version="$("$nvcc" --version 2>/dev/null | grep -oE 'release [0-9.]+' | cut -d ' ' -f 2 || true)"
+    if [[ "${version%%.*}" != 13 ]]; then
+        fail "the CUDA compiler (nvcc) is ${version:-missing}; torch is built for CUDA 13: install the CUDA 13.0 toolkit, and set CUDA_HOME"
     fi
 }
 
@@ -88,13 +99,17 @@ esac
 
 PYTHON_PATH="$(find_python)"
 STAMP="$VENV/.installed"
+if [[ -f "$STAMP" && "$(cut -d ' ' -f 1 "$STAMP")" != "$PROFILE" ]]; then
+    # pip would keep the other profile's torch, whose version is the same.
+    fail "$VENV holds the $(cut -d ' ' -f 1 "$STAMP") profile; for $PROFILE remove it, or set VENV to another place"
+fi
 WANTED="$PROFILE $(cat "$REQUIREMENTS" pyproject.toml | sha256sum | cut -d ' ' -f 1)"
 if [[ -f "$STAMP" && "$(cat "$STAMP")" == "$WANTED" ]]; then
     printf '[setup] %s is up to date (%s)\n' "$VENV" "$PROFILE"
     exit 0
 fi
 
-if [[ "$PROFILE" == cpu ]]; then require_disk 7; else require_disk 30; fi
+if [[ "$PROFILE" == cpu ]]; then require_disk 7; else require_disk 30; require_cuda_compiler; fi
 command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which DeepSpeed needs; install one, such as Debian's package g++"
 if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
     fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it, such as Debian's package libnuma1"

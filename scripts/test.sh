@@ -3,8 +3,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+use_cpu_environment
 bash scripts/setup.sh
-export PATH="${VENV:-$PWD/.venv}/bin:$PATH" HF_HUB_OFFLINE=1
+export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .
 shellcheck -x scripts/*.sh scripts/*.sbatch examples/*/*.sh .ci/run

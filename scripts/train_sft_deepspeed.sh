@@ -22,24 +22,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-DRY_RUN=0
-FLAGS=()
-for flag in "$@"; do
-    case "$flag" in
-        -h | --help)
-            sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-            exit 0
-            ;;
-        --dry-run) DRY_RUN=1 ;;
-        *) FLAGS+=("$flag") ;;
-    esac
-done
+read_flags dry-run "$@"
 
-if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
-    PROFILE="${PROFILE:-gpu}"
-else
-    PROFILE="${PROFILE:-cpu}"
-fi
+if (( $(count_gpus) )); then PROFILE="${PROFILE:-gpu}"; else PROFILE="${PROFILE:-cpu}"; fi
 case "$PROFILE" in
     gpu)
         NUM_GPUS="${NUM_GPUS:-8}" ZERO_STAGE="${ZERO_STAGE:-2}"
@@ -73,7 +58,7 @@ for name in NUM_GPUS EPOCHS BATCH_SIZE MICRO_BATCH MAX_LEN MASTER_PORT; do requi
 if (( BATCH_SIZE % (MICRO_BATCH * NUM_GPUS) != 0 )); then
     fail "BATCH_SIZE is $BATCH_SIZE; use a multiple of MICRO_BATCH x NUM_GPUS, which is $((MICRO_BATCH * NUM_GPUS))"
 fi
-if (( ! DRY_RUN )); then
+if [[ "$MODE" == run ]]; then
     [[ -f "$DATA" ]] || fail "DATA is $DATA, which is not there; use a JSONL file with the columns input and output"
     rows="$(grep -c . "$DATA" || true)"
     (( rows >= BATCH_SIZE )) || fail "BATCH_SIZE is $BATCH_SIZE, but $DATA has $rows rows; use at most as many"
@@ -92,13 +77,10 @@ COMMAND=(
     "${FLAGS[@]}"
 )
 printf '[sft] %s\n' "$MODEL on $NUM_GPUS $PROFILE process(es)" "data:   $DATA" "output: $OUTPUT" >&2
-if (( DRY_RUN )); then
-    printf '%q ' "${COMMAND[@]}"
-    printf '\n'
+if [[ "$MODE" == dry-run ]]; then
+    show "${COMMAND[@]}"
     exit 0
 fi
-printf '[sft] command:' >&2
-printf ' %q' "${COMMAND[@]}" >&2
-printf '\n' >&2
+printf '[sft] command: %s\n' "$(show "${COMMAND[@]}")" >&2
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH" TOKENIZERS_PARALLELISM=false
 exec "${COMMAND[@]}"

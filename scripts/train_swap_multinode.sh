@@ -29,6 +29,10 @@ for flag in "${@:2}"; do
     case "$flag" in
         --block) BLOCK=1 ;;
         --dry-run) DRY_RUN=1 ;;
+        -h | --help)
+            print_help
+            exit 0
+            ;;
         *) FLAGS+=("$flag") ;;
     esac
 done
@@ -47,12 +51,6 @@ export NUM_NODES NUM_GPUS PATH="${VENV:-$PWD/.venv}/bin:$PATH"
 PID_FILE="$RAY_FOLDER/started.pid"
 LOG="$RAY_FOLDER/started.log"
 
-# Prints a command so that it can be pasted.
-show() {
-    printf '%q ' "$@"
-    printf '\n'
-}
-
 # Whether the process that `head` or `worker` noted still runs, and is not another one with its number.
 is_running() {
     [[ -s "$PID_FILE" ]] && tr '\0' ' ' <"/proc/$(cat "$PID_FILE")/cmdline" 2>/dev/null | grep -q 'ray start'
@@ -68,6 +66,7 @@ start_ray() {
         show "${command[@]}"
         return
     fi
+    show "${command[@]}" >&2
     is_running && fail "Ray already runs here, as process $(cat "$PID_FILE"); end it: bash $0 stop"
     # The name under which OpenRLHF knows the key; Ray's processes get it in their environment.
     if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
@@ -175,9 +174,12 @@ submit_training() {
     fi
     # Ray prefers these to the address that it is given.
     unset RAY_ADDRESS RAY_API_SERVER_ADDRESS
+    # A proxy would be asked for an address of this machine.
+    export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
     wait_for_nodes "$address"
     mkdir -p "$folder"
     printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
+    show "${submission[@]}" >&2
     exec "${submission[@]}"
 }
 
@@ -207,6 +209,6 @@ case "$SUBCOMMAND" in
     worker) start_worker ;;
     submit) submit_training ;;
     stop) stop_ray ;;
-    -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" ;;
+    -h | --help) print_help ;;
     *) fail "the subcommand is ${SUBCOMMAND:-missing}; use head, worker, submit, stop or --help" ;;
 esac

@@ -19,18 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-MODE=run
-FLAGS=()
-for flag in "$@"; do
-    case "$flag" in
-        -h | --help)
-            sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-            exit 0
-            ;;
-        --dry-run | --print) MODE="${flag#--}" ;;
-        *) FLAGS+=("$flag") ;;
-    esac
-done
+read_flags "dry-run print" "$@"
 
 SIZE="${SIZE:-}"
 case "$SIZE" in
@@ -117,7 +106,7 @@ if [[ -n "${WANDB_API_KEY:-}" ]]; then
 fi
 unset WANDB_KEY
 
-show() {
+show_run() {
     local section word
     printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
         "metrics: $TRACKERS" "command:"
@@ -130,15 +119,18 @@ show() {
     printf '\n'
 } >&2
 
-show
+show_run
 COMMAND=(
     python -m openrlhf_swap.train "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}"
     "${PLACEMENT_ARGS[@]}" "${OUTPUT_ARGS[@]}" "${FLAGS[@]}"
 )
 if [[ "$MODE" != run ]]; then
-    printf '%q ' "${COMMAND[@]}"
-    printf '\n'
+    show "${COMMAND[@]}"
     exit 0
+fi
+if (( NUM_NODES == 1 )) && [[ -z "${RAY_ADDRESS:-}" ]] && (( $(count_gpus) < NUM_GPUS )); then
+    # Ray would wait for the others without a word.
+    fail "NUM_GPUS is $NUM_GPUS, but $(count_gpus) are here; set it to what there is"
 fi
 if (( NUM_NODES > 1 )) && [[ -z "${RAY_ADDRESS:-}" ]]; then
     fail "NUM_NODES is $NUM_NODES, but RAY_ADDRESS names no Ray cluster; use scripts/train_swap_multinode.sh"

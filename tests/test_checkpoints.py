@@ -8,15 +8,17 @@ import time
 import pytest
 
 from openrlhf_swap import checkpoints
+from openrlhf_swap.errors import CheckpointError
 
 
 def write(path, tag, *, sealed=True, size=100):
     folder = path / checkpoints.FOLDER / tag
-    (folder / "deep").mkdir(parents=True)
+    checkpoints.begin(folder)
+    (folder / "deep").mkdir()
     (folder / "states.pt").write_bytes(b"x" * size)
     (folder / "deep" / "more.pt").write_bytes(b"y")
     if sealed:
-        checkpoints.seal(folder)
+        checkpoints.seal(folder, "swap")
         time.sleep(0.01)  # the seals' times tell the order
     return folder
 
@@ -44,6 +46,49 @@ def test_one_that_was_never_finished_is_deleted(tmp_path):
     assert not half.exists()
     assert recovery.messages[0] == ("checkpoint global_step4 is left out and deleted: it was not written to its end")
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step2"
+
+
+def test_one_that_something_else_wrote_is_neither_used_nor_touched(tmp_path):
+    write(tmp_path, "global_step2", sealed=False)
+    foreign = write(tmp_path, "global_step4", sealed=False)
+    (foreign / "incomplete").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"global_step4 without a complete\.json: it was not written by openrlhf"
+    ):
+        checkpoints.recover(tmp_path)
+    assert {folder.name for folder in (tmp_path / "_actor").iterdir()} == {"global_step2", "global_step4"}
+    assert (foreign / "states.pt").exists()
+
+
+def test_the_seal_of_an_earlier_run_does_not_cover_what_is_written_over_it(tmp_path):
+    folder = write(tmp_path, "global_step2")
+    checkpoints.begin(folder)
+    assert checkpoints.newest(tmp_path) is None
+    checkpoints.seal(folder, "swap")
+    assert checkpoints.newest(tmp_path) == "global_step2"
+
+
+def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
+    write(tmp_path, "best_global_step2")
+    write(tmp_path, "global_step4")
+    better = write(tmp_path, "new_best_global_step4")
+    checkpoints.take_the_place_of_the_best(better, "best_global_step4")
+    names = {folder.name for folder in (tmp_path / "_actor").iterdir()}
+    assert names == {"best_global_step4", "global_step4", "latest"}
+    assert checkpoints.recover(tmp_path).tag == "best_global_step4"
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_is_deleted_leaves_no_half_behind(tmp_path, monkeypatch, interrupted):
+    write(tmp_path, "global_step2")
+    oldest = write(tmp_path, "global_step1")
+    if interrupted:
+        monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_args, **_options: None)
+    checkpoints.discard(oldest)
+    assert [folder.name for folder in (tmp_path / "_actor").iterdir()] == ["global_step2"]
+    assert (tmp_path / "deleted").exists() == interrupted
+    monkeypatch.undo()
+    assert checkpoints.recover(tmp_path).tag == "global_step2"
 
 
 @pytest.mark.parametrize(
@@ -97,10 +142,10 @@ def test_a_seal_appears_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.seal(folder)
+        checkpoints.seal(folder, "swap")
     monkeypatch.undo()
     assert checkpoints.newest(tmp_path) is None
-    checkpoints.seal(folder)
+    checkpoints.seal(folder, "swap")
     assert checkpoints.newest(tmp_path) == "global_step2"
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import POLICY
+from conftest import POLICY, ROOT
 
-from openrlhf_swap import train
+from openrlhf_swap import checkpoints, train
 from openrlhf_swap.checks import check_data
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration import patches
@@ -24,6 +24,7 @@ GOOD = {
     "--rollout.max_new_tokens": "320",
     "--data.max_len": "400",
     "--rollout.batch_size": "1",
+    "--train.batch_size": "4",
 }
 
 
@@ -39,6 +40,7 @@ def rows_file(path, rows):
     return str(path)
 
 
+OTHER_COLUMNS = ROOT / "evaluation" / "paper_rows.csv"
 SETTINGS = [
     (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
     (["--swap.temperature", "0"], "--swap.temperature is 0.0"),
@@ -46,7 +48,18 @@ SETTINGS = [
     (["--ds.zero_stage", "0"], "--ds.zero_stage is 0"),
     (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
     (["--reward.model_name_or_path", "m"], "--reward.model_name_or_path is m"),
-    (["--rollout.batch_size", "65"], "--data.prompt_dataset is "),
+    (["--rollout.batch_size", "65", "--train.batch_size", "260"], "--data.prompt_dataset is "),
+    (["--rollout.batch_size", "2", "--train.batch_size", "5"], "--train.batch_size is 5, which does not divide the 8"),
+    (["--train.micro_batch_size", "3"], "--train.micro_batch_size is 3; 1 actors cannot share the 4 responses of an"),
+    (["--train.micro_batch_size", "0"], "--train.micro_batch_size is 0; use at least 1"),
+    (
+        ["--actor.num_gpus_per_node", "2", "--train.micro_batch_size", "2", "--rollout.micro_batch_size", "4"],
+        "--rollout.micro_batch_size is 4; 2 actors cannot share the 4 responses of a step",
+    ),
+    (["--ds.lora.rank", "4", "--ds.zero_stage", "3"], "--ds.lora.rank is 4 with --ds.zero_stage 3"),
+    (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
+    (["--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
+    (["--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),
     (["--train.async_enable"], "--train.async_enable is not supported yet"),
     (["--algo.dynamic_filtering_enable"], "--algo.dynamic_filtering_enable drops groups"),
     (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
@@ -114,6 +127,20 @@ def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prom
     status, error = run_main(capsys, **changes)
     assert status == 2
     assert "which brings Python code of its own" in error and "--swap.trust_remote_code" in error
+
+
+def test_a_model_whose_cache_cannot_be_branched_is_refused_under_zero_3(capsys, tmp_path, prompts_file):
+    model = tmp_path / "model"
+    shutil.copytree(POLICY, model)
+    config = json.loads((model / "config.json").read_text())
+    changed = {**config, "layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 64}
+    (model / "config.json").write_text(json.dumps({**changed, "use_sliding_window": True}))
+    changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
+    changes |= {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2", "--train.micro_batch_size": "2"}
+    status, error = run_main(capsys, "--rollout.micro_batch_size", "2", **changes)
+    assert status == 2
+    assert error.startswith(f"error: --ds.zero_stage is 3 with 2 actors, and {model} can be scored only prefix by")
+    assert error.endswith("['full_attention', 'sliding_attention']: use 2")
 
 
 def test_an_unknown_flag_of_openrlhf(capsys, prompts_file):
@@ -185,3 +212,14 @@ def test_parse_arguments_gives_openrlhfs_own_namespace():
     assert isinstance(args, SimpleNamespace)
     assert args.rollout.batch_size == 7
     assert args.algo.kl.init_coef == 0.01  # OpenRLHF's own default: ours are applied by train.py
+
+
+def test_a_checkpoint_of_another_objective_is_not_taken_over(capsys, tmp_path, prompts_file):
+    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
+    checkpoints.begin(folder)
+    checkpoints.seal(folder, "laser_d")
+    flags = ["--ckpt.path", str(tmp_path / "checkpoints"), "--ckpt.load_enable"]
+    status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
+    assert status == 2
+    assert error.startswith("error: --swap.objective is swap, but the checkpoint in ")
+    assert error.endswith("was written by laser_d; use that, or another --ckpt.path")

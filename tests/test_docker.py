@@ -248,7 +248,7 @@ def test_what_is_run_is_what_the_dry_run_shows(tools, tmp_path):
     shown = docker_run("--cpu", "--dry-run", "true", path=str(tools), WANDB_API_KEY="secret", **folders)
     assert not any(Path(folder).exists() for folder in folders.values())
     ran = docker_run("--cpu", "true", path=str(tools), WANDB_API_KEY="secret", **folders)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, shown.stdout)
     assert shlex.split(shown.stdout) == ["docker", *shlex.split(ran.stdout)]
     assert "secret" not in ran.stdout
     assert all(Path(folder).is_dir() for folder in folders.values())  # made by the caller, not by the engine as root
@@ -273,7 +273,7 @@ def test_what_is_missing_is_said_in_one_line(tools, missing, arguments, message)
         (tools / "nvidia-smi").write_text("#!/bin/bash\necho 'GPU 0: some GPU'\n")
         (tools / "nvidia-smi").chmod(0o755)
     result = docker_run(*arguments, path=str(tools))
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: " + message)
 
@@ -285,7 +285,7 @@ def test_a_folder_that_docker_cannot_mount_is_refused():
 
 def test_data_that_is_not_there_is_said_before_docker_is_asked(tools):
     result = docker_run("--cpu", path=str(tools), DATA="/not/there")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr == "error: DATA is /not/there, which is not a folder; name one that exists\n"
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -243,6 +244,21 @@ def test_tables(evaluated, capsys):
     (evaluated / "empty").mkdir()
     assert report.main([str(evaluated / "empty")]) == 2
     assert "holds no graded samples" in capsys.readouterr().err
+
+
+def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evaluated, tmp_path, capsys):
+    settings = {"model": "a", "temperature": 0.6, "top_p": 0.95, "max_tokens": 9, "seed": 0, "suffix": ""}
+    other = tmp_path / "elsewhere" / "base"
+    shutil.copytree(evaluated / "base", other)
+    (evaluated / "base" / "run.json").write_text(json.dumps(settings))
+    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, "suffix": " Think."}))
+    assert report.main([str(evaluated / "base"), str(other)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"warning: --suffix is '' in {evaluated / 'base'}, ' Think.' in {other}: do not compare them\n"
+    assert str(other) in shown.out and str(evaluated / "base") in shown.out  # both are called base
+    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1}))
+    assert report.main([str(evaluated / "base"), str(other)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_settings_of_a_folder_do_not_change(tmp_path, capsys):

@@ -8,7 +8,9 @@ import time
 
 import psutil
 import pytest
+import torch
 from conftest import run_training, start_training, training
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,9 @@ FLAGS = [
     "--train.full_determinism_enable",
     "--swap.rollouts_every",
     "1",
+    "--train.enable_ema",
+    "--train.ema_beta",
+    "0.5",
 ]
 FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "20"]
 TIMES = re.compile("timing/|seconds")  # metrics that are no property of the run
@@ -133,3 +138,6 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
         assert all(again == values for again in found[step]), f"step {step}"
         table = f"rollouts/step_{step:06d}.jsonl"
         assert (run.output / table).read_text() == (calm / table).read_text()
+    # What is delivered is the moving average of the weights, which began long before the last start.
+    ours, theirs = (load_file(folder / "policy" / "model.safetensors") for folder in (run.output, calm))
+    assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from actors import changed, make_config, make_experiences, makers, running_actors
+from actors import changed, make_batch, make_config, make_experiences, makers, running_actors
 from task import problems, prompt, shortest_trace
 
 from openrlhf_swap import checkpoints
 from openrlhf_swap.integration import random_state
 
 pytestmark = pytest.mark.slow
-UPDATE = {"actor.adam.lr": 1e-3, "train.micro_batch_size": 4}
+UPDATE = {"actor.adam.lr": 1e-3, "train.micro_batch_size": 4, "rollout.micro_batch_size": 4}
 
 
 def made_by_one_actor(actor_group, tokenizer, responses):
@@ -60,6 +60,19 @@ def equally_long(actor_group, tokenizer, responses):
     return made_by_one_actor(actor_group, tokenizer, made)
 
 
+@pytest.fixture(scope="module")
+def half_wrong(responses):
+    """All responses that the first of two ranks gets, and the first two of four, are wrong: nothing to score there."""
+    return [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
+
+
+def marked_by(actors, tokenizer, responses):
+    """Step markers and advantages of each response."""
+    _, swap_class = makers()
+    maker, rows = make_batch(swap_class, actors, tokenizer, responses, config=make_config())
+    return [rollout.answer_logprobs for rollout in maker._rollouts], [advantages for advantages, _ in rows]
+
+
 @dataclass
 class Update:
     """What one update did: the logged metrics, and by how much it moved the log-probability of every action."""
@@ -80,6 +93,19 @@ def run_update(actors, experiences):
     return Update(status["policy_loss"], status["actor_grad_norm"], log_probs(group, experiences) - before)
 
 
+def assert_skips_what_is_not_finite(group, experiences):
+    """A NaN in one micro-batch, which only one of several actors has, and no actor changes a weight."""
+    import ray
+
+    before = log_probs(group, experiences)
+    broken = copy.deepcopy(experiences)
+    broken[1].advantages *= float("nan")
+    ray.get(group.async_run_method_batch("append", experience=broken), timeout=300)
+    statuses = ray.get(group.async_run_method("fit"), timeout=300)
+    assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
+    assert torch.equal(log_probs(group, experiences), before)
+
+
 def log_probs(group, experiences):
     import ray
 
@@ -91,19 +117,31 @@ def log_probs(group, experiences):
 
 
 @pytest.fixture(scope="module")
-def plain(ray_session, arguments, equally_long, experiences):
+def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experiences):
     """One actor, ZeRO-2, no features."""
     with running_actors(changed(arguments, UPDATE)) as actors:
-        return run_update(actors, equally_long), run_update(actors, experiences)
+        marked = marked_by(actors, tokenizer, half_wrong)
+        return marked, run_update(actors, equally_long), run_update(actors, experiences)
 
 
+PACKED = {"ds.packing_samples": True}
 FEATURES = {
     "zero_1_ema_and_gradient_checkpointing": (
         {"ds.zero_stage": 1, "train.enable_ema": True, "actor.gradient_checkpointing_enable": True},
         1,
     ),
     "zero_3": ({"ds.zero_stage": 3}, 1),
-    "dynamic_batch": ({"train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 500}, 1),
+    "packing": (PACKED, 1),
+    # OpenRLHF packs dynamic batches in any case.
+    "dynamic_batch": (
+        {
+            **PACKED,
+            "train.dynamic_batch_enable": True,
+            "train.max_tokens_per_gpu": 500,
+            "rollout.max_tokens_per_gpu": 500,
+        },
+        1,
+    ),
     "two_actors": ({"actor.num_gpus_per_node": 2}, 2),
     "four_actors": ({"actor.num_gpus_per_node": 4}, 4),
 }
@@ -111,29 +149,38 @@ FEATURES = {
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_does_not_change_the_update(
-    name, ray_session, arguments, equally_long, experiences, plain, tmp_path
+    name, ray_session, arguments, tokenizer, half_wrong, equally_long, experiences, plain, tmp_path
 ):
-    """The same sixteen responses give the same loss, gradient and step, up to bfloat16."""
+    """The same sixteen responses give the same advantages, loss, gradient and step, up to bfloat16."""
     import ray
 
     changes, ranks = FEATURES[name]
     with running_actors(changed(arguments, {**UPDATE, **changes, "ckpt.path": str(tmp_path)}), ranks) as actors:
+        marked = marked_by(actors, tokenizer, half_wrong)
+        assert_skips_what_is_not_finite(actors[0], experiences)
         updates = run_update(actors, equally_long), run_update(actors, experiences)
         saving = actors[0].async_run_method("save_checkpoint", tag="global_step2", client_states={"global_step": 2})
         ray.get(saving, timeout=300)
-    for ours, expected in zip(updates, plain, strict=True):
+    expected_marks, *expected_updates = plain
+    assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
+    for markers, expected in zip(marked[0], expected_marks[0], strict=True):
+        assert markers == pytest.approx(expected, rel=0.05, abs=0.1)
+    for advantages, expected in zip(marked[1], expected_marks[1], strict=True):
+        torch.testing.assert_close(advantages, expected, rtol=0, atol=0.1)
+    # The second update starts from where the first one led, which bfloat16 lets differ a little.
+    for ours, expected, tolerance in zip(updates, expected_updates, (0.02, 0.1), strict=True):
         print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
         assert expected.moved.abs().mean() > 0.02  # far above what bfloat16 does to the same weights
         assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
-        assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=0.05)
+        assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=tolerance)
     if name != "dynamic_batch":  # logs its loss on another scale
-        assert updates[0].loss == pytest.approx(plain[0].loss, abs=2e-3)
+        assert updates[0].loss == pytest.approx(expected_updates[0].loss, abs=2e-3)
 
     # What is saved is complete, and can be loaded as data.
     assert checkpoints.newest(tmp_path) == "global_step2"
     random_state.forbid_pickles()
     files = sorted((tmp_path / "_actor" / "global_step2").glob("*.pt"))
-    assert len(files) == 1 + 2 * ranks
+    assert len(files) == 1 + 2 * ranks + ("ema" in name)
     for file in files:
         assert torch.serialization.get_unsafe_globals_in_checkpoint(file) == []
 
@@ -145,22 +192,14 @@ def test_lora_trains_its_adapters(ray_session, arguments, experiences):
     assert update.moved.abs().mean() > 0.01
 
 
-def test_a_batch_that_is_not_finite_changes_nothing(ray_session, arguments, experiences, tmp_path):
-    """And a checkpoint that does not fit on the disk leaves the one before it as it was."""
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_session, arguments, experiences, tmp_path):
     import ray
 
     small = tmp_path / "small"
     small.mkdir()
     with running_actors(changed(arguments, {**UPDATE, "ckpt.path": str(small)})) as actors:
         group, _ = actors
-        before = log_probs(group, experiences)
-        broken = copy.deepcopy(experiences)
-        broken[1].advantages *= float("nan")
-        ray.get(group.async_run_method_batch("append", experience=broken), timeout=300)
-        assert ray.get(group.async_run_method("fit"), timeout=300)[0]["swap/skipped_updates"] == 1
-        assert torch.equal(log_probs(group, experiences), before)
-        # The next batch trains as if nothing had been.
-        assert run_update(actors, experiences).moved.abs().mean() > 0.02
+        run_update(actors, experiences)  # fills the optimizer
 
         def save(tag):
             ray.get(group.async_run_method("save_checkpoint", tag=tag, client_states={"global_step": 1}), timeout=300)

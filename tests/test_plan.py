@@ -125,7 +125,7 @@ def test_the_text_says_what_the_numbers_say(capsys):
         (["--gpu", "abacus"], "--gpu is abacus; use one of a100-40"),
         (["--gpu", "-3"], "--gpu is -3"),
         (["--gpu", "80", "--gpus", "6", "--vllm.tensor_parallel_size", "4"], "--gpus is 6; use a multiple of"),
-        (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.batch_size is 2048, which 7 GPUs"),
+        (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.micro_batch_size is 1; 7 actors"),
         (["--gpu", "80", "--gpus", "8", "--model", "no/model"], "--actor.model_name_or_path is no/model, whose"),
         (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--data.max_len", "200000"], "--data.max_len is 200000"),
         (

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shlex
 import string
 import subprocess
 import sys
@@ -345,15 +344,6 @@ def test_whole_numbers_and_mixed_answers(tmp_path):
     assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
     assert [row["answer"] for row in read_rows(output)] == ["7", r"\pi"]
     assert [row["reason"] for row in read_rows(removed_path(output))] == [EMPTY_ANSWER, EMPTY_ANSWER]
-
-
-def test_the_suffix_is_the_one_of_the_evaluation():
-    script = ROOT / "scripts" / "eval_benchmarks.sh"
-    shown = subprocess.run(
-        ["bash", script, "--dry-run"], env={**os.environ, "MODEL": "m"}, capture_output=True, text=True, check=True
-    )
-    words = shlex.split(shown.stdout)
-    assert words[words.index("--suffix") + 1] == SUFFIX
 
 
 def test_training_reads_the_prompt_set(tmp_path):

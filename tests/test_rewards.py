@@ -89,9 +89,11 @@ def test_the_reward_function_grades_the_response_alone():
     graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
     assert graded["rewards"] == 1.0
     assert set(graded["extra_logs"].values()) == {0.0}
+    # Evaluation data comes as it is, and may have numbers for answers.
+    assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 
 
-@pytest.mark.parametrize(("query", "label"), [("another prompt", "42"), ("p x", None), ("p x", 42)])
+@pytest.mark.parametrize(("query", "label"), [("another prompt", "42"), ("p x", None), ("p x", [42])])
 def test_the_reward_function_never_raises(query, label):
     graded = reward_func([query], ["p"], [label]) if query.startswith("p ") else reward_func([query], ["zzz"], [label])
     assert graded["rewards"] == 0.0

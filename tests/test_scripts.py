@@ -14,6 +14,7 @@ import pytest
 from conftest import ROOT
 
 from evaluation import run
+from openrlhf_swap.answers import SUFFIX
 from openrlhf_swap.checks import check_settings
 from openrlhf_swap.config import parse_swap_arguments
 from openrlhf_swap.integration import patches
@@ -327,6 +328,31 @@ def test_setup_refuses_an_unknown_profile():
     assert (result.returncode, result.stderr.strip()) == (1, "error: PROFILE is tpu; use cpu or gpu")
 
 
+def test_setup_keeps_the_profiles_apart(tmp_path):
+    (tmp_path / ".installed").write_text("gpu 0123\n")
+    result = bash("scripts/setup.sh", PROFILE="cpu", VENV=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"error: {tmp_path} holds the gpu profile; for cpu remove it, or set VENV to another place\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("release 12.4, V12.4.1", "12.4"), ("release 11.8", "11.8"), (None, "missing")]
+)
+def test_setup_wants_the_cuda_that_torch_was_built_for(tmp_path, version, found):
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.parent.mkdir()
+    compiler.write_text(
+        f"#!/bin/bash\necho 'Cuda compilation tools, {version}'\n" if version else "#!/bin/bash\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    result = bash("scripts/setup.sh", PROFILE="gpu", VENV=str(tmp_path / "venv"), CUDA_HOME=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: the CUDA compiler (nvcc) is {found}; torch is built for CUDA 13")
+    assert not (tmp_path / "venv").exists()
+
+
 def test_setup_names_the_python_it_needs(tmp_path):
     for tool in ("dirname", "sed", "cat", "sha256sum", "cut", "grep", "awk", "df"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
@@ -345,3 +371,51 @@ def test_the_evaluation_script_carries_the_papers_settings():
     assert args.benchmarks == ["math500", "amc23", "aime24", "aime25", "olympiadbench"]
     assert (args.samples, args.temperature, args.top_p, args.max_tokens) == (16, 0.6, 0.95, 32768)
     assert (args.engines, args.limit, str(args.output)) == (2, 3, "outputs/eval/model")
+    assert args.suffix == SUFFIX  # the one that openrlhf_swap.prepare puts behind each problem of the training
+    bare = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", SUFFIX="").stdout
+    assert run.parse(shlex.split(bare)[3:]).suffix == ""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "tensor_parallel", "engines"),
+    [(8, None, "1", 8), (8, None, "4", 2), (8, "2,5", "1", 2), (8, "", "1", 1), (0, None, "2", 1)],
+)
+def test_the_evaluation_uses_the_gpus_there_are(tmp_path, gpus, visible, tensor_parallel, engines):
+    make_smi(tmp_path, gpus)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MODEL": "m", "TENSOR_PARALLEL": tensor_parallel}
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    output = bash("scripts/eval_benchmarks.sh", "--dry-run", **environment).stdout
+    assert run.parse(shlex.split(output)[3:]).engines == engines
+
+
+def make_smi(folder, gpus):
+    """An nvidia-smi that lists so many GPUs."""
+    tool = folder / "nvidia-smi"
+    lines = "".join(f"echo 'GPU {n}: NVIDIA (UUID: GPU-{n})'\n" for n in range(gpus))
+    tool.write_text(f"#!/bin/bash\n{lines}")
+    tool.chmod(0o755)
+
+
+@pytest.mark.parametrize(("gpus", "folder"), [(0, ".venv"), (1, ".venv-cpu")])
+def test_quickstart_and_tests_run_without_gpus_beside_the_environment_for_them(tmp_path, gpus, folder):
+    make_smi(tmp_path, gpus)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    script = 'source scripts/common.sh; unset VENV PROFILE; use_cpu_environment; echo "$PROFILE $VENV"'
+    assert bash("-c", script, PATH=path).stdout.strip() == f"cpu {ROOT / folder}"
+
+
+def test_more_gpus_than_there_are_is_said_before_ray_waits_for_them(tmp_path):
+    make_smi(tmp_path, 2)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.touch()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PROMPTS": str(prompts), "OUTPUT": str(tmp_path / "o")}
+    result = bash("scripts/train_swap_1.5b.sh", NUM_GPUS="4", **environment)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == "error: NUM_GPUS is 4, but 2 are here; set it to what there is"
+
+
+def test_asking_submit_for_help_submits_nothing():
+    result = bash(MULTINODE, "submit", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == bash(MULTINODE, "--help").stdout

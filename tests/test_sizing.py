@@ -96,7 +96,6 @@ def test_the_update_of_the_1_5b_by_hand():
 @pytest.mark.parametrize(
     ("stage", "weights", "optimizer", "gradients", "checkpoint"),
     [
-        (0, 16_000, 96_000, 16_000, 112_000),
         (1, 16_000, 12_000, 16_000, 112_000),
         (2, 16_000, 12_000, 2 * (1_000 + 500), 112_000),
         (3, 2_000, 12_000, 2_000, 96_000),

@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 import subprocess
 import time
 
 import pytest
 from conftest import POLICY, start_training, training
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +60,29 @@ def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
     )
 
 
+def test_a_run_whose_scores_are_not_finite_stops_with_the_reason(tmp_path, prompts_file):
+    """Rollouts and their log-probabilities are in order, but the answer template holds a letter without a meaning."""
+    broken = tmp_path / "broken"
+    shutil.copytree(POLICY, broken)
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    weights = load_file(broken / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    weights["model.embed_tokens.weight"][tokenizer.convert_tokens_to_ids("F")] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+
+    flags = ["--actor.model_name_or_path", str(broken), "--swap.close_template", r"</think>\n\nF\boxed{"]
+    result = start_training(tmp_path / "run", prompts_file, *flags, "--swap.max_skipped_steps", "2")
+    assert result.returncode == 2
+    reason = r"response \d+ of group \d+: answer_logprobs\[0\] is nan; a log-probability must be finite"
+    assert re.search(rf"warning: step 1 was skipped, because {reason}\n", result.stdout), result.stdout[-3000:]
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert re.match(rf"error: 2 steps in a row were skipped, the last one because {reason}: the policy is no", line)
+    (metrics,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics["step"] == metrics["swap/skipped_steps"] == 1
+
+
 def test_an_objectives_state_survives_kill_9(tmp_path, prompts_file):
     output = tmp_path / "run"
     flags = ["--swap.objective", "laser_d", "--swap.laser_d.shortest", "40", "--swap.laser_d.longest", "320"]
@@ -91,8 +116,3 @@ def test_an_objectives_state_survives_kill_9(tmp_path, prompts_file):
     assert [line["step"] for line in resumed] == list(range(saved + 1, 5))
     for line in resumed:
         assert {name: line[name] for name in targets} == targets
-
-    # Another objective does not take this state over.
-    result = start_training(output, prompts_file, "--swap.objective", "grpo", "--ckpt.load_enable")
-    assert result.returncode == 2
-    assert "error: --swap.objective is grpo, but the checkpoint in" in result.stderr

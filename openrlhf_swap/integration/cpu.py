@@ -17,8 +17,10 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
+import einops
 import psutil
 import torch
+from torch import Tensor
 
 STARTING_SECONDS = 20  # between taking the lock and starting the compiler, or between loading the op and letting go
 
@@ -43,7 +45,7 @@ def install() -> None:
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
     _put_first_on_path(Path(sys.prefix) / "bin")
     _replace_torch_cuda()
-    _stub_flash_attn()
+    _replace_flash_attn()
     _replace_collectives()
 
 
@@ -74,27 +76,45 @@ def _replace_torch_cuda() -> None:
     torch.cuda.current_stream = lambda *_args, **_kwargs: None
 
 
-def _stub_flash_attn() -> None:
-    """OpenRLHF imports flash_attn unconditionally and calls it only when samples are packed."""
+def _replace_flash_attn() -> None:
+    """OpenRLHF imports flash_attn in any case; for packed samples it calls what takes padding out and in."""
     if importlib.util.find_spec("flash_attn") is not None:
         return
 
     def unavailable(*_args: Any, **_kwargs: Any) -> NoReturn:
-        raise RuntimeError("flash-attn is not available on CPU; remedy: run without --ds.packing_samples")
+        raise RuntimeError("flash-attn is not available on CPU; remedy: run without --ds.ring_attn_size")
 
-    functions = {
-        "flash_attn": (),
-        "flash_attn.bert_padding": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
-        "flash_attn.utils": (),
-        "flash_attn.utils.distributed": ("all_gather",),
+    modules = {
+        "flash_attn": {},
+        "flash_attn.bert_padding": {
+            "index_first_axis": lambda values, indices: values[indices],
+            "pad_input": _pad_input,
+            "rearrange": einops.rearrange,
+            "unpad_input": _unpad_input,
+        },
+        "flash_attn.utils": {},
+        "flash_attn.utils.distributed": {"all_gather": unavailable},
     }
-    for name, members in functions.items():
+    for name, members in modules.items():
         module = types.ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
         module.__path__ = []
-        for member in members:
-            setattr(module, member, unavailable)
+        vars(module).update(members)
         sys.modules[name] = module
+
+
+def _unpad_input(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+    """(B, T, ...) and mask (B, T) -> (tokens, ...), their places in B * T, cumulated lengths, the longest, lengths."""
+    lengths = mask.sum(-1, dtype=torch.int32)
+    places = mask.flatten().nonzero().flatten()
+    cumulated = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return values.flatten(0, 1)[places], places, cumulated, int(lengths.max()), lengths
+
+
+def _pad_input(values: Tensor, places: Tensor, rows: int, width: int) -> Tensor:
+    """The way back: (tokens, ...) -> (B, T, ...), zero where there is no token."""
+    padded = values.new_zeros(rows * width, *values.shape[1:])
+    return padded.index_copy(0, places, values).unflatten(0, (rows, width))
 
 
 class GlooCommunicator:
@@ -106,7 +126,7 @@ class GlooCommunicator:
 
         self._group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
-    def broadcast(self, tensor: torch.Tensor, src: int, stream: None = None) -> None:
+    def broadcast(self, tensor: Tensor, src: int, stream: None = None) -> None:
         """Send `tensor` from rank `src` to all others, in place."""
         options = torch.distributed.BroadcastOptions()
         options.rootRank, options.rootTensor = src, 0

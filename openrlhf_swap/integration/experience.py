@@ -24,7 +24,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     """OpenRLHF's experience maker with the objective's token-level advantages.
 
     The outcome term *is* the stock group_norm path: with theta = 0 the advantages are the stock ones, bit by bit.
-    After each batch `metrics` and `rollout_table` describe it.
+    After each batch `metrics` and `rollout_table` describe it; the table is empty for one whose scores are not finite.
     """
 
     def __init__(self, *args: Any, objective: Objective, reader: StepReader, **kwargs: Any) -> None:
@@ -44,7 +44,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """As OpenRLHF's, with every correct response scored in the same dispatch as its log-probabilities."""
         rollouts = [self._read_rollouts(samples) for samples in samples_list]
-        self._branches = {}
+        self._branches, self.rollout_table = {}, []
         self._requests = [self._build_requests(rows) for rows in rollouts] if self._objective.scores_steps else None
         experiences = super().make_experience(samples_list)
 

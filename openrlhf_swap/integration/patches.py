@@ -27,6 +27,7 @@ from unittest import mock
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import CompatibilityError
+from openrlhf_swap.integration.cpu import is_cpu_build
 
 OPENRLHF_VERSION = "0.11.2"
 CLI = "openrlhf.cli.train_ppo_ray"
@@ -85,6 +86,8 @@ def run(argv: list[str], config: SwapConfig, replacements: dict[str, type]) -> N
 
     def get_strategy(args: SimpleNamespace) -> object:
         args.swap = config
+        if is_cpu_build():
+            args.ds.attn_implementation = "sdpa"  # for packed samples OpenRLHF asks for flash-attn
         return stock_strategy(args)
 
     with _rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):

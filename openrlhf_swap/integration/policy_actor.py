@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ from torch import Tensor
 
 from openrlhf_swap import checkpoints
 from openrlhf_swap.errors import CheckpointError
-from openrlhf_swap.integration import random_state
+from openrlhf_swap.integration import adapters, moving_average, random_state
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import (
     ScoreRequest,
+    alone_in_its_row,
     branching_obstacle,
     score_branches,
     score_shared_prefix,
@@ -103,9 +105,11 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
             ) from error
         if self.checkpoint_states:
             tag = (self._checkpoints / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8")
-            random_state.load(self._random_state_file(tag))
+            self._load_beside_the_model(tag)
         if strategy.args.train.dynamic_batch_enable:
             self._add_up_dynamic_batches()
+        if strategy.args.ds.zero_stage == 3:
+            self._check_gradients_of_stage_3()
         self._language_model = self.actor.model.module
         obstacle = branching_obstacle(self._language_model)
         self._one_by_one = strategy.args.swap.scoring == "per_prefix" or obstacle is not None
@@ -130,6 +134,17 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
 
         trainer.training_step = training_step
 
+    def _check_gradients_of_stage_3(self) -> None:
+        """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1 and 2 only."""
+        optimizer = self.actor.model.optimizer
+        check_and_scale = optimizer._overflow_check_and_loss_scale_update
+
+        def checked() -> bool:
+            optimizer.check_overflow()
+            return check_and_scale()
+
+        optimizer._overflow_check_and_loss_scale_update = checked
+
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
         """As OpenRLHF's; also counts the updates that DeepSpeed skipped over gradients that are not finite."""
         skipped = self.actor.model.skipped_steps
@@ -137,21 +152,39 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
         return status
 
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's; LoRA adapters travel as a part of the weights."""
+        with adapters.merged_into_weights(self.actor.model.module):
+            super().broadcast_to_vllm()
+
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF's; also saves the random state, seals the checkpoint, and only then deletes the oldest.
+        """As OpenRLHF's; also saves the random state and the moving average, and seals the checkpoint.
+
+        Only then the oldest one is deleted, or the one that was the best.
 
         Raises:
             CheckpointError: when it cannot be written; what was written of it is deleted.
         """
-        folder = self._checkpoints / checkpoints.FOLDER / tag
+        # OpenRLHF deletes the best one before it writes a better one, so this does not go by the name of one.
+        name = f"new_{tag}" if tag.startswith("best") else tag
+        folder = self._folder_of(name)
         try:
-            super().save_checkpoint(tag, *args, **kwargs)
+            if self.strategy.is_rank_0() and not self.disable_ds_ckpt:
+                checkpoints.begin(folder)
+            torch.distributed.barrier()
+            super().save_checkpoint(name, *args, **kwargs)
+            if self.save_hf_ckpt and name != tag and self.strategy.is_rank_0():
+                exported = self._checkpoints / f"{tag}_hf"
+                shutil.rmtree(exported, ignore_errors=True)  # of an earlier run
+                (self._checkpoints / f"{name}_hf").rename(exported)
             if self.disable_ds_ckpt:
                 return
-            random_state.save(self._random_state_file(tag))
+            self._save_beside_the_model(name)
             torch.distributed.barrier()
             if self.strategy.is_rank_0():
-                checkpoints.seal(folder)
+                checkpoints.seal(folder, self.strategy.args.swap.objective)
+                if name != tag:
+                    checkpoints.take_the_place_of_the_best(folder, tag)
                 checkpoints.rotate(self._checkpoints, *self._kept)
         except (OSError, RuntimeError) as error:
             checkpoints.discard(folder)
@@ -164,43 +197,80 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
                 f"or name another disk: {remedy}"
             ) from error
 
-    def _random_state_file(self, tag: str) -> Path:
-        return self._checkpoints / checkpoints.FOLDER / tag / f"random_state_{self.strategy.get_rank()}.pt"
+    def _folder_of(self, tag: str) -> Path:
+        return self._checkpoints / checkpoints.FOLDER / tag
+
+    def _save_beside_the_model(self, tag: str) -> None:
+        rank = self.strategy.get_rank()
+        random_state.save(self._folder_of(tag) / f"random_state_{rank}.pt")
+        if self.ema_model is not None and rank == self._rank_of_average():
+            moving_average.save(self._average_file(tag), self.ema_model, self.strategy)
+
+    def _load_beside_the_model(self, tag: str) -> None:
+        random_state.load(self._folder_of(tag) / f"random_state_{self.strategy.get_rank()}.pt")
+        if self.ema_model is not None:
+            moving_average.load(self._average_file(tag), self.ema_model, self.strategy)
+
+    def _rank_of_average(self) -> int:
+        """Under ZeRO-3 each rank has a part of the moving average; else all have the same."""
+        return self.strategy.get_rank() if self.strategy.args.ds.zero_stage == 3 else 0
+
+    def _average_file(self, tag: str) -> Path:
+        return self._folder_of(tag) / f"moving_average_{self._rank_of_average()}.pt"
 
     def _score(
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
     ) -> ScoredForward:
         """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
-        asked = requests or [_IDLE_REQUEST]
+        asked = list(requests) or [_IDLE_REQUEST]
         model = (self.actor.model, self._language_model.config)
         # Ranks that meet in collective forwards must run equally many of them.
         one_chunk = self._forwards_are_collective()
         if self.actor.packing_samples:
-            # A packed pass has no cache that could be branched, so the prefixes need a pass of their own.
+            # A packed pass has no cache that could be branched, so the prefixes need a pass of their own: a response
+            # at a time, because all of them padded to the longest could be many times what packing has room for.
             log_probs = self.actor(sequences, action_mask, attention_mask)
-            start = time.perf_counter()
-            scores = score_shared_prefix(*model, sequences, attention_mask, asked, one_chunk=one_chunk)
+            asked += [_IDLE_REQUEST] * (self._most_on_a_rank(len(asked)) - len(asked))
+            start = self._clock()
+            scores = []
+            for request in asked:
+                row, alone = alone_in_its_row(request, sequences, attention_mask)
+                scores += score_shared_prefix(*model, row, torch.ones_like(row), [alone], one_chunk=one_chunk)
+            scores = scores[: len(requests)]
         else:
             log_probs, output = self.actor(sequences, action_mask, attention_mask, return_output=True, use_cache=True)
             cache = output.past_key_values
             del output  # holds the logits of every token in float32
-            start = time.perf_counter()
+            start = self._clock()
             scores = score_branches(*model, cache, sequences, attention_mask, asked, one_chunk=one_chunk)
-        seconds = time.perf_counter() - start
+        seconds = self._clock() - start
         return ScoredForward(log_probs.to("cpu"), scores if requests else [], seconds)
 
     def _score_one_by_one(
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
     ) -> ScoredForward:
         log_probs = self.actor(sequences, action_mask, attention_mask)
-        start = time.perf_counter()
+        start = self._clock()
         scores = []
         for request in requests:
-            present = attention_mask[request.row].bool()
-            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
-            ids = sequences[request.row][present]
-            scores.append(score_per_prefix(self.actor.model, ids, lengths, request.branch).to("cpu"))
-        return ScoredForward(log_probs.to("cpu"), scores, time.perf_counter() - start)
+            row, alone = alone_in_its_row(request, sequences, attention_mask)
+            lengths = [end + 1 for end in alone.prefix_ends]
+            scores.append(score_per_prefix(self.actor.model, row[0], lengths, request.branch).to("cpu"))
+        return ScoredForward(log_probs.to("cpu"), scores, self._clock() - start)
+
+    @staticmethod
+    def _clock() -> float:
+        """Seconds, when the device has done what it was given."""
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def _most_on_a_rank(self, count: int) -> int:
+        """The largest `count` of all ranks where they have to run the same forwards; else this one's."""
+        if not self._forwards_are_collective():
+            return count
+        most = torch.tensor(count, device=torch.cuda.current_device())
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        return int(most)
 
     def _forwards_are_collective(self) -> bool:
         """Under ZeRO-3 each forward gathers parameters from all ranks."""

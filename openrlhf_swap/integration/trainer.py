@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 
 from openrlhf_swap import guards
-from openrlhf_swap.errors import ConfigError, InertRunError, NonFiniteError
+from openrlhf_swap.errors import InertRunError, NonFiniteError
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.integration.sampling import SwapSamplesGenerator
@@ -78,27 +79,35 @@ class SwapTrainer(undecorated(PPOTrainer)):
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
     ) -> None:
-        """As OpenRLHF's; also appends to `metrics.jsonl` and writes the table of rollouts."""
+        """As OpenRLHF's; also appends to `metrics.jsonl` and writes the table of rollouts.
+
+        After a skipped step no checkpoint is saved: if the policy is spoiled, it must not push out the good ones.
+        """
         append_metrics(self._folder, global_step, logs_dict or {})
         every = self._swap.rollouts_every
-        if every and global_step % every == 0:
+        if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
         states = {} if client_states is None else client_states
         # In place: OpenRLHF saves the same states again when this step's evaluation was the best.
-        states.update(objective=self._swap.objective, objective_state=self._objective.state_dict())
+        states["objective_state"] = self._objective.state_dict()
         states["collapse_watch"] = self._collapse.state_dict()
+        interval = self.args.ckpt.save_steps
+        if self._skipped.in_a_row and global_step % interval == 0:
+            print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
+            self.args.ckpt.save_steps = math.inf
         super().save_logs_and_checkpoints(global_step, logs_dict, states)
+        self.args.ckpt.save_steps = interval
+
+    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
+        """As OpenRLHF's, but not after a skipped step."""
+        if not self._skipped.in_a_row:
+            super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
     def init_checkpoint_states(self) -> dict:
         """As OpenRLHF's; also gives the objective its state back."""
         states = super().init_checkpoint_states()
         self._objective.step = states["global_step"]
-        if "objective" in states:
-            if states["objective"] != self._swap.objective:
-                raise ConfigError(
-                    f"--swap.objective is {self._swap.objective}, but the checkpoint in {self.args.ckpt.path} was "
-                    f"written by {states['objective']}; use that, or another --ckpt.path"
-                )
+        if "objective_state" in states:
             self._objective.load_state_dict(states["objective_state"])
             self._collapse.load_state_dict(states["collapse_watch"])
         return states

@@ -6,16 +6,17 @@ batch silently. Nothing in here raises.
 
 from __future__ import annotations
 
+from openrlhf_swap.answers import as_text
 from openrlhf_swap.rewards import Grade, grade_answer
 
 
-def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:
+def reward_func(queries: list[str], prompts: list[str], labels: list) -> dict:
     """Grade one response.
 
     Args:
         queries: prompt and response as one text.
         prompts: the prompt.
-        labels: the known answer.
+        labels: the known answer, text or a number.
 
     Returns:
         `rewards` and `scores` (1.0 or 0.0), and the grader's status as metrics.
@@ -26,9 +27,10 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
     return {"rewards": reward, "scores": reward, "extra_logs": statuses}
 
 
-def _grade_response(query: str, prompt: str, answer: str) -> Grade:
+def _grade_response(query: str, prompt: str, answer: object) -> Grade:
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
     _, found, response = query.partition(prompt)
-    if not found or not isinstance(answer, str):
+    text = as_text(answer)  # rows of evaluation data come as they are: an answer may be a number
+    if not found or not text:
         return Grade(correct=False, status="error")
-    return grade_answer(response, answer)
+    return grade_answer(response, text)

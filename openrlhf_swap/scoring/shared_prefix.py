@@ -42,6 +42,13 @@ class ScoreRequest:
     branch: AnswerBranch
 
 
+def alone_in_its_row(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, ScoreRequest]:
+    """The (1, tokens) row of a request without its padding, and the same request of that row."""
+    present = attention_mask[request.row].bool()
+    ends = (present.cumsum(-1)[list(request.prefix_ends)] - 1).clamp(min=0)
+    return sequences[request.row][present][None], ScoreRequest(0, tuple(ends.tolist()), request.branch)
+
+
 def branching_obstacle(model: PreTrainedModel) -> str | None:
     """Why a model's cache cannot be branched, or None if it can."""
     config = model.config.get_text_config()
