@@ -25,8 +25,8 @@ FROM ${DEBIAN} AS cpu
 LABEL org.opencontainers.image.title="openrlhf-swap (CPU)" org.opencontainers.image.licenses="Apache-2.0"
 
 # DL3008: Debian removes a version from its mirrors when it publishes the next one, so a pin breaks the build at every
-# security update. The base and all Python packages are pinned. libnuma1 is for vLLM; g++ and the headers of Python are
-# for DeepSpeed, which compiles ops.
+# security update. The base is pinned, and so are the Python packages (for CUDA those that must match each other).
+# libnuma1 is for vLLM; g++ and the headers of Python are for DeepSpeed, which compiles ops.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \

@@ -273,8 +273,8 @@ def _vllm(model: Model, settings: Settings, gpu: int, samples: int, length: int)
 
 
 def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -> dict[str, Any]:
-    rows = count_rows(own, args)
-    run: dict[str, Any] = {"rows": rows, "checkpoint_bytes": disk}
+    rows, assumed = count_rows(own, args)
+    run: dict[str, Any] = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
     if rows is None:
         return run
     rollout, train, ckpt = args.rollout, args.train, args.ckpt
@@ -291,15 +291,18 @@ def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -
     }
 
 
-def count_rows(own: argparse.Namespace, args: SimpleNamespace) -> int | None:
-    """Prompts of the data set: as given, counted in a JSONL file, or DeepScaleR's by name; None if unknown."""
-    rows, path = own.rows, Path(args.data.prompt_dataset)
+def count_rows(own: argparse.Namespace, args: SimpleNamespace) -> tuple[int | None, bool]:
+    """Prompts of the data set, and whether the number is assumed.
+
+    As given, counted in a JSONL file, or DeepScaleR's, assumed from the name; None if unknown.
+    """
+    rows, path, assumed = own.rows, Path(args.data.prompt_dataset), False
     if rows is None and path.is_file() and path.suffix == ".jsonl":
         with open(path, encoding="utf-8") as file:
             rows = sum(1 for line in file if line.strip())
     elif rows is None and "deepscaler" in args.data.prompt_dataset.lower():
-        rows = DEEPSCALER_ROWS
-    return None if rows is None else min(rows, args.data.max_samples)
+        rows, assumed = DEEPSCALER_ROWS, True
+    return (None if rows is None else min(rows, args.data.max_samples)), assumed
 
 
 def _warnings(plan: dict[str, Any], model: Model, settings: Settings, args: SimpleNamespace) -> list[str]:
@@ -334,6 +337,11 @@ def _notes(plan: dict[str, Any], settings: Settings, args: SimpleNamespace) -> l
         notes.append(
             f"an engine gets {asked} responses a step and runs {most} at a time, which fit at full length with "
             f"--vllm.gpu_memory_utilization {vllm['share_for_most_sequences']:.2f}: more is of no use"
+        )
+    if run["rows_assumed"]:
+        notes.append(
+            f"the {run['rows']:,} prompts are assumed from the data set's name; openrlhf_swap.prepare leaves fewer: "
+            "--rows sets them"
         )
     if run.get("left_out"):
         notes.append(f"the last {run['left_out']} prompts of an episode do not fill a batch and are left out")

@@ -1,8 +1,7 @@
 r"""Train and evaluate a list of configurations, one after the other, and collect one table.
 
     python -m openrlhf_swap.sweep --preset theta --seeds 1 2 3 --output outputs/theta \
-        --train 'bash scripts/train_swap_1.5b.sh --swap.output_dir {output} --ckpt.output_dir {output}/policy \
-                 --ckpt.path {output}/checkpoints --train.seed {seed}' \
+        --train 'env OUTPUT={output} bash scripts/train_swap_1.5b.sh --train.seed {seed}' \
         --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
 
 Each configuration and seed gets a folder {output}, in the sweep's own, {sweep}. `--train` runs with the flags of the

@@ -105,6 +105,7 @@ def test_prompts_of_a_file_are_counted(capsys, prompts_file):
     # 64 prompts: 4 steps, 2 checkpoints of 14 bytes a parameter, and the trained model.
     assert (found["run"]["rows"], found["run"]["steps"], found["run"]["saves"]) == (64, 4, 2)
     assert found["run"]["disk_bytes"] == (2 * 14 + 2) * 1_777_088_000
+    assert not found["run"]["rows_assumed"]
 
 
 def test_the_text_says_what_the_numbers_say(capsys):
@@ -115,6 +116,7 @@ def test_the_text_says_what_the_numbers_say(capsys):
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
     assert table["logits"] == ["-", "11.9", "7.9", "-"]  # 14,000 x 151,936 x 6 and x 4 bytes
     assert table["weights"] == ["3.3"] * 4
+    assert any(line.startswith("note:        the 40,315 prompts are assumed from the data set's name") for line in lines)
     assert lines[-1] == "It fits."
 
 
