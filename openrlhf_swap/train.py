@@ -16,9 +16,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 from openrlhf_swap.config import SwapConfig, add_swap_arguments, parse_swap_arguments
-from openrlhf_swap.errors import SwapError
+from openrlhf_swap.errors import ConfigError, SwapError
 
 # Where OpenRLHF's defaults are not the method's: GRPO without KL, a constant learning rate, one on-policy update a
 # step (128 prompts x 16 responses).
@@ -102,6 +103,8 @@ def _train(config: SwapConfig, given: list[str]) -> int:
     }
     argv += _flags({flag: str(Path(folder).absolute()) for flag, folder in folders.items() if folder})
     args = patches.parse_arguments(argv)
+    if on_cpu:
+        _check_cpu(args)
     config = dataclasses.replace(config, output_dir=str(Path(config.output_dir).absolute()))
     data = check_run(args, build(config))
     if data != args.data.prompt_dataset:
@@ -112,6 +115,17 @@ def _train(config: SwapConfig, given: list[str]) -> int:
 
     run(argv, args, config, on_cpu)
     return 0
+
+
+def _check_cpu(args: SimpleNamespace) -> None:
+    """Refuse what vLLM's CPU platform would refuse after a start of half a minute."""
+    if args.vllm.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"--vllm.tensor_parallel_size is {args.vllm.tensor_parallel_size}; vLLM has no tensor parallelism under "
+            "Ray on a CPU: use 1"
+        )
+    if args.vllm.enable_sleep and args.train.colocate_all:
+        raise ConfigError("--vllm.enable_sleep: vLLM has no sleep mode on a CPU: leave it out")
 
 
 def _flags(defaults: dict[str, str | None]) -> list[str]:

@@ -19,7 +19,7 @@ def make_config(**changes):
 
 
 @contextmanager
-def running_actors(arguments, ranks=1):
+def running_actors(arguments, ranks=1, engines=None):
     """IntrinsicRewardActors in a real Ray actor group, and the strategy that made them."""
     import ray
     from openrlhf.trainer.ray.launcher import RayActorGroup
@@ -32,11 +32,13 @@ def running_actors(arguments, ranks=1):
     places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
     ray.get(places.ready(), timeout=300)
     group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)
-    ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 10, None), timeout=900)
-    yield group, strategy
-    for actor in group._actor_handlers:
-        ray.kill(actor)
-    remove_placement_group(places)
+    try:
+        ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 10, engines), timeout=900)
+        yield group, strategy
+    finally:
+        for actor in group._actor_handlers:
+            ray.kill(actor)
+        remove_placement_group(places)
 
 
 def make_experiences(maker_class, actor_group, tokenizer, responses, **options):

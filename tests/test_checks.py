@@ -57,6 +57,11 @@ SETTINGS = [
         "--rollout.micro_batch_size is 4; 2 actors cannot share the 4 responses of a step",
     ),
     (["--ds.lora.rank", "4", "--ds.zero_stage", "3"], "--ds.lora.rank is 4 with --ds.zero_stage 3"),
+    (
+        ["--vllm.tensor_parallel_size", "2"],
+        "--vllm.tensor_parallel_size is 2; vLLM has no tensor parallelism under Ray",
+    ),
+    (["--train.colocate_all", "--vllm.enable_sleep"], "--vllm.enable_sleep: vLLM has no sleep mode on a CPU"),
     (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
     (["--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
     (["--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),

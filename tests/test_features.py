@@ -73,6 +73,13 @@ def marked_by(actors, tokenizer, responses):
     return [rollout.answer_logprobs for rollout in maker._rollouts], [advantages for advantages, _ in rows]
 
 
+def assert_marked_alike(found, expected):
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        assert ours == pytest.approx(theirs, rel=0.05, abs=0.1)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.1)
+
+
 @dataclass
 class Update:
     """What one update did: the logged metrics, and by how much it moved the log-probability of every action."""
@@ -163,10 +170,7 @@ def test_a_feature_does_not_change_the_update(
         ray.get(saving, timeout=300)
     expected_marks, *expected_updates = plain
     assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
-    for markers, expected in zip(marked[0], expected_marks[0], strict=True):
-        assert markers == pytest.approx(expected, rel=0.05, abs=0.1)
-    for advantages, expected in zip(marked[1], expected_marks[1], strict=True):
-        torch.testing.assert_close(advantages, expected, rtol=0, atol=0.1)
+    assert_marked_alike(marked, expected_marks)
     # The second update starts from where the first one led, which bfloat16 lets differ a little.
     for ours, expected, tolerance in zip(updates, expected_updates, (0.02, 0.1), strict=True):
         print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
@@ -185,11 +189,32 @@ def test_a_feature_does_not_change_the_update(
         assert torch.serialization.get_unsafe_globals_in_checkpoint(file) == []
 
 
-def test_lora_trains_its_adapters(ray_session, arguments, experiences):
+def test_lora_trains_its_adapters(ray_session, arguments, tokenizer, half_wrong, experiences, plain):
     with running_actors(changed(arguments, {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2})) as actors:
+        assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain[0])
         update = run_update(actors, experiences)
     assert update.gradient_norm > 0
     assert update.moved.abs().mean() > 0.01
+
+
+def test_an_engine_that_cannot_start_is_not_waited_for(ray_session, arguments):
+    import ray
+
+    from openrlhf_swap.integration.run import obituary
+
+    @ray.remote(num_cpus=0)
+    class Engine:
+        def __init__(self):
+            raise RuntimeError("no memory for the cache.")
+
+    with (
+        pytest.raises(ray.exceptions.RayTaskError) as caught,
+        running_actors(changed(arguments, {"vllm.num_engines": 1}), engines=[Engine.remote()]),
+    ):
+        pass
+    assert isinstance(caught.value.cause, ray.exceptions.RayActorError)
+    said = obituary(caught.value.cause, arguments)
+    assert said.startswith("Engine could not start: RuntimeError: no memory for the cache. What led to it is above; ")
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_session, arguments, experiences, tmp_path):

@@ -198,8 +198,6 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
 
 
 VARIANTS = {
-    "zero_3_with_gradient_checkpointing": {"ds.zero_stage": 3, "actor.gradient_checkpointing_enable": True},
-    "lora": {"ds.lora.rank": 4},
     "eager_attention": {"ds.attn_implementation": "eager"},
     "per_prefix": {"swap": make_config(scoring="per_prefix")},
 }

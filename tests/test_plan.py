@@ -116,7 +116,9 @@ def test_the_text_says_what_the_numbers_say(capsys):
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
     assert table["logits"] == ["-", "11.9", "7.9", "-"]  # 14,000 x 151,936 x 6 and x 4 bytes
     assert table["weights"] == ["3.3"] * 4
-    assert any(line.startswith("note:        the 40,315 prompts are assumed from the data set's name") for line in lines)
+    assert any(
+        line.startswith("note:        the 40,315 prompts are assumed from the data set's name") for line in lines
+    )
     assert lines[-1] == "It fits."
 
 

@@ -8,8 +8,9 @@
 | `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `SwapRolloutActor` | rollouts that can be drawn again |
 | the same, on CPU | `CpuRolloutActor` | weight sync without CUDA, too |
 | `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `CpuReferenceActor`, on CPU only | prepares its process |
+| `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |
 
-All names are rebound in the driver only: a patch of a class that lives in a Ray actor would do nothing there. The
+All other names are rebound in the driver: a patch of a class that lives in a Ray actor would do nothing there. The
 replacements are importable subclasses, so workers find them by name.
 """
 
@@ -90,7 +91,7 @@ def run(argv: list[str], config: SwapConfig, replacements: dict[str, type]) -> N
             args.ds.attn_implementation = "sdpa"  # for packed samples OpenRLHF asks for flash-attn
         return stock_strategy(args)
 
-    with _rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):
+    with rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):
         runpy.run_module(CLI, run_name="__main__", alter_sys=True)
 
 
@@ -107,7 +108,8 @@ def _as_command_line(argv: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _rebound(replacements: dict[str, type | Callable]) -> Iterator[None]:
+def rebound(replacements: dict[str, type | Callable]) -> Iterator[None]:
+    """Meanwhile each dotted name stands for its replacement."""
     originals = {}
     for dotted, replacement in replacements.items():
         module_name, name = dotted.rsplit(".", 1)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from openrlhf_swap import checkpoints
 from openrlhf_swap.errors import CheckpointError
-from openrlhf_swap.integration import adapters, moving_average, random_state
-from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration import moving_average, patches, random_state
+from openrlhf_swap.integration.policy_trainer import SwapPolicyTrainer
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import (
@@ -49,7 +49,7 @@ class ScoredForward:
     seconds: float
 
 
-class IntrinsicRewardActor(undecorated(PolicyModelActor)):
+class IntrinsicRewardActor(patches.undecorated(PolicyModelActor)):
     """OpenRLHF's policy actor, which also says how likely the known answer becomes after each reasoning step.
 
     It scores with the weights that are about to be updated: there is no second copy of the model.
@@ -95,7 +95,8 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         ckpt.max_num = ckpt.max_mem = sys.maxsize  # ours are rotated after the new one is complete
         random_state.forbid_pickles()
         try:
-            super().init_model_from_pretrained(strategy, *args, **kwargs)
+            with patches.rebound({"openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": SwapPolicyTrainer}):
+                super().init_model_from_pretrained(strategy, *args, **kwargs)
         except pickle.UnpicklingError as error:
             lines = str(error).splitlines()
             reason = next((line.strip() for line in lines if "Unsupported" in line), lines[0])
@@ -106,8 +107,6 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         if self.checkpoint_states:
             tag = (self._checkpoints / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8")
             self._load_beside_the_model(tag)
-        if strategy.args.train.dynamic_batch_enable:
-            self._add_up_dynamic_batches()
         if strategy.args.ds.zero_stage == 3:
             self._check_gradients_of_stage_3()
         self._language_model = self.actor.model.module
@@ -118,21 +117,6 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
                 f"[swap] warning: this model's cache cannot be branched, because {obstacle}. Every prefix is scored "
                 "by a forward of its own; with 25 steps that costs about 13 forwards of each correct response."
             )
-
-    def _add_up_dynamic_batches(self) -> None:
-        """Tell DeepSpeed which micro-batch is the last of an update.
-
-        With dynamic batches OpenRLHF configures updates of one micro-batch and calls `step` after several. DeepSpeed
-        0.19.6 then takes each of them for an update's last, and under ZeRO-1 and 2 forgets the gradients before it.
-        """
-        trainer, plain_step = self.trainer, self.trainer.training_step
-
-        def training_step(experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
-            is_last = trainer.replay_buffer.dynamic_optimizer_step[step]
-            self.actor.model.set_gradient_accumulation_boundary(bool(is_last))
-            return plain_step(experience, kl_ctl, step, *args)
-
-        trainer.training_step = training_step
 
     def _check_gradients_of_stage_3(self) -> None:
         """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1 and 2 only."""
@@ -151,11 +135,6 @@ class IntrinsicRewardActor(undecorated(PolicyModelActor)):
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
         return status
-
-    def broadcast_to_vllm(self) -> None:
-        """As OpenRLHF's; LoRA adapters travel as a part of the weights."""
-        with adapters.merged_into_weights(self.actor.model.module):
-            super().broadcast_to_vllm()
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF's; also saves the random state and the moving average, and seals the checkpoint.

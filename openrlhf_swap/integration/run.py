@@ -55,20 +55,22 @@ def run(argv: list[str], args: SimpleNamespace, config: SwapConfig, on_cpu: bool
         if isinstance(cause, SwapError):
             raise cause from None
         if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
-            raise LostActorError(_obituary(cause, args)) from error
+            raise LostActorError(obituary(cause, args)) from error
         raise
     finally:
         ray.shutdown()
 
 
-def _obituary(error: Exception, args: SimpleNamespace) -> str:
+def obituary(error: Exception, args: SimpleNamespace) -> str:
     """Which process died, how, and how to go on."""
     text = str(error)
+    saved = checkpoints.newest(Path(args.ckpt.path))
+    remedy = f"start again with --ckpt.load_enable to go on from {saved}" if saved else "no checkpoint was written yet"
+    if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
+        return f"{created[1]} could not start: {text.strip().splitlines()[-1]} What led to it is above; {remedy}"
     name = re.search(r"class_name: (\w+)", text)
     pid = re.search(r"pid: (\d+)", text)
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
-    saved = checkpoints.newest(Path(args.ckpt.path))
-    remedy = f"start again with --ckpt.load_enable to go on from {saved}" if saved else "no checkpoint was written yet"
     return (
         f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are above; a process "
         f"that dies without a word was mostly killed for want of memory (the kernel's log tells): {remedy}"
