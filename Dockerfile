@@ -25,7 +25,7 @@ FROM ${DEBIAN} AS cpu
 LABEL org.opencontainers.image.title="openrlhf-swap (CPU)" org.opencontainers.image.licenses="Apache-2.0"
 
 # DL3008: Debian removes a version from its mirrors when it publishes the next one, so a pin breaks the build at every
-# security update. The base is pinned, and so are the Python packages (for CUDA those that must match each other).
+# security update. The base is pinned, and so are all Python packages.
 # libnuma1 is for vLLM; g++ and the headers of Python are for DeepSpeed, which compiles ops.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -83,7 +83,7 @@ ARG MAX_JOBS=4
 ARG FLASH_ATTN_CUDA_ARCHS="80;90"
 WORKDIR /app
 
-COPY LICENSE pyproject.toml requirements.txt ./
+COPY LICENSE pyproject.toml requirements.txt constraints-gpu.txt ./
 COPY scripts/setup.sh scripts/
 COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/

@@ -92,8 +92,8 @@ step() {
 
 PROFILE="${PROFILE:-$(detect_profile)}"
 case "$PROFILE" in
-    cpu) REQUIREMENTS=requirements-cpu.txt ;;
-    gpu) REQUIREMENTS=requirements.txt ;;
+    cpu) REQUIREMENTS=requirements-cpu.txt PINS=requirements-cpu.txt ;;
+    gpu) REQUIREMENTS=requirements.txt PINS=constraints-gpu.txt ;;
     *) fail "PROFILE is $PROFILE; use cpu or gpu" ;;
 esac
 
@@ -103,7 +103,7 @@ if [[ -f "$STAMP" && "$(cut -d ' ' -f 1 "$STAMP")" != "$PROFILE" ]]; then
     # pip would keep the other profile's torch, whose version is the same.
     fail "$VENV holds the $(cut -d ' ' -f 1 "$STAMP") profile; for $PROFILE remove it, or set VENV to another place"
 fi
-WANTED="$PROFILE $(cat "$REQUIREMENTS" pyproject.toml | sha256sum | cut -d ' ' -f 1)"
+WANTED="$PROFILE $(cat "$REQUIREMENTS" "$PINS" pyproject.toml | sha256sum | cut -d ' ' -f 1)"
 if [[ -f "$STAMP" && "$(cat "$STAMP")" == "$WANTED" ]]; then
     printf '[setup] %s is up to date (%s)\n' "$VENV" "$PROFILE"
     exit 0
@@ -116,7 +116,8 @@ if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("l
 fi
 "$PYTHON_PATH" -m venv "$VENV" || fail "$PYTHON_PATH cannot make a virtual environment; install its venv package"
 : >"$LOG"
-printf '[setup] %s profile into %s; a few minutes the first time (log: %s)\n' "$PROFILE" "$VENV" "$LOG"
+if [[ "$PROFILE" == cpu ]]; then takes="a few minutes"; else takes="long, because flash-attn is compiled,"; fi
+printf '[setup] %s profile into %s; takes %s the first time (log: %s)\n' "$PROFILE" "$VENV" "$takes" "$LOG"
 
 TORCH="$(grep -oE '^torch==[^ ]+' "$REQUIREMENTS")"
 if ! step "torch" "$TORCH" numpy==2.3.5 setuptools==77.0.3 wheel packaging ninja; then
@@ -133,7 +134,7 @@ if [[ "$PROFILE" == cpu ]]; then
 else
     step "DeepSpeed" --use-pep517 --no-deps "$(grep -oE '^deepspeed==[^ ]+' "$REQUIREMENTS")" \
         || fail "DeepSpeed could not be built (details: $LOG)"
-    step "Ray, vLLM, flash-attn, OpenRLHF and what they need" --no-build-isolation -r "$REQUIREMENTS" \
+    step "Ray, vLLM, flash-attn, OpenRLHF and what they need" --no-build-isolation -r "$REQUIREMENTS" -c "$PINS" \
         || fail "the packages of $REQUIREMENTS could not be installed (details: $LOG)"
 fi
 step "openrlhf-swap" --no-deps --no-build-isolation -e . || fail "this checkout could not be installed (details: $LOG)"

