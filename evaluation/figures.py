@@ -64,7 +64,7 @@ def pareto(folders: Sequence[Path]) -> Figure:
 
 
 def accuracy_within(folder: Path, name: str, budgets: Sequence[int]) -> list[float]:
-    """Accuracy when every response is cut off at a budget: right only if it ended within it."""
+    """Accuracy when every response is cut off at a budget: right only with no more tokens than that."""
     correct = {key_of(row): row["correct"] for row in read_rows(grades_path(folder, name))}
     rows = [
         (row["tokens"], correct[key_of(row)])
@@ -166,7 +166,9 @@ def dynamics(files: Sequence[Path]) -> Figure:
     """Accuracy and length of the rollouts over the training, from metrics.jsonl."""
     figure, panels = _panels(2)
     for file in files:
-        rows = list(read_rows(file))
+        # A resumed run does steps again, the last time counts; a step whose scores were not finite measured nothing.
+        by_step = {row["step"]: row for row in read_rows(file) if "swap/accuracy" in row}
+        rows = [by_step[step] for step in sorted(by_step)]
         if not rows:
             raise DataError(f"{file} holds no training steps; it should be a run's metrics.jsonl")
         for panel, key, scale in ((panels[0], "swap/accuracy", 100), (panels[1], "swap/response_length", 1)):

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from evaluation.benchmarks import Problem
 from evaluation.samples import drop_unfinished_line, grades_path, key_of, read_rows, samples_path
-from openrlhf_swap.answers import last_boxed, text_after_thought
+from openrlhf_swap.answers import last_boxed, stated_answer, strip_answer, text_after_thought
 from openrlhf_swap.rewards import Grader
 
 AT_A_TIME = 512
@@ -46,12 +46,16 @@ def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader
 
 
 def _line(row: dict[str, Any], correct: bool, status: str) -> dict[str, Any]:
-    """A grade, and the answers that two ways of extraction find: after the thought, and in the whole response."""
+    """A grade, and the answers that two ways of extraction find: after the thought, and in the whole response.
+
+    The first is what the grader takes for the stated answer, and what is voted on.
+    """
+    stated, boxed = stated_answer(text_after_thought(row["text"])), last_boxed(row["text"])
     return {
         "id": row["id"],
         "sample": row["sample"],
         "correct": correct,
         "status": status,
-        "answer": last_boxed(text_after_thought(row["text"])),
-        "answer_anywhere": last_boxed(row["text"]),
+        "answer": None if stated is None else strip_answer(stated),
+        "answer_anywhere": None if boxed is None else strip_answer(boxed),
     }

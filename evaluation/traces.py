@@ -19,7 +19,8 @@ from evaluation.samples import grades_path, key_of, problems_path, read_rows, sa
 
 
 def traces(folder: Path, samples: int | None = None) -> Iterator[dict[str, Any]]:
-    """The graded responses of an evaluation; at most `samples` a problem."""
+    """The graded responses of an evaluation, with the problems as they were asked; at most `samples` a problem."""
+    suffix = json.loads((folder / "run.json").read_text(encoding="utf-8"))["suffix"]
     for path in sorted(folder.glob("*.grades.jsonl")):
         name = path.name.removesuffix(".grades.jsonl")
         problems = {row["id"]: row for row in read_rows(problems_path(folder, name))}
@@ -30,7 +31,7 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[dict[str, Any]]
                     "benchmark": name,
                     "id": row["id"],
                     "sample": row["sample"],
-                    "problem": problems[row["id"]]["problem"],
+                    "problem": problems[row["id"]]["problem"] + suffix,
                     "answer": problems[row["id"]]["answer"],
                     "response": row["text"],
                     "correct": correct[key_of(row)],

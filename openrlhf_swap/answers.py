@@ -13,6 +13,8 @@ _WRAPPERS = (
     re.compile(r"\$([^$]+)\$"),
     re.compile(r"\\boxed\s*\{(.+)\}", re.DOTALL),
 )
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b")  # two words in a row
+LONGEST_BARE_ANSWER = 200  # characters of a response that may be nothing but an answer
 _BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
 
 
@@ -52,6 +54,16 @@ def last_boxed(text: str) -> str | None:
             if is_box and (last is None or start > last[0]):
                 last = (start, brace.start())
     return text[slice(*last)] if last else None
+
+
+def stated_answer(text: str) -> str | None:
+    r"""The answer that a response states: in its last `\boxed{}`, or alone on its only line."""
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed
+    alone = text.strip()
+    is_answer = "\n" not in alone and len(alone) <= LONGEST_BARE_ANSWER and _PROSE.search(alone) is None
+    return alone if alone and is_answer else None
 
 
 def _balanced(text: str) -> bool:

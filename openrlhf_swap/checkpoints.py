@@ -32,9 +32,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 def begin(checkpoint: Path) -> None:
     """Declare a checkpoint incomplete. To be called before its first file is written."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    discard(checkpoint)  # of an earlier run in the same folder
+    checkpoint.mkdir(parents=True)
     (checkpoint / MARK).touch()
-    (checkpoint / SEAL).unlink(missing_ok=True)  # of an earlier run's checkpoint that is written over
 
 
 def seal(checkpoint: Path, objective: str) -> None:
@@ -88,7 +88,7 @@ class Recovery:
 
     Attributes:
         tag: the checkpoint to go on from; None to start at the beginning.
-        objective: whose state it holds.
+        objective: whose state it holds; None where that is not known.
         messages: what happened, for the user, one line each.
     """
 
@@ -140,15 +140,19 @@ def recover(path: Path) -> Recovery:
     write_atomically(folder / LATEST, tag)
     messages.append(f"going on from checkpoint {tag} in {path}")
     sealed = json.loads((folder / tag / SEAL).read_text(encoding="utf-8"))
-    return Recovery(tag, sealed["objective"], messages)
+    return Recovery(tag, sealed.get("objective"), messages)
 
 
 def discard(checkpoint: Path) -> None:
     """Delete a checkpoint, whole or not. It leaves its place in one move: stopped in between, none looks like half."""
     trash = checkpoint.parent.parent / "deleted"
     if checkpoint.exists():
-        trash.mkdir(exist_ok=True)
-        checkpoint.rename(trash / checkpoint.name)
+        try:
+            trash.mkdir(exist_ok=True)
+            checkpoint.rename(trash / checkpoint.name)
+        except OSError:  # a full disk has no room for one more folder
+            (checkpoint / SEAL).unlink(missing_ok=True)
+            shutil.rmtree(checkpoint, ignore_errors=True)
     shutil.rmtree(trash, ignore_errors=True)
 
 

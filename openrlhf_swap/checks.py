@@ -62,6 +62,21 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
             "added to for vLLM: use 2",
         ),
         (
+            ds.zero_stage == 1 and ds.grad_accum_dtype == "fp32",
+            "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, whose optimizer DeepSpeed then takes does not skip "
+            "gradients that are not finite: use 2 or 3, or leave it out",
+        ),
+        (
+            train.enable_ema and ds.zero_stage == 3,
+            "--train.enable_ema with --ds.zero_stage 3: OpenRLHF 0.11.2 does not update the average of sharded "
+            "weights, and would deliver the policy as it was before the training: use 2",
+        ),
+        (
+            train.enable_ema and ds.lora.rank > 0,
+            f"--train.enable_ema with --ds.lora.rank {ds.lora.rank}: OpenRLHF 0.11.2 averages whole models only: "
+            "leave one of them out",
+        ),
+        (
             ds.load_in_4bit,
             "--ds.load_in_4bit: vLLM cannot take 4-bit weights over: leave it out",
         ),
@@ -108,6 +123,12 @@ def check_settings(args: SimpleNamespace, objective: Objective) -> None:
             objective.reshapes_responses and algo.advantage.is_correction_level != "off",
             f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {config.objective} trains "
             "on tokens that vLLM did not sample: use off",
+        ),
+        (
+            objective.normaliser != "group"
+            and (args.reward.overlong_buffer_len is not None or args.reward.stop_properly_penalty_coef is not None),
+            f"--reward.overlong_buffer_len or --reward.stop_properly_penalty_coef: {config.objective} takes no other "
+            "penalty in the reward: leave them out",
         ),
         (
             objective.normaliser != "group" and algo.kl.init_coef > 0 and not algo.kl.use_loss,
@@ -303,9 +324,15 @@ def load_rows(args: SimpleNamespace, flag: str = "--data.prompt_dataset") -> Any
 def _rewritten(row: dict[str, Any], args: SimpleNamespace, objective: Objective) -> dict[str, Any]:
     """The row with the objective's problem text; drawn by the text and the run's seed, so the same in every run."""
     problem = row[args.data.input_key]
+    rng = random.Random(f"{args.train.seed}:{problem}")
+    if isinstance(problem, list) and problem:  # messages of a chat
+        *before, last = problem
+        return {
+            **row,
+            args.data.input_key: [*before, {**last, "content": objective.rewrite_problem(last["content"], rng)}],
+        }
     if not isinstance(problem, str) or not problem:
         return row
-    rng = random.Random(f"{args.train.seed}:{problem}")
     return {**row, args.data.input_key: objective.rewrite_problem(problem, rng)}
 
 
@@ -361,7 +388,7 @@ def check_checkpoints(args: SimpleNamespace, objective: str) -> None:
         recovery = checkpoints.recover(path)
         for message in recovery.messages:
             print(f"[swap] {message}")
-        if recovery.tag and recovery.objective != objective:
+        if recovery.objective not in (None, objective):
             raise ConfigError(
                 f"--swap.objective is {objective}, but the checkpoint in {path} was written by {recovery.objective}; "
                 "use that, or another --ckpt.path"

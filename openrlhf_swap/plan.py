@@ -352,10 +352,7 @@ def _notes(plan: dict[str, Any], settings: Settings, args: SimpleNamespace) -> l
         )
     if "flash" not in (attention := args.ds.attn_implementation):
         notes.append(f"--ds.attn_implementation {attention} makes matrices of length x length, which are not counted")
-    wide = args.ds.grad_accum_dtype == "fp32"
-    if args.ds.enable_sleep and settings.stage == 1 and wide:
-        notes.append("--ds.enable_sleep fails here: DeepSpeed cannot offload these states; use --ds.zero_stage 2 or 3")
-    if settings.stage == 2 and wide:
+    if settings.stage == 2 and args.ds.grad_accum_dtype == "fp32":
         notes.append("--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which adds up in bf16; 3 obeys")
     if args.actor.entropy_coef is not None:
         notes.append("--actor.entropy_coef makes further copies of the logits, which are not counted")

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=16, help="responses a problem")
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--max-tokens", type=int, default=16384, help="longest response")
+    parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
     parser.add_argument("--max-model-len", type=int, default=None, help="longest prompt and response; the model's")
     args = parser.parse_args(argv)
     try:
@@ -55,7 +55,7 @@ def measure(args: argparse.Namespace) -> None:
 
     from openrlhf_swap.checks import check_model, load_rows, render_prompts
     from openrlhf_swap.generation import open_engine
-    from openrlhf_swap.objectives.adaptthink import prompt_key
+    from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
     from openrlhf_swap.rewards import Grader
 
     tokenizer = check_model(args.model, args.max_model_len or 0)
@@ -101,12 +101,16 @@ def measure(args: argparse.Namespace) -> None:
     with open(args.output, "a", encoding="utf-8") as file, tqdm(total=len(left), unit="problem") as bar:
         for start in range(0, len(left), PROMPTS_AT_A_TIME):
             part = left[start : start + PROMPTS_AT_A_TIME]
-            outputs = engine.generate([prompt for _, prompt, _ in part], sampling, use_tqdm=False)
+            # As ids, as in the training: vLLM would put a second beginning-of-text token before a rendered prompt.
+            ids = tokenizer([prompt for _, prompt, _ in part], add_special_tokens=False)["input_ids"]
+            outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
             for (key, _, answer), output in zip(part, outputs, strict=True):
-                grades = grader.grade_many([(response.text, answer) for response in output.outputs])
+                texts = [response.text for response in output.outputs]
+                grades = grader.grade_many([(text, answer) for text in texts])
+                right = [is_right(grade.correct, text) for grade, text in zip(grades, texts, strict=True)]
                 line = {
                     "key": key,
-                    "accuracy": fmean(grade.correct for grade in grades),
+                    "accuracy": fmean(right),
                     "tokens": fmean(len(response.token_ids) for response in output.outputs),
                 }
                 file.write(json.dumps(line) + "\n")

@@ -5,9 +5,9 @@ r"""Train and evaluate a list of configurations, one after the other, and collec
         --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
 
 Each configuration and seed gets a folder {output}, in the sweep's own, {sweep}. `--train` runs with the flags of the
-configuration appended; `--evaluate` writes `result.json` there, an object of numbers. What has a result is not run
-again, so a sweep that was stopped goes on when it is started again. `--prefix 'ray job submit --'` runs both as Ray
-jobs on a cluster.
+configuration appended; `--evaluate` writes `result.json` there, an object of numbers. What is done is not done again:
+a sweep that was stopped goes on when it is started again, after a failed evaluation with the evaluation.
+`--prefix 'ray job submit --'` runs both as Ray jobs on a cluster.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         configurations = PRESETS[args.preset] if args.preset else read_configurations(args.configurations)
-        if args.only:
-            configurations = [c for c in configurations if c.name in args.only]
-        if not configurations:
-            raise ConfigError(f"--only is {' '.join(args.only)}, which names no configuration")
-        failed = run_all(configurations, args)
+        names = [c.name for c in configurations]
+        unknown = [name for name in args.only or () if name not in names]
+        if unknown:
+            raise ConfigError(f"--only has {' '.join(unknown)}; use some of {' '.join(names)}")
+        failed = run_all([c for c in configurations if c.name in (args.only or names)], args)
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    table = make_table([c.name for c in configurations], args.seeds, args.output)
+    table = make_table(names, args.output)
     (args.output / "table.md").write_text(table, encoding="utf-8")
     print(table)
     return 1 if failed else 0
@@ -120,6 +120,9 @@ def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -
             words = [*shlex.split(args.prefix), *shlex.split(template), *flags]
             places = {"{output}": str(folder), "{seed}": str(seed), "{sweep}": str(args.output)}
             words = [_filled(word, places) for word in words]
+            trained = folder / "trained"
+            if name == "train" and trained.exists():
+                continue
             with open(folder / f"{name}.log", "w", encoding="utf-8") as log:
                 log.write(shlex.join(words) + "\n")
                 log.flush()
@@ -129,6 +132,8 @@ def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -
                 print(f"[sweep] {name} failed with status {status}: {tail} ({folder}/{name}.log)", flush=True)
                 failed += 1
                 break
+            if name == "train":
+                trained.touch()
     return failed
 
 
@@ -143,12 +148,16 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
     return output / name.replace("=", "_").replace("/", "_") / f"seed_{seed}"
 
 
-def make_table(names: Sequence[str], seeds: Sequence[int], output: Path) -> str:
-    """A Markdown table: mean and, over several seeds, standard deviation of every number in the results."""
+def make_table(names: Sequence[str], output: Path) -> str:
+    """A Markdown table of all results there are, this call's and earlier ones'.
+
+    Mean and, over several seeds, standard deviation of every number.
+    """
     results: dict[str, list[dict[str, float]]] = {}
     for name in names:
-        files = [run_folder(output, name, seed) / "result.json" for seed in seeds]
-        results[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+        files = sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json"))
+        if files:
+            results[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     columns = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
     lines = ["| | seeds | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     for name, rows in results.items():

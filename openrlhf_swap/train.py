@@ -80,6 +80,7 @@ def _train(config: SwapConfig, given: list[str]) -> int:
 
     from openrlhf_swap.checks import check_run
     from openrlhf_swap.integration.cpu import is_cpu_build
+    from openrlhf_swap.objectives.base import absolute_paths
     from openrlhf_swap.objectives.registry import build, method
 
     on_cpu = is_cpu_build()
@@ -105,7 +106,11 @@ def _train(config: SwapConfig, given: list[str]) -> int:
     args = patches.parse_arguments(argv)
     if on_cpu:
         _check_cpu(args)
-    config = dataclasses.replace(config, output_dir=str(Path(config.output_dir).absolute()))
+    config = dataclasses.replace(
+        config,
+        output_dir=str(Path(config.output_dir).absolute()),
+        options=absolute_paths(method(config.objective), config.options),
+    )
     data = check_run(args, build(config))
     if data != args.data.prompt_dataset:
         argv = [*_without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]

@@ -109,7 +109,7 @@ if [[ -f "$STAMP" && "$(cat "$STAMP")" == "$WANTED" ]]; then
     exit 0
 fi
 
-if [[ "$PROFILE" == cpu ]]; then require_disk 7; else require_disk 30; require_cuda_compiler; fi
+if [[ "$PROFILE" == cpu ]]; then require_disk 7; else require_cuda_compiler; require_disk 30; fi
 command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which DeepSpeed needs; install one, such as Debian's package g++"
 if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
     fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it, such as Debian's package libnuma1"

@@ -62,6 +62,12 @@ SETTINGS = [
         "--vllm.tensor_parallel_size is 2; vLLM has no tensor parallelism under Ray",
     ),
     (["--train.colocate_all", "--vllm.enable_sleep"], "--vllm.enable_sleep: vLLM has no sleep mode on a CPU"),
+    (
+        ["--ds.zero_stage", "1", "--ds.grad_accum_dtype", "fp32"],
+        "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1",
+    ),
+    (["--train.enable_ema", "--ds.zero_stage", "3"], "--train.enable_ema with --ds.zero_stage 3: "),
+    (["--train.enable_ema", "--ds.lora.rank", "4"], "--train.enable_ema with --ds.lora.rank 4: "),
     (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
     (["--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
     (["--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),
@@ -84,6 +90,7 @@ SETTINGS = [
         "--algo.advantage.is_correction_level is token",
     ),
     (["--swap.objective", "lc_r1", "--algo.kl.init_coef", "0.1"], "--algo.kl.init_coef is 0.1"),
+    (["--swap.objective", "lc_r1", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
     (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is 0"),
     (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is 0"),
 ]
@@ -189,6 +196,16 @@ def test_numbers_become_text(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
     kept = check_data(data_arguments(path), build(SwapConfig(output_dir=str(tmp_path))), tokenizer)
     assert json.loads(Path(kept).read_text())["answer"] == "200"
+
+
+def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
+    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "What is 100 + 100?"}]
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
+    config = SwapConfig(objective="l1_exact", output_dir=str(tmp_path), options={"shortest": "7", "longest": "7"})
+    kept = check_data(data_arguments(path, max_len=1000), build(config), tokenizer)
+    system, user = json.loads(Path(kept).read_text())["problem"]
+    assert system == chat[0]
+    assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(" Think for 7 tokens.")
 
 
 def test_no_usable_row_is_an_error(capsys, tmp_path):

@@ -19,6 +19,7 @@ from evaluation import figures, inspect, report, run, traces
 from evaluation.benchmarks import BENCHMARKS, Problem, checksum, load_benchmark
 from evaluation.grade import grade_file
 from evaluation.samples import (
+    SETTINGS,
     drop_unfinished_line,
     grades_path,
     merge_parts,
@@ -201,6 +202,7 @@ def evaluated(tmp_path):
         ]
         write_rows(samples_path(folder, "own"), samples)
         grade_file(folder, "own", problems, grader)
+        (folder / "run.json").write_text(json.dumps({setting: "" for setting in SETTINGS} | {"suffix": " Think."}))
     grader.close()
     return tmp_path
 
@@ -240,7 +242,7 @@ def test_tables(evaluated, capsys):
     grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader)
     grader.close()
     assert report.main([str(evaluated / "base"), "--disagreements"]) == 0
-    assert "own p sample 2: None after the thought, '2' anywhere (right)" in capsys.readouterr().out
+    assert "own p sample 2: 'so 2' after the thought, '2' anywhere (right)" in capsys.readouterr().out
     (evaluated / "empty").mkdir()
     assert report.main([str(evaluated / "empty")]) == 2
     assert "holds no graded samples" in capsys.readouterr().err
@@ -330,8 +332,8 @@ def test_traces_join_problem_sample_and_grade(evaluated, tmp_path):
     assert traces.main([str(folder), "--output", str(output), "--samples", "1"]) == 0
     rows = list(read_rows(output))
     assert [(row["id"], row["problem"], row["answer"], row["correct"]) for row in rows] == [
-        ("p", "1+1", "2", True),
-        ("q", "2+2", "4", True),
+        ("p", "1+1 Think.", "2", True),  # as it was asked
+        ("q", "2+2 Think.", "4", True),
     ]
 
 
@@ -360,7 +362,9 @@ def test_every_figure_is_drawn(evaluated, tmp_path):
     rows = [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)]
     file = write_rows(tmp_path / "base.scored.jsonl", rows)
     metrics = write_rows(
-        tmp_path / "metrics.jsonl", [{"step": s, "swap/accuracy": 0.5, "swap/response_length": 9} for s in (1, 2)]
+        tmp_path / "metrics.jsonl",
+        # Step 2 done again after a resume, step 3 skipped for its scores.
+        [{"step": s, "swap/accuracy": 0.5, "swap/response_length": 9} for s in (1, 2, 2)] + [{"step": 3}],
     )
     for value in (0.1, 0.3):
         for seed in (1, 2):

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 import torch
-from conftest import run_training, start_training, training
+from conftest import POLICY, run_training, start_training, training
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
@@ -141,3 +141,5 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     # What is delivered is the moving average of the weights, which began long before the last start.
     ours, theirs = (load_file(folder / "policy" / "model.safetensors") for folder in (run.output, calm))
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    base = load_file(POLICY / "model.safetensors")
+    assert not any(torch.equal(theirs[name], weight) for name, weight in base.items())

@@ -13,8 +13,9 @@ from conftest import ROOT
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.recipe import Recipe
+from openrlhf_swap.answers import SUFFIX
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.adaptthink import prompt_key
+from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
 from openrlhf_swap.objectives.base import Batch, Monitor
 from openrlhf_swap.objectives.laser_de import is_repetitive
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
@@ -156,13 +157,29 @@ def test_laser_de_lets_wrong_answers_explore():
     assert_rows(monitored("laser_de").rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5, -0.5]])
 
 
-def test_repetition():
-    assert not is_repetitive(list(range(100)))
-    # [1, 2, 3, 4] three times with gaps of 10, length 34: 30 < 34.
-    assert is_repetitive(([1, 2, 3, 4, *range(10, 16)] * 2) + [1, 2, 3, 4, *range(20, 30)])
-    # Twice only, and not adjacent.
-    assert not is_repetitive([1, 2, 3, 4, *range(10, 40), 1, 2, 3, 4])
-    assert is_repetitive([*range(50, 60), *range(8), *range(8)])
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (list(range(100)), False),
+        ([5] * 8, False),  # too short for a pattern
+        # 12 tokens, pairs: (1, 2) twice, 3 apart, less than 12 // 3; then 10 apart.
+        ([1, 2, 9, 1, 2, *range(20, 27)], True),
+        ([1, 2, *range(20, 28), 1, 2], False),
+        # 38 tokens, triples: (1, 2, 3) twice, 34 apart, and no six tokens twice.
+        ([1, 2, 3, 4, *range(10, 40), 1, 2, 3, 4], False),
+        ([1, 2, 3, 4, 5, 6, *range(10, 40), 1, 2, 3, 4, 5, 6], True),  # six tokens twice, wherever
+        # From 200 tokens on four tokens three times, two of them closer than a third; twice is not enough.
+        ([1, 2, 3, 4, *range(10, 20), 1, 2, 3, 4, *range(30, 230), 1, 2, 3, 4], True),
+        ([1, 2, 3, 4, *range(10, 20), 1, 2, 3, 4, *range(30, 230)], False),
+        # 306 tokens, gaps of 102 and 102: not below 306 // 3 = 102.
+        ([1, 2, 3, 4, *range(10, 108), 1, 2, 3, 4, *range(200, 298), 1, 2, 3, 4, *range(400, 498)], False),
+        ([*range(100), 999, 998, *range(100, 150), *range(8), *range(200, 300)], True),  # eight tokens, 152 apart
+        ([*range(10, 300), *[7] * 8], False),  # one token alone is no pattern of four
+        ([*range(10, 300), *[7] * 9], True),  # but eight of them twice are
+    ],
+)
+def test_repetition(ids, expected):
+    assert is_repetitive(ids) == expected
 
 
 EXACT = "q Think for 1000 tokens.<a>"
@@ -190,9 +207,21 @@ def test_l1_draws_a_budget_once_a_row():
     method = objective("l1_exact", shortest=10, longest=20, instruction=" Box it.")
     texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(200)}
     assert texts == {f"q Box it. Think for {n} tokens." for n in range(10, 21)}
+    # The instruction takes the place of the one of openrlhf_swap.prepare.
+    again = {method.rewrite_problem("q" + SUFFIX, random.Random(seed)) for seed in range(200)}
+    assert again == texts
     both = objective("l1_max", shortest=10, longest=20, instruction="")
     maximum = sum("maximum" in both.rewrite_problem("q", random.Random(seed)) for seed in range(400))
     assert 150 < maximum < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("a</think>b", True), ("a", False), ("a</think>b</think>c", False), ("<think>a</think>b", False)],
+)
+def test_adaptthink_counts_a_thought_in_its_place_only(text, right):
+    assert is_right(True, text) == right
+    assert not is_right(False, text)
 
 
 def test_lc_r1_rewards():

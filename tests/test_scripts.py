@@ -378,7 +378,7 @@ def test_the_evaluation_script_carries_the_papers_settings():
 
 @pytest.mark.parametrize(
     ("gpus", "visible", "tensor_parallel", "engines"),
-    [(8, None, "1", 8), (8, None, "4", 2), (8, "2,5", "1", 2), (8, "", "1", 1), (0, None, "2", 1)],
+    [(8, None, "1", 8), (8, None, "4", 2), (8, "2,5", "1", 2), (8, "", "1", 1), (8, "-1", "1", 1), (0, None, "2", 1)],
 )
 def test_the_evaluation_uses_the_gpus_there_are(tmp_path, gpus, visible, tensor_parallel, engines):
     make_smi(tmp_path, gpus)

@@ -27,6 +27,23 @@ def run(tmp_path, *extra):
     return sweep.main([*flags, "--train", TRAIN, "--evaluate", EVALUATE, *extra])
 
 
+def test_a_failed_evaluation_does_not_repeat_the_training(tmp_path, capsys):
+    flags = ["--only", "x=2", "--seeds", "1"]
+    assert run(tmp_path, *flags, "--evaluate", "false") == 1
+    assert "evaluate failed with status 1" in capsys.readouterr().out
+    assert run(tmp_path, *flags) == 0
+    assert (tmp_path / "sweep" / "x_2" / "seed_1" / "runs").read_text() == "x"
+    # A later call for another configuration keeps what is there in the table.
+    assert run(tmp_path, "--only", "x=3", "--seeds", "1") == 0
+    table = (tmp_path / "sweep" / "table.md").read_text().splitlines()
+    assert [row.split(" | ")[0] for row in table[2:]] == ["| x=2", "| x=3"]
+
+
+def test_an_unknown_configuration_is_named(tmp_path, capsys):
+    assert run(tmp_path, "--only", "x=2", "x=7") == 2
+    assert capsys.readouterr().err == "error: --only has x=7; use some of x=2 x=3\n"
+
+
 def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
     assert run(tmp_path, "--only", "x=2") == 0
     # x=3, seed 2 fails: reported, the rest is done, and it is the only one that runs again.

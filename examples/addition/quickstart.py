@@ -93,8 +93,8 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
             peak = max(peak, memory)
             metrics = read_metrics(metrics_file)
             bar.update(len(metrics) - bar.n)
-            if metrics:
-                last = metrics[-1]
+            if measured := [row for row in metrics if "swap/accuracy" in row]:  # a skipped step has none
+                last = measured[-1]
                 bar.set_postfix(
                     accuracy=f"{last['swap/accuracy']:.2f}",
                     tokens=f"{last['swap/response_length']:.0f}",

@@ -35,6 +35,7 @@ def table(summary: dict) -> str:
 
 def draw(metrics: list[dict], summary: dict, path: Path) -> None:
     """Training curves, and the kinds of lines before and after."""
+    metrics = [row for row in metrics if "swap/accuracy" in row]  # a skipped step has none
     steps = [row["step"] for row in metrics]
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     left.plot(steps, [row["swap/response_length"] for row in metrics], label="all")

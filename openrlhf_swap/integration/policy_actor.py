@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from safetensors import SafetensorError
 from torch import Tensor
 
 from openrlhf_swap import checkpoints
@@ -142,7 +143,7 @@ class IntrinsicRewardActor(patches.undecorated(PolicyModelActor)):
         Only then the oldest one is deleted, or the one that was the best.
 
         Raises:
-            CheckpointError: when it cannot be written; what was written of it is deleted.
+            CheckpointError: when it cannot be written; the next start deletes what was written of it.
         """
         # OpenRLHF deletes the best one before it writes a better one, so this does not go by the name of one.
         name = f"new_{tag}" if tag.startswith("best") else tag
@@ -165,8 +166,8 @@ class IntrinsicRewardActor(patches.undecorated(PolicyModelActor)):
                 if name != tag:
                     checkpoints.take_the_place_of_the_best(folder, tag)
                 checkpoints.rotate(self._checkpoints, *self._kept)
-        except (OSError, RuntimeError) as error:
-            checkpoints.discard(folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # What was written stays, marked incomplete, until the next start: other ranks may still be writing.
             before = checkpoints.newest(self._checkpoints)
             remedy = (
                 f"start again with --ckpt.load_enable to go on from {before}" if before else "no other was written"
@@ -180,22 +181,14 @@ class IntrinsicRewardActor(patches.undecorated(PolicyModelActor)):
         return self._checkpoints / checkpoints.FOLDER / tag
 
     def _save_beside_the_model(self, tag: str) -> None:
-        rank = self.strategy.get_rank()
-        random_state.save(self._folder_of(tag) / f"random_state_{rank}.pt")
-        if self.ema_model is not None and rank == self._rank_of_average():
-            moving_average.save(self._average_file(tag), self.ema_model, self.strategy)
+        random_state.save(self._folder_of(tag) / f"random_state_{self.strategy.get_rank()}.pt")
+        if self.ema_model is not None and self.strategy.is_rank_0():
+            moving_average.save(self._folder_of(tag), self.ema_model, self.strategy)
 
     def _load_beside_the_model(self, tag: str) -> None:
         random_state.load(self._folder_of(tag) / f"random_state_{self.strategy.get_rank()}.pt")
         if self.ema_model is not None:
-            moving_average.load(self._average_file(tag), self.ema_model, self.strategy)
-
-    def _rank_of_average(self) -> int:
-        """Under ZeRO-3 each rank has a part of the moving average; else all have the same."""
-        return self.strategy.get_rank() if self.strategy.args.ds.zero_stage == 3 else 0
-
-    def _average_file(self, tag: str) -> Path:
-        return self._folder_of(tag) / f"moving_average_{self._rank_of_average()}.pt"
+            moving_average.load(self._folder_of(tag), self.ema_model, self.strategy)
 
     def _score(
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]

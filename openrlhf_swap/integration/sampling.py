@@ -12,7 +12,6 @@ import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
-from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from tqdm import tqdm
 
 from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
@@ -45,14 +44,11 @@ class SwapSamplesGenerator(SamplesGenerator):
             self._evaluating = False
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
-        """As OpenRLHF's; samples the objective's monitoring set first when it is due."""
+        """As OpenRLHF's, of samples that can be drawn again."""
         self._parts = {}
         if self.args.train.full_determinism_enable:
             seed = f"{self.args.train.seed}:{self._objective.step}"
             ray.get([engine.seed_samples.remote(seed) for engine in self.vllm_engines])
-        request = self._objective.monitor()
-        if request is not None:
-            self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
         return super().generate_samples(**generate_kwargs)
 
     def _sample_monitor(self, request: Monitor, **generate_kwargs: Any) -> Batch:
@@ -60,8 +56,6 @@ class SwapSamplesGenerator(SamplesGenerator):
         data = self.prompts_dataloader.dataset
         chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(request.prompts, len(data)))
         rows = [data[index] for index in chosen]
-        if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.vllm_engines, "wake_up")
         refs = self._dispatch_prompts_to_vllm(
             [row[1] for row in rows],
             [row[2] for row in rows],
@@ -69,14 +63,15 @@ class SwapSamplesGenerator(SamplesGenerator):
         )
         done = dict(self._as_they_finish(refs))
         groups = [[_rollout(response) for response in done[ref]] for ref in refs]
-        if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.vllm_engines, "sleep")
         return Batch(groups, self._objective.recipe, self._objective.config.eps, self._reader)
 
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
     ) -> tuple[list[Experience], int, bool]:
-        """As OpenRLHF's without its filter: in the order of the prompts, with a limit on waiting for the engines."""
+        """As OpenRLHF's without its filter: in the order of the prompts, with a limit on waiting for the engines.
+
+        Samples the objective's monitoring set first when it is due.
+        """
         prompts, labels, images, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
         consumed = len(prompts)
         if not self._evaluating and (rest := consumed % self.args.rollout.batch_size):
@@ -84,6 +79,8 @@ class SwapSamplesGenerator(SamplesGenerator):
             # update, or leave ranks with unequal shares waiting for each other.
             print(f"[swap] the last {rest} prompts of this episode do not fill a batch and are left out", flush=True)
             prompts, labels, images = prompts[:-rest], labels[:-rest], images[:-rest]
+        if prompts and not self._evaluating and (request := self._objective.monitor()) is not None:
+            self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
         refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs) if prompts else []
         experiences = {}
         for ref, responses in tqdm(self._as_they_finish(refs), desc="Generate samples", total=len(refs)):

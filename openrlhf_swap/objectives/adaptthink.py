@@ -30,6 +30,11 @@ def prompt_key(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()
 
 
+def is_right(correct: bool, text: str) -> bool:
+    """Whether a response counts as right: graded so, and with its thought closed once and not opened again."""
+    return correct and "<think>" not in text and text.count(END_OF_THOUGHT) == 1
+
+
 class AdaptThink(Objective):
     """A = c - reference accuracy of the problem + bonus [no thinking], the same on every token, not normalised."""
 
@@ -41,7 +46,9 @@ class AdaptThink(Objective):
     class Settings:
         """Flags `--swap.adaptthink.*`."""
 
-        reference: str = setting("", "file with the reference policy's accuracies: python -m openrlhf_swap.reference")
+        reference: str = setting(
+            "", "file with the reference policy's accuracies: python -m openrlhf_swap.reference", is_path=True
+        )
         bonus: float = setting(0.05, "delta: what a response without thinking may lose in accuracy")
         no_thinking_share: float = setting(0.5, "of a group's responses")
         no_thinking_tokens: int = setting(4096, "longest response without thinking")
@@ -96,8 +103,7 @@ class AdaptThink(Objective):
         """C - c_ref(x) + bonus; a response with a thought in the wrong place is not right."""
 
         def reward(rollout: Rollout) -> float:
-            text = batch.reader.text(rollout.response_ids)
-            right = rollout.correct and "<think>" not in text and text.count(END_OF_THOUGHT) == 1
+            right = is_right(rollout.correct, batch.reader.text(rollout.response_ids))
             skipped = rollout.notes["part"] == NO_THINKING
             return right - self._accuracies()[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
 

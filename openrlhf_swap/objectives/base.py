@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -179,9 +180,15 @@ class Objective:
         """Go on from a checkpoint's state."""
 
 
-def setting(default: Any, doc: str) -> Any:
+def setting(default: Any, doc: str, is_path: bool = False) -> Any:
     """A field of a method's Settings."""
-    return dataclasses.field(default=default, metadata={"doc": doc})
+    return dataclasses.field(default=default, metadata={"doc": doc, "is_path": is_path})
+
+
+def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[str, str]:
+    """`config.options` with the paths among them made absolute."""
+    paths = {spec.name for spec in dataclasses.fields(kind.Settings) if spec.metadata["is_path"]}
+    return {name: str(Path(text).absolute()) if name in paths and text else text for name, text in options.items()}
 
 
 def type_of(spec: dataclasses.Field) -> type:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from openrlhf_swap.answers import SUFFIX
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Batch, Objective, setting
@@ -38,7 +39,7 @@ class L1Exact(Objective):
         shortest: int = setting(100, "budgets are drawn evenly from this")
         longest: int = setting(4000, "to this, once a row, in tokens")
         alpha: float = setting(0.0003, "taken off for each token of difference")
-        instruction: str = setting(INSTRUCTION, "goes before the budget")
+        instruction: str = setting(INSTRUCTION, "goes before the budget, in place of openrlhf_swap.prepare's")
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -50,7 +51,7 @@ class L1Exact(Objective):
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
         """Ask for n tokens."""
-        return problem + self.settings.instruction + EXACT.format(n=self._draw(rng))
+        return problem.removesuffix(SUFFIX) + self.settings.instruction + EXACT.format(n=self._draw(rng))
 
     def _draw(self, rng: random.Random) -> int:
         return rng.randint(self.settings.shortest, self.settings.longest)
@@ -77,7 +78,7 @@ class L1Max(L1Exact):
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
         """Ask for n tokens, or for n at most."""
         wording = EXACT if rng.random() < self.settings.exact_share else MAXIMUM
-        return problem + self.settings.instruction + wording.format(n=self._draw(rng))
+        return problem.removesuffix(SUFFIX) + self.settings.instruction + wording.format(n=self._draw(rng))
 
     def rewards(self, batch: Batch) -> Tensor:
         """By the wording of each prompt."""

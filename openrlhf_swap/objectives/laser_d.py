@@ -73,7 +73,10 @@ class LaserD(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """Base score and bonus."""
-        scores = self.base_scores(batch)
+        return self.with_bonus(self.base_scores(batch), batch)
+
+    def with_bonus(self, scores: Tensor, batch: Batch) -> Tensor:
+        """(G, N) the base scores, and the bonus of right answers within the target."""
         earns = (scores == RIGHT) & (batch.lengths <= self.targets(scores, batch))
         return scores + self.settings.bonus * earns
 

@@ -18,14 +18,27 @@ from openrlhf_swap.objectives.laser_d import LaserD
 
 
 def is_repetitive(ids: Sequence[int]) -> bool:
-    """A 4-gram seen three times or more with a gap below a third of the length, or eight tokens twice in a row."""
-    seen = defaultdict(list)
-    for position in range(len(ids) - 3):
-        seen[tuple(ids[position : position + 4])].append(position)
-    for positions in seen.values():
-        if len(positions) >= 3 and any(3 * (b - a) < len(ids) for a, b in pairwise(positions)):
+    """Whether a pattern of tokens comes back, by the released code's rule.
+
+    n is 2 below 30 tokens, 3 below 100, else 4. A pattern comes back when an n-gram (for n > 2 not of one token alone)
+    is there twice, from 200 tokens on three times, with two neighbours closer than a third of the length; or when 2n
+    tokens are there twice at any distance.
+    """
+    length = len(ids)
+    if length <= 8:
+        return False
+    n = 2 if length < 30 else 3 if length < 100 else 4
+    least = 2 if length < 200 else 3
+    places = defaultdict(list)
+    for start in range(length - n + 1):
+        gram = tuple(ids[start : start + n])
+        if n == 2 or len(set(gram)) > 1:
+            places[gram].append(start)
+    for found in places.values():
+        if len(found) >= least and any(after - before < length // 3 for before, after in pairwise(found)):
             return True
-    return any(ids[i : i + 8] == ids[i + 8 : i + 16] for i in range(len(ids) - 15))
+    longer = [tuple(ids[start : start + 2 * n]) for start in range(length - 2 * n + 1)]
+    return length >= 4 * n and len(set(longer)) < len(longer)
 
 
 class LaserDE(LaserD):
@@ -34,6 +47,7 @@ class LaserDE(LaserD):
     def rewards(self, batch: Batch) -> Tensor:
         """Base score and either bonus."""
         scores = self.base_scores(batch)
-        orderly = batch.each(lambda rollout: not is_repetitive(list(rollout.response_ids))).bool()
-        explores = (scores == WRONG) & (batch.lengths > self.targets(scores, batch)) & orderly
-        return super().rewards(batch) + self.settings.bonus * explores
+        explores = (scores == WRONG) & (batch.lengths > self.targets(scores, batch))
+        for group, number in explores.nonzero().tolist():
+            explores[group, number] = not is_repetitive(list(batch.groups[group][number].response_ids))
+        return self.with_bonus(scores, batch) + self.settings.bonus * explores

@@ -6,11 +6,9 @@ import logging
 import re
 import resource
 
-from openrlhf_swap.answers import last_boxed, strip_answer, text_after_thought
+from openrlhf_swap.answers import last_boxed, stated_answer, strip_answer, text_after_thought
 
-_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b")  # two words in a row
 _DECIMAL_COMMA = re.compile(r"(-?\d+),(\d{1,2})")
-LONGEST_BARE_ANSWER = 200  # characters of a response that may be nothing but an answer
 
 
 def initialise(memory_limit: int) -> None:
@@ -28,7 +26,7 @@ def grade(response: str, answer: str) -> bool | str:
 
     text = text_after_thought(response)
     bare = strip_answer(answer)
-    stated = _stated(text)
+    stated = stated_answer(text)
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if bare and stated is not None and strip_answer(stated) == bare:
         return True
@@ -45,16 +43,6 @@ def grade(response: str, answer: str) -> bool | str:
     if _DECIMAL_COMMA.fullmatch(bare):
         golds.append(_parse_gold(_DECIMAL_COMMA.sub(r"\1.\2", bare)))
     return any(verify(one, prediction, timeout_seconds=None) for one in golds for prediction in predictions)
-
-
-def _stated(text: str) -> str | None:
-    r"""The answer that a response states: in its last `\boxed{}`, or alone on its only line."""
-    boxed = last_boxed(text)
-    if boxed is not None:
-        return boxed
-    alone = text.strip()
-    is_answer = "\n" not in alone and len(alone) <= LONGEST_BARE_ANSWER and _PROSE.search(alone) is None
-    return alone if alone and is_answer else None
 
 
 def is_parsable(answer: str) -> bool:
