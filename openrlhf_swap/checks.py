@@ -325,7 +325,7 @@ def _rewritten(row: dict[str, Any], args: SimpleNamespace, objective: Objective)
     """The row with the objective's problem text; drawn by the text and the run's seed, so the same in every run."""
     problem = row[args.data.input_key]
     rng = random.Random(f"{args.train.seed}:{problem}")
-    if isinstance(problem, list) and problem:  # messages of a chat
+    if isinstance(problem, list) and problem and isinstance(problem[-1].get("content"), str):  # messages of a chat
         *before, last = problem
         return {
             **row,

@@ -6,8 +6,9 @@ r"""Train and evaluate a list of configurations, one after the other, and collec
 
 Each configuration and seed gets a folder {output}, in the sweep's own, {sweep}. `--train` runs with the flags of the
 configuration appended; `--evaluate` writes `result.json` there, an object of numbers. What is done is not done again:
-a sweep that was stopped goes on when it is started again, after a failed evaluation with the evaluation.
-`--prefix 'ray job submit --'` runs both as Ray jobs on a cluster.
+a sweep that was stopped goes on when it is started again, after a failed evaluation with the evaluation. After a
+change of the commands, delete the folders that have to run again. `--prefix 'ray job submit --'` runs both as Ray jobs
+on a cluster.
 """
 
 from __future__ import annotations

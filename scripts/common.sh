@@ -42,7 +42,7 @@ read_flags() {
 # count_gpus: GPUs that a process started here would see.
 count_gpus() {
     if [[ -n "${CUDA_VISIBLE_DEVICES+set}" ]]; then
-        tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^([0-9]|GPU-|MIG-)' || true  # -1 hides them all
+        tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^ *([0-9]|GPU-|MIG-)' || true  # -1 hides them all
     elif command -v nvidia-smi >/dev/null; then
         nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true
     else

@@ -155,6 +155,7 @@ def test_laser_de_lets_wrong_answers_explore():
     group = [rollout(RIGHT, 30) for _ in range(6)]
     group += [rollout(RIGHT, 31, correct=False), rollout(RIGHT, 30, correct=False), repetitive]
     assert_rows(monitored("laser_de").rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5, -0.5]])
+    assert_rows(monitored("laser_de", orderly=0).rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5, 0.0]])
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,25 @@
 """LASER-DE: LASER-D, which also lets a wrong but orderly answer explore beyond the target.
 
-After github.com/hkust-nlp/Laser (2025-05-22); that a repetitive response earns no bonus is only in
-its code.
+After github.com/hkust-nlp/Laser (2025-05-22). That a repetitive response earns no bonus is only in its code, which
+calls its rule on tensors: their n-grams never compare equal, so as it ran the rule never applied.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor
 
-from openrlhf_swap.objectives.base import Batch
+from openrlhf_swap.objectives.base import Batch, setting
 from openrlhf_swap.objectives.laser import WRONG
 from openrlhf_swap.objectives.laser_d import LaserD
 
 
 def is_repetitive(ids: Sequence[int]) -> bool:
-    """Whether a pattern of tokens comes back, by the released code's rule.
+    """Whether a pattern of tokens comes back, by the released code's rule as it is written.
 
     n is 2 below 30 tokens, 3 below 100, else 4. A pattern comes back when an n-gram (for n > 2 not of one token alone)
     is there twice, from 200 tokens on three times, with two neighbours closer than a third of the length; or when 2n
@@ -44,10 +45,18 @@ def is_repetitive(ids: Sequence[int]) -> bool:
 class LaserDE(LaserD):
     """As LASER-D; a wrong, formatted, longer, orderly response earns the bonus too. Flags `--swap.laser_de.*`."""
 
+    @dataclass(frozen=True)
+    class Settings(LaserD.Settings):
+        """Flags `--swap.laser_de.*`."""
+
+        orderly: int = setting(1, "1: no bonus for a repetitive wrong answer; 0: as the released code ran")
+
     def rewards(self, batch: Batch) -> Tensor:
         """Base score and either bonus."""
         scores = self.base_scores(batch)
         explores = (scores == WRONG) & (batch.lengths > self.targets(scores, batch))
+        if not self.settings.orderly:
+            return self.with_bonus(scores, batch) + self.settings.bonus * explores
         for group, number in explores.nonzero().tolist():
             explores[group, number] = not is_repetitive(list(batch.groups[group][number].response_ids))
         return self.with_bonus(scores, batch) + self.settings.bonus * explores
