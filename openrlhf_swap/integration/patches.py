@@ -10,6 +10,9 @@
 | `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `CpuReferenceActor`, on CPU only | prepares its process |
 | `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |
 
+Two methods are replaced on single objects, where no class of ours can stand: of DeepSpeed's stage 3 optimizer
+(`policy_actor.py`), and `named_parameters` of a model with adapters while it travels (`adapters.py`).
+
 All other names are rebound in the driver: a patch of a class that lives in a Ray actor would do nothing there. The
 replacements are importable subclasses, so workers find them by name.
 """

@@ -45,6 +45,7 @@ class ScoreRequest:
 def alone_in_its_row(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, ScoreRequest]:
     """The (1, tokens) row of a request without its padding, and the same request of that row."""
     present = attention_mask[request.row].bool()
+    # The request with which an idle rank takes part in a forward may name padding: any token does for it.
     ends = (present.cumsum(-1)[list(request.prefix_ends)] - 1).clamp(min=0)
     return sequences[request.row][present][None], ScoreRequest(0, tuple(ends.tolist()), request.branch)
 
