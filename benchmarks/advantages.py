@@ -11,9 +11,14 @@ from collections.abc import Callable
 
 import torch
 
-from openrlhf_swap.algorithm.advantages import StepBatch, outcome_advantages, process_advantages, step_signals
-from openrlhf_swap.algorithm.recipe import recipe
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.algorithm.advantages import (
+    outcome_advantages,
+    process_advantages,
+    step_signals,
+    unified_advantages,
+)
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.coefficients import Coefficients
 
 
 def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBatch:
@@ -28,20 +33,18 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
     return StepBatch(lengths, correct, logprobs, ends, correct.unsqueeze(-1).expand(*shape, steps).clone())
 
 
-def vectorised(batch: StepBatch, config: SwapConfig, tokens: int) -> torch.Tensor:
+def vectorised(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor:
     """(G, N, A) float32, as a training step computes them."""
-    numbers = recipe(config)
-    outcome = outcome_advantages(batch.correct.double(), config.eps).float()
-    signals = step_signals(batch, numbers, config.eps)
+    outcome = outcome_advantages(batch.correct.double(), numbers.eps).float()
+    signals = step_signals(batch, numbers)
     process = process_advantages(signals.normalised.float(), batch.step_ends, batch.step_mask, tokens)
-    return numbers.outcome_weight * outcome.unsqueeze(-1) + numbers.process_weight * process
+    return unified_advantages(outcome.unsqueeze(-1), process, numbers.outcome_weight, numbers.process_weight)
 
 
-def looped(batch: StepBatch, config: SwapConfig, tokens: int) -> torch.Tensor:
+def looped(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor:
     """The same with one slice assignment a step."""
-    numbers = recipe(config)
-    outcome = outcome_advantages(batch.correct.double(), config.eps).float()
-    normalised = step_signals(batch, numbers, config.eps).normalised.float()
+    outcome = outcome_advantages(batch.correct.double(), numbers.eps).float()
+    normalised = step_signals(batch, numbers).normalised.float()
     advantages = (numbers.outcome_weight * outcome).unsqueeze(-1).repeat(1, 1, tokens)
     for g, n in batch.correct.nonzero().tolist():
         for reward, end in zip(normalised[g, n].tolist(), batch.step_ends[g, n].tolist(), strict=True):
@@ -67,9 +70,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25)
     args = parser.parse_args()
     batch = random_batch(args.groups, args.responses, args.tokens, args.steps)
-    config = SwapConfig()
-    fast, fast_seconds = timed(vectorised, batch, config, args.tokens)
-    slow, slow_seconds = timed(looped, batch, config, args.tokens)
+    numbers = Coefficients()
+    fast, fast_seconds = timed(vectorised, batch, numbers, args.tokens)
+    slow, slow_seconds = timed(looped, batch, numbers, args.tokens)
     print(f"{args.groups * args.responses} responses of up to {args.tokens} tokens, {args.steps} steps each")
     ratio = slow_seconds / fast_seconds
     print(f"vectorised {fast_seconds:.2f} s, loop over steps {slow_seconds:.2f} s, ratio {ratio:.1f}")

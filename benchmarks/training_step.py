@@ -22,11 +22,17 @@ sys.path.insert(0, str(ROOT / "examples" / "addition"))
 
 from task import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
-from openrlhf_swap.config import SwapConfig  # noqa: E402
+from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
 from openrlhf_swap.integration import patches  # noqa: E402
+from openrlhf_swap.integration.defaults import (  # noqa: E402
+    CPU_DEFAULTS,
+    CPU_ENVIRONMENT,
+    DEFAULTS,
+    REWARD_FILE,
+    as_words,
+)
 from openrlhf_swap.objectives.registry import build  # noqa: E402
-from openrlhf_swap.scoring.reasoning import StepReader  # noqa: E402
-from openrlhf_swap.train import CPU_DEFAULTS, CPU_ENVIRONMENT, DEFAULTS, REWARD_FILE  # noqa: E402
+from openrlhf_swap.rollouts.reader import StepReader  # noqa: E402
 
 POLICY = ROOT / "examples" / "addition" / "policy"
 PROMPTS, RESPONSES = 16, 8
@@ -85,20 +91,20 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     from openrlhf_swap.integration.experience import SwapExperienceMaker
+    from openrlhf_swap.integration.launch import start_local_ray
     from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
-    from openrlhf_swap.integration.run import _start_local_ray
 
-    args = patches.parse_arguments([word for pair in FLAGS.items() for word in pair if word is not None])
+    args = patches.parse_arguments(as_words(FLAGS))
     args.actor.eps_clip_low_high = (0.2, 0.2)
-    args.swap = SwapConfig(step_tokens=8, close_template=CLOSE)
+    args.swap, args.swap_run = SwapConfig(step_tokens=8, close_template=CLOSE), RunConfig()
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     responses = make_responses(tokenizer)
 
-    _start_local_ray(places=1)
+    start_local_ray(places=1)
     strategy = get_strategy(args)
     group = RayActorGroup(1, 1, ray.remote(num_gpus=1)(IntrinsicRewardActor))
     ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 1000, None))
-    reader = StepReader(tokenizer, args.swap)
+    reader = StepReader(tokenizer, *args.swap.segmentation)
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
     makers = {
         "group_norm": RemoteExperienceMaker(*common),

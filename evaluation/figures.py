@@ -10,23 +10,26 @@ python -m evaluation.figures dynamics outputs/run/metrics.jsonl --output figures
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.benchmarks import title_of
 from evaluation.forced import forced_path
-from evaluation.report import measure
-from evaluation.samples import grades_path, key_of, read_rows, samples_path
-from openrlhf_swap.errors import DataError, SwapError
-from openrlhf_swap.metrics import HIGH_GAIN
+from evaluation.measures import Measures, measure_evaluation
+from evaluation.samples import graded_samples, samples_path
+from evaluation.traces import read_scored
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.data.benchmarks import title_of
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,42 +38,48 @@ if TYPE_CHECKING:
 SIZE = (4.2, 3.4)  # inches, of one panel
 
 
+def main(argv: list[str]) -> None:
+    """Draw a figure; raises DataError for inputs without what it shows."""
+    parser = Parser("evaluation.figures", __doc__)
+    parser.add_argument("figure", choices=FIGURES)
+    parser.add_argument("inputs", type=Path, nargs="+", help="what the figure is made of, see above")
+    parser.add_argument("--output", type=Path, required=True, help="path without its ending")
+    args = parser.parse_args(argv)
+    figure = FIGURES[args.figure](args.inputs)
+    figure.axes[0].legend(fontsize="small")
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for ending in ("png", "pdf"):
+        figure.savefig(f"{args.output}.{ending}", dpi=150)
+    print(f"{args.output}.png and .pdf")
+
+
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Indices of the (tokens, accuracy) points that no other beats in both, by rising tokens."""
-    best, front = -np.inf, []
+    front: list[int] = []
     for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
-        if points[index][1] > best:
-            best = points[index][1]
+        if not front or points[index][1] > points[front[-1]][1]:
             front.append(index)
     return front
 
 
 def pareto(folders: Sequence[Path]) -> Figure:
     """Accuracy against tokens of every evaluation, a panel a benchmark, with the Pareto front."""
-    runs = {folder.name: measure(folder) for folder in folders}
-    names = list(dict.fromkeys(name for measures in runs.values() for name in measures))
-    figure, panels = _panels(len(names))
-    for panel, name in zip(panels, names, strict=True):
-        shown = [(run, measures[name]) for run, measures in runs.items() if name in measures]
-        points = [(float(m.tokens.mean()), 100 * float(m.accuracy.mean())) for _, m in shown]
-        for (run, measured), (x, y) in zip(shown, points, strict=True):
-            low, high = (100 * measured.values[f"accuracy_{end}"] for end in ("low", "high"))
-            panel.errorbar(x, y, yerr=[[max(0, y - low)], [max(0, high - y)]], fmt="o", capsize=3, label=run)
+    figure, parts = _by_benchmark(folders, xlabel="tokens a response", ylabel="pass@1, %")
+    for panel, _, runs in parts:
+        points = []
+        for folder, measured in runs.items():
+            x = measured.values["tokens"]
+            y, low, high = (100 * measured.values[name] for name in ("accuracy", "accuracy_low", "accuracy_high"))
+            points.append((x, y))
+            panel.errorbar(x, y, yerr=[[max(0, y - low)], [max(0, high - y)]], fmt="o", capsize=3, label=folder.name)
         front = [points[i] for i in pareto_front(points)]
         panel.plot(*zip(*front, strict=True), color="0.6", zorder=0, linestyle="--")
-        panel.set(title=title_of(name), xlabel="tokens a response", ylabel="pass@1, %")
-    panels[0].legend(fontsize="small")
     return figure
 
 
 def accuracy_within(folder: Path, name: str, budgets: Sequence[int]) -> list[float]:
     """Accuracy when every response is cut off at a budget: right only with no more tokens than that."""
-    correct = {key_of(row): row["correct"] for row in read_rows(grades_path(folder, name))}
-    rows = [
-        (row["tokens"], correct[key_of(row)])
-        for row in read_rows(samples_path(folder, name))
-        if key_of(row) in correct
-    ]
+    rows = [(sample["tokens"], grade["correct"]) for sample, grade in graded_samples(folder, name)]
     return [fmean(right and tokens <= budget for tokens, right in rows) for budget in budgets]
 
 
@@ -79,166 +88,108 @@ def budget(folders: Sequence[Path]) -> Figure:
 
     Forced answers come from `python -m evaluation.forced`.
     """
-    runs = {folder: measure(folder) for folder in folders}
-    names = list(dict.fromkeys(name for measures in runs.values() for name in measures))
-    figure, panels = _panels(len(names))
-    for panel, name in zip(panels, names, strict=True):
-        longest = max(_longest(folder, name) for folder, measures in runs.items() if name in measures)
+    figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="right within it, %", xscale="log")
+    for panel, name, runs in parts:
+        longest = max(row["tokens"] for folder in runs for row in read_rows(samples_path(folder, name)))
         budgets = np.unique(np.geomspace(max(8, longest / 256), longest, 40).astype(int))
-        for folder, measures in runs.items():
-            if name in measures:
-                values = accuracy_within(folder, name, [int(b) for b in budgets])
-                (line,) = panel.plot(budgets, 100 * np.array(values), label=f"{folder.name}, cut off")
-                forced = list(read_rows(forced_path(folder, name)))
-                if forced:
-                    panel.plot(
-                        [row["budget"] for row in forced],
-                        [100 * row["accuracy"] for row in forced],
-                        color=line.get_color(),
-                        linestyle="--",
-                        marker="o",
-                        label=f"{folder.name}, forced",
-                    )
-        panel.set(title=title_of(name), xlabel="token budget", ylabel="right within it, %", xscale="log")
-    panels[0].legend(fontsize="small")
+        for folder in runs:
+            values = 100 * np.array(accuracy_within(folder, name, budgets.tolist()))
+            (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
+            if forced := [(row["budget"], 100 * row["accuracy"]) for row in read_rows(forced_path(folder, name))]:
+                points = zip(*forced, strict=True)
+                panel.plot(*points, "--o", color=line.get_color(), label=f"{folder.name}, forced")
     return figure
-
-
-def _longest(folder: Path, name: str) -> int:
-    return max(row["tokens"] for row in read_rows(samples_path(folder, name)))
 
 
 def gains(files: Sequence[Path]) -> Figure:
     """Histogram of the steps' information gain in scored traces, with the share above 0.5 nats."""
-    figure, (panel,) = _panels(1)
-    values = {file: np.concatenate([row["gains"] for row in _scored(file)]) for file in files}
+    from openrlhf_swap.runs.metrics import HIGH_GAIN  # here, because it brings torch
+
+    figure, (panel,) = _panels({}, xlabel="information gain of a step, nats", ylabel="share of steps")
+    values = {file: np.concatenate([row["gains"] for row in read_scored(file)]) for file in files}
     top = max(HIGH_GAIN * 2, float(np.quantile(np.concatenate(list(values.values())), 0.99)))
     for file, steps in values.items():
-        share = float((steps > HIGH_GAIN).mean())
-        label = f"{_stem(file)}: {share:.1%} above {HIGH_GAIN}"
+        label = f"{file.name.partition('.')[0]}: {(steps > HIGH_GAIN).mean():.1%} above {HIGH_GAIN}"
         weights = np.full(len(steps), 1 / len(steps))
         panel.hist(np.clip(steps, 0, top), bins=40, range=(0, top), weights=weights, histtype="step", label=label)
     panel.axvline(HIGH_GAIN, color="0.6", linestyle="--")
-    panel.set(xlabel="information gain of a step, nats", ylabel="share of steps", yscale="log")
-    panel.legend(fontsize="small")
+    panel.set_yscale("log")
     return figure
 
 
 def density(files: Sequence[Path]) -> Figure:
     """Share of steps above 0.5 nats against the response's length, in ten groups of equal size."""
-    figure, (panel,) = _panels(1)
+    from openrlhf_swap.runs.metrics import HIGH_GAIN  # here, because it brings torch
+
+    ylabel = f"steps above {HIGH_GAIN} nats, %"
+    figure, (panel,) = _panels({}, xlabel="reasoning tokens", ylabel=ylabel, xscale="log")
     for file in files:
-        rows = [row for row in _scored(file) if row["gains"]]
+        rows = read_scored(file)
         lengths = np.array([row["step_ends"][-1] + 1 for row in rows])
         shares = np.array([np.mean(np.array(row["gains"]) > HIGH_GAIN) for row in rows])
         groups = np.array_split(np.argsort(lengths), min(10, len(rows)))
         points = [(lengths[group].mean(), 100 * shares[group].mean()) for group in groups]
-        panel.plot(*zip(*points, strict=True), marker="o", label=_stem(file))
-    panel.set(xlabel="reasoning tokens", ylabel=f"steps above {HIGH_GAIN} nats, %", xscale="log")
-    panel.legend(fontsize="small")
+        panel.plot(*zip(*points, strict=True), marker="o", label=file.name.partition(".")[0])
     return figure
 
 
 def sweep(folders: Sequence[Path]) -> Figure:
     """Accuracy and tokens against the value that a sweep varied, mean and range over seeds."""
-    figure, panels = _panels(2)
+    figure, panels = _panels({"ylabel": "accuracy, %"}, {"ylabel": "tokens a response"}, xlabel="value")
     for folder in folders:
-        results: dict[float, list[dict[str, float]]] = {}
+        results: dict[float, list[dict[str, float]]] = defaultdict(list)
         for file in folder.glob("*/seed_*/result.json"):
-            match = re.search(r"_([\d.]+|inf)$", file.parent.parent.name)
-            if match:
-                results.setdefault(float(match[1]), []).append(json.loads(file.read_text(encoding="utf-8")))
+            if match := re.search(r"_([\d.]+|inf)$", file.parent.parent.name):
+                results[float(match[1])].append(json.loads(file.read_text(encoding="utf-8")))
         if not results:
             raise DataError(f"{folder} holds no results of a sweep; make them with python -m openrlhf_swap.sweep")
         values = sorted(results)
-        for panel, key, scale in ((panels[0], "accuracy", 100), (panels[1], "tokens", 1)):
+        for panel, key, scale in zip(panels, ("accuracy", "tokens"), (100, 1), strict=True):
             columns = [[scale * row[key] for row in results[value]] for value in values]
-            means = [fmean(column) for column in columns]
-            panel.plot(values, means, marker="o", label=folder.name)
-            panel.fill_between(values, [min(c) for c in columns], [max(c) for c in columns], alpha=0.2)
-    panels[0].set(xlabel="value", ylabel="accuracy, %")
-    panels[1].set(xlabel="value", ylabel="tokens a response")
-    panels[0].legend(fontsize="small")
+            panel.plot(values, list(map(fmean, columns)), marker="o", label=folder.name)
+            panel.fill_between(values, list(map(min, columns)), list(map(max, columns)), alpha=0.2)
     return figure
 
 
 def dynamics(files: Sequence[Path]) -> Figure:
     """Accuracy and length of the rollouts over the training, from metrics.jsonl."""
-    figure, panels = _panels(2)
+    figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens a rollout"}, xlabel="step")
     for file in files:
         # A resumed run does steps again, the last time counts; a step whose scores were not finite measured nothing.
-        by_step = {row["step"]: row for row in read_rows(file) if "swap/accuracy" in row}
-        rows = [by_step[step] for step in sorted(by_step)]
+        rows = {row["step"]: row for row in read_rows(file) if "swap/accuracy" in row}
         if not rows:
             raise DataError(f"{file} holds no training steps; it should be a run's metrics.jsonl")
-        for panel, key, scale in ((panels[0], "swap/accuracy", 100), (panels[1], "swap/response_length", 1)):
-            panel.plot([row["step"] for row in rows], [scale * row[key] for row in rows], label=file.parent.name)
-    panels[0].set(xlabel="step", ylabel="accuracy of rollouts, %")
-    panels[1].set(xlabel="step", ylabel="tokens a rollout")
-    panels[0].legend(fontsize="small")
+        steps = sorted(rows)
+        for panel, key, scale in zip(panels, ("accuracy", "response_length"), (100, 1), strict=True):
+            panel.plot(steps, [scale * rows[step][f"swap/{key}"] for step in steps], label=file.parent.name)
     return figure
 
 
-FIGURES: dict[str, Callable[[Sequence[Path]], Any]] = {
-    "pareto": pareto,
-    "budget": budget,
-    "gains": gains,
-    "density": density,
-    "sweep": sweep,
-    "dynamics": dynamics,
-}
+FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, density, sweep, dynamics)}
 
 
-def _scored(file: Path) -> list[dict[str, Any]]:
-    rows = [row for row in read_rows(file) if row.get("gains")]
-    if not rows:
-        raise DataError(f"{file} holds no scored traces; make them with python -m openrlhf_swap.score")
-    return rows
+def _by_benchmark(
+    folders: Sequence[Path], **labels: str
+) -> tuple[Figure, Iterator[tuple[Axes, str, dict[Path, Measures]]]]:
+    """A figure with a panel a benchmark; each panel, the benchmark's name, and the evaluations that have it."""
+    runs = {folder: measure_evaluation(folder) for folder in folders}
+    names = list(dict.fromkeys(chain.from_iterable(runs.values())))
+    figure, panels = _panels(*({"title": title_of(name)} for name in names), **labels)
+    shown = ({folder: run[name] for folder, run in runs.items() if name in run} for name in names)
+    return figure, zip(panels, names, shown, strict=True)
 
 
-def _stem(file: Path) -> str:
-    return file.name.partition(".")[0]
+def _panels(*labels: Mapping[str, str], **shared: str) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each set of labels, at most three in a row; the `shared` ones go to all."""
+    from matplotlib.figure import Figure  # here, because it takes a second
 
-
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    columns = min(count, 3)
-    rows = -(-count // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(SIZE[0] * columns, SIZE[1] * rows), squeeze=False, layout="constrained"
-    )
-    panels = list(axes.flat)
-    for panel in panels[count:]:
-        panel.remove()
-    for panel in panels[:count]:
+    rows, columns = -(-len(labels) // 3), min(len(labels), 3)
+    figure = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
+    panels = [figure.add_subplot(rows, columns, i, **label, **shared) for i, label in enumerate(labels, start=1)]
+    for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
-    return figure, panels[:count]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, or 2 after a one-line error."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("figure", choices=FIGURES)
-    parser.add_argument("inputs", type=Path, nargs="+", help="what the figure is made of, see above")
-    parser.add_argument("--output", type=Path, required=True, help="path without its ending")
-    args = parser.parse_args(argv)
-    try:
-        figure = FIGURES[args.figure](args.inputs)
-    except SwapError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    for ending in ("png", "pdf"):
-        figure.savefig(f"{args.output}.{ending}", dpi=150)
-    print(f"{args.output}.png and .pdf")
-    return 0
+    return figure, panels
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -13,10 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-Key = tuple[str, int]
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import Row, drop_unfinished_line, read_rows, replacing
 
 # What makes samples comparable; a folder holds samples of one setting only.
 SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix")
+GRADES = ".grades.jsonl"
+
+
+def settings_path(folder: Path) -> Path:
+    """Where the settings are that the samples were made with."""
+    return folder / "run.json"
 
 
 def samples_path(folder: Path, benchmark: str) -> Path:
@@ -31,50 +38,40 @@ def problems_path(folder: Path, benchmark: str) -> Path:
 
 def grades_path(folder: Path, benchmark: str) -> Path:
     """Where their grades are."""
-    return folder / f"{benchmark}.grades.jsonl"
+    return folder / f"{benchmark}{GRADES}"
 
 
-def key_of(row: dict[str, Any]) -> Key:
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings that the samples were made with."""
+    return json.loads(settings_path(folder).read_text(encoding="utf-8"))
+
+
+def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:
+    """The problems of a benchmark by id, as they were asked."""
+    return {row["id"]: row for row in read_rows(problems_path(folder, benchmark))}
+
+
+def graded_benchmarks(folder: Path) -> list[str]:
+    """The benchmarks of an evaluation that have grades, by name."""
+    return sorted(path.name.removesuffix(GRADES) for path in folder.glob(f"*{GRADES}"))
+
+
+def graded_samples(folder: Path, benchmark: str) -> Iterator[tuple[Row, Row]]:
+    """The samples of a benchmark that have a grade, each with it."""
+    grades = {key_of(row): row for row in read_rows(grades_path(folder, benchmark))}
+    for row in read_rows(samples_path(folder, benchmark)):
+        if grade := grades.get(key_of(row)):
+            yield row, grade
+
+
+def no_samples(where: str) -> DataError:
+    """The error for a place without graded samples."""
+    return DataError(f"{where}; make them with python -m evaluation.run")
+
+
+def key_of(row: Row) -> tuple[str, int]:
     """(problem id, sample number)."""
     return row["id"], row["sample"]
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a file, one at a time; nothing if there is no file."""
-    if path.exists():
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
-
-
-def read_new_rows(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """The complete lines after a byte offset, and the offset behind them."""
-    if not path.exists():
-        return [], offset
-    with open(path, "rb") as file:
-        file.seek(offset)
-        data = file.read()
-    complete = data[: data.rfind(b"\n") + 1]
-    return [json.loads(line) for line in complete.splitlines()], offset + len(complete)
-
-
-def drop_unfinished_line(path: Path) -> None:
-    """Cut off a last line without an end, left by a process that was killed while it wrote."""
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        data_end = file.seek(0, 2)
-        position = data_end
-        while position > 0:
-            start = max(0, position - 65536)
-            file.seek(start)
-            found = file.read(position - start).rfind(b"\n")
-            if found >= 0:
-                file.truncate(start + found + 1)
-                return
-            position = start
-        file.truncate(0)
 
 
 def part_path(path: Path, number: int) -> Path:
@@ -83,7 +80,8 @@ def part_path(path: Path, number: int) -> Path:
 
 
 def merge_parts(path: Path) -> None:
-    """Append the complete lines of all parts to the file, and remove the parts."""
+    """Append the complete lines of all parts to those of the file, and remove the parts."""
+    drop_unfinished_line(path)
     for part in sorted(path.parent.glob(f"{path.stem}.part*")):
         drop_unfinished_line(part)
         with open(path, "ab") as file, open(part, "rb") as source:
@@ -99,16 +97,11 @@ def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
 
 def sort_file(path: Path, order: dict[str, int]) -> None:
     """Rewrite a file in the order of the problems, atomically: a resumed one ends up as an uninterrupted one."""
-    offsets = []
-    with open(path, "rb") as file:
-        offset = 0
-        for line in file:
+    places = []
+    with open(path, "rb") as file, replacing(path, "wb") as target:
+        while line := file.readline():
             row = json.loads(line)
-            offsets.append((order[row["id"]], row["sample"], offset, len(line)))
-            offset += len(line)
-        temporary = path.with_suffix(".sorting")
-        with open(temporary, "wb") as target:
-            for *_, start, size in sorted(offsets):
-                file.seek(start)
-                target.write(file.read(size))
-    temporary.replace(path)
+            places.append((order[row["id"]], row["sample"], file.tell() - len(line)))
+        for *_, start in sorted(places):
+            file.seek(start)
+            target.write(file.readline())

@@ -8,59 +8,53 @@ One line a response: benchmark, id, sample, problem, answer, response, correct, 
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from evaluation.samples import grades_path, key_of, problems_path, read_rows, samples_path
-
-
-def traces(folder: Path, samples: int | None = None) -> Iterator[dict[str, Any]]:
-    """The graded responses of an evaluation, with the problems as they were asked; at most `samples` a problem."""
-    suffix = json.loads((folder / "run.json").read_text(encoding="utf-8"))["suffix"]
-    for path in sorted(folder.glob("*.grades.jsonl")):
-        name = path.name.removesuffix(".grades.jsonl")
-        problems = {row["id"]: row for row in read_rows(problems_path(folder, name))}
-        correct = {key_of(row): row["correct"] for row in read_rows(grades_path(folder, name))}
-        for row in read_rows(samples_path(folder, name)):
-            if key_of(row) in correct and (samples is None or row["sample"] < samples):
-                yield {
-                    "benchmark": name,
-                    "id": row["id"],
-                    "sample": row["sample"],
-                    "problem": problems[row["id"]]["problem"] + suffix,
-                    "answer": problems[row["id"]]["answer"],
-                    "response": row["text"],
-                    "correct": correct[key_of(row)],
-                    "tokens": row["tokens"],
-                }
+from evaluation.samples import graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import Row, read_rows, replacing, to_line
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.traces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: list[str]) -> None:
+    """Write the traces; DataError for a folder without graded samples, and a file that was there stays as it was."""
+    parser = Parser("evaluation.traces", __doc__)
     parser.add_argument("folder", type=Path, help="of an evaluation")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
     parser.add_argument("--samples", type=int, help="at most so many a problem; all by default")
     args = parser.parse_args(argv)
     count = 0
-    with open(args.output, "w", encoding="utf-8") as file:
+    with replacing(args.output) as file:
         for row in traces(args.folder, args.samples):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(to_line(row))
             count += 1
-    if count == 0:
-        print(
-            f"error: {args.folder} holds no graded samples; make them with python -m evaluation.run", file=sys.stderr
-        )
-        return 2
+        if count == 0:
+            raise no_samples(f"{args.folder} holds no graded samples")
     print(f"{count} traces in {args.output}")
-    return 0
+
+
+def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
+    """The graded responses of an evaluation, with the problems as they were asked; at most `samples` a problem."""
+    for name in graded_benchmarks(folder):
+        suffix = read_settings(folder)["suffix"]
+        problems = read_problems(folder, name)
+        for sample, grade in graded_samples(folder, name):
+            if samples is None or sample["sample"] < samples:
+                problem = problems[sample["id"]]
+                asked = {"problem": problem["problem"] + suffix, "answer": problem["answer"]}
+                answered = {"response": sample["text"], "correct": grade["correct"], "tokens": sample["tokens"]}
+                yield {"benchmark": name, "id": sample["id"], "sample": sample["sample"], **asked, **answered}
+
+
+def read_scored(file: Path) -> list[Row]:
+    """Traces that were scored, those without a step left out; raises DataError when there is none."""
+    rows = [row for row in read_rows(file) if row.get("gains")]
+    if not rows:
+        raise DataError(f"{file} holds no scored traces; make them with python -m openrlhf_swap.score")
+    return rows
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

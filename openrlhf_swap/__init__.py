@@ -6,10 +6,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "StepTrace": "openrlhf_swap.algorithm.advantages",
+    "StepTrace": "openrlhf_swap.algorithm.batch",
     "SwapConfig": "openrlhf_swap.config",
     "segment_steps": "openrlhf_swap.algorithm.steps",
-    "swap_advantages": "openrlhf_swap.algorithm.advantages",
+    "swap_advantages": "openrlhf_swap.objectives.swap",
 }
 __all__ = sorted(_HOMES)
 

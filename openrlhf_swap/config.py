@@ -1,178 +1,193 @@
-"""SwapConfig: every setting of the method, validated, and the `--swap.*` flags made from it."""
+"""The settings of the method and of a run, each declared once: type, default, help, range and remedy."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import difflib
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.registry import METHODS
 
-TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 R1_CLOSE = "\n</think>\n\n**Final Answer**\n\\boxed{"
+TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # how pydantic's names of such errors end
 
 
-def _setting(default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
+    """Declare a setting.
+
+    Args:
+        default: its value when none is given.
+        doc: help of its flag, and its row in docs/use/settings.md.
+        remedy: what to use instead of a value that is out of range.
+        is_path: whether it names a file, which is made absolute before other processes read it.
+        limits: pydantic's: ge, gt, le, lt, allow_inf_nan.
+    """
+    return Field(default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits)
 
 
-@dataclass(frozen=True)
-class SwapConfig:
-    """All settings of SWAP. Defaults are the paper's where it gives one: M, K, lambda, beta, theta.
+class FlagSettings(BaseModel):
+    """Settings that become flags. Immutable; built from Python values of the right type, or from text.
 
     Raises:
-        ConfigError: for a value out of range; the message names the flag, the value and the remedy.
+        ConfigError: for an unknown name, a value of another type or out of range; the message names the flag, the
+            value and the remedy.
     """
 
-    objective: str = _setting("swap", "which method's advantages to train with: " + ", ".join(METHODS))
-    step_tokens: int = _setting(350, "M: tokens of a reasoning step, before it is extended to the next newline")
-    max_steps: int = _setting(25, "K: most steps of a response; longer responses get longer steps")
-    newline_patience: float = _setting(
-        2.0, "cut a step after this many times M tokens when no newline comes (the paper is silent; ours)"
-    )
-    length_coef: float = _setting(1.0, "lambda: penalty mass of a response twice as long as the target; 0 is none")
-    temperature: float = _setting(
-        1.0, "tau, in nats: how sharply the penalty goes to the steps with the least gain; inf is uniform (ours)"
-    )
-    outcome_weight: float = _setting(1.0, "beta: weight of the group-normalised outcome advantage")
-    process_weight: float = _setting(0.3, "theta: weight of the process advantage of correct responses; 0 is GRPO")
-    static_penalty: float = _setting(
-        0.1, "constant that static_penalty takes from every normalised step reward (the paper gives none; ours)"
-    )
-    eps: float = _setting(1e-6, "added to standard deviations; a deviation below it counts as zero (ours)")
-    close_template: str = _setting(
-        R1_CLOSE, "text that ends the thought and opens the answer when a prefix is scored; \\n means a newline (ours)"
-    )
-    scoring: str = _setting(
-        "shared_prefix", "shared_prefix: all prefixes in one forward; per_prefix: one forward each (slow reference)"
-    )
-    self_test_steps: int = _setting(
-        5, "stop when no process term reached an update within this many steps; 0 switches the test off"
-    )
-    max_skipped_steps: int = _setting(
-        5, "stop after this many steps in a row without an update, because a score, loss or gradient was not finite"
-    )
-    generation_timeout: float = _setting(
-        3600.0, "stop when the rollout engines finish no prompt for this many seconds; inf waits for ever"
-    )
-    rollouts_every: int = _setting(10, "write a table of rollouts with their steps every so many steps; 0 is never")
-    rollouts_groups: int = _setting(2, "groups in each of those tables")
-    output_dir: str = _setting("outputs/swap", "folder for metrics.jsonl, rollouts/ and swap_config.json")
-    trust_remote_code: bool = _setting(
-        False, "allow a model that brings Python code of its own, which OpenRLHF would run without asking"
-    )
-    options: Mapping[str, str] = field(default_factory=dict)
-    """The objective's own settings, by name, as text: the flags `--swap.<objective>.<name>`."""
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    def __post_init__(self) -> None:
-        self._convert_types()
-        self._require(self.objective in METHODS, "objective", _did_you_mean(self.objective, METHODS))
-        self._require(self.scoring in ("shared_prefix", "per_prefix"), "scoring", "use shared_prefix or per_prefix")
-        for name in ("step_tokens", "max_steps", "rollouts_groups", "max_skipped_steps"):
-            self._require(getattr(self, name) >= 1, name, "use a whole number of at least 1")
-        for name in ("self_test_steps", "rollouts_every"):
-            self._require(getattr(self, name) >= 0, name, "use 0 (never) or a positive whole number")
-        for name in ("length_coef", "outcome_weight", "process_weight", "static_penalty"):
-            value = getattr(self, name)
-            self._require(math.isfinite(value) and value >= 0, name, "use a finite number of at least 0")
-        self._require(
-            self.temperature > 0, "temperature", "use a positive number of nats, or inf for a uniform penalty"
-        )
-        self._require(
-            self.generation_timeout > 0, "generation_timeout", "use a positive number of seconds, or inf for no limit"
-        )
-        self._require(0 < self.eps < 1, "eps", "use a small positive number such as 1e-6")
-        self._require(
-            math.isfinite(self.newline_patience) and self.newline_patience >= 1,
-            "newline_patience",
-            "use a finite number of at least 1",
-        )
-        if self.objective == "step_only":
-            self._require(self.process_weight > 0, "process_weight", "step_only has no other signal: use more than 0")
+    def __init__(self, _prefix: str = "swap", /, **values: Any) -> None:
+        """Takes the settings by name; `_prefix` is that of their flags, which are `--<prefix>.<name>`."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise self._explained(error, _prefix) from None
+
+    @classmethod
+    def from_text(cls, texts: Mapping[str, Any], prefix: str = "swap") -> Self:
+        """The settings of a command line."""
+        kinds = {name: spec.annotation for name, spec in cls.model_fields.items()}
+        return cls(prefix, **{name: _parsed(text, kinds.get(name)) for name, text in texts.items()})
+
+    def replaced(self, **changes: Any) -> Self:
+        """A copy with some values changed, checked as at first."""
+        return type(self)(**{**self.to_dict(), **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for JSON and trackers."""
-        return dataclasses.asdict(self)
+        return self.model_dump()
 
-    def _convert_types(self) -> None:
-        for spec in _flag_fields():
-            value = getattr(self, spec.name)
-            kind = TYPES[spec.type]
-            usable = isinstance(value, kind) or (kind is float and isinstance(value, int))
-            usable = usable and isinstance(value, bool) == (kind is bool)
-            self._require(usable, spec.name, f"use a value of type {spec.type}")
-            object.__setattr__(self, spec.name, kind(value))
+    @classmethod
+    def declared(cls) -> dict[str, FieldInfo]:
+        """The settings that have a flag, by name."""
+        return {name: spec for name, spec in cls.model_fields.items() if spec.description}
 
-    def _require(self, satisfied: bool, name: str, remedy: str) -> None:
-        if not satisfied:
-            raise ConfigError(f"--swap.{name} is {getattr(self, name)!r}; {remedy}")
-
-
-def add_swap_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add one `--swap.<field>` flag for each field of SwapConfig."""
-    group = parser.add_argument_group("SWAP")
-    for spec in _flag_fields():
-        kind = TYPES[spec.type]
-        takes = {"action": "store_true"} if kind is bool else {"type": kind, "metavar": spec.type.upper()}
-        group.add_argument(
-            f"--swap.{spec.name}",
-            default=spec.default,
-            help=f"{spec.metadata['doc']} (default: {spec.default!r})".replace("%", "%%"),
-            **takes,
-        )
+    @classmethod
+    def _explained(cls, error: ValidationError, prefix: str) -> ConfigError:
+        """The first thing that pydantic found, in one line."""
+        first = error.errors()[0]
+        if not first["loc"]:  # a rule about several settings, which says all
+            return ConfigError(str(first["ctx"]["error"]))
+        name = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(cls.declared()) or "none"
+            owner = prefix.rpartition(".")[2]
+            return ConfigError(f"unknown flag --{prefix}.{name}; the settings of {owner} are: {known}")
+        spec, value = cls.model_fields[name], first["input"]
+        if first["type"].endswith(TYPE_ERRORS):
+            remedy = f"use a value of type {type_name(spec)}"
+        else:
+            remedy = extra(spec)["remedy"] or f"use at least {first['ctx']['ge']}"
+        return ConfigError(f"--{prefix}.{name} is {value!r}; {remedy}")
 
 
-def parse_swap_arguments(argv: list[str]) -> tuple[SwapConfig, list[str]]:
-    """Take the `--swap.*` flags out of a command line.
-
-    Returns:
-        The configuration, and the arguments that are left, in order.
-
-    Raises:
-        ConfigError: for an unknown `--swap.*` flag (with the nearest known one) or a bad value.
-    """
-    known = [f"--swap.{spec.name}" for spec in _flag_fields()]
-    own_flags = []
-    for argument in argv:
-        flag = argument.split("=", 1)[0]
-        if not flag.startswith("--swap.") or flag in known:
-            continue
-        if flag.count(".") != 2 or flag.split(".")[1] not in METHODS:
-            raise ConfigError(f"unknown flag {flag}; {_did_you_mean(flag, known)}")
-        own_flags.append(flag)
-    parser = _ConfigParser(add_help=False, allow_abbrev=False)
-    add_swap_arguments(parser)
-    for flag in sorted(set(own_flags)):
-        parser.add_argument(flag, type=str)
-    namespace, rest = parser.parse_known_args(argv)
-    values = {name.removeprefix("swap."): value for name, value in vars(namespace).items()}
-    options = {}
-    for flag in own_flags:
-        _, method, name = flag.split(".")
-        if method != values["objective"]:
-            raise ConfigError(
-                f"{flag} belongs to {method}, but --swap.objective is {values['objective']}; leave it out"
-            )
-        options[name] = values.pop(f"{method}.{name}", options.get(name))
-    values["close_template"] = values["close_template"].replace("\\n", "\n")
-    return SwapConfig(**values, options=options), rest
+def _parsed(text: Any, kind: Any) -> Any:
+    """Text as a number or switch where one is wanted; what cannot be parsed is left for the validation to name."""
+    if kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True}.get(text, text) if kind is bool else text
 
 
-def _flag_fields() -> list[dataclasses.Field]:
-    return [spec for spec in dataclasses.fields(SwapConfig) if spec.name != "options"]
+def extra(spec: FieldInfo) -> dict[str, Any]:
+    """Remedy and `is_path` of a setting."""
+    found = spec.json_schema_extra
+    return found if isinstance(found, dict) else {}
 
 
-class _ConfigParser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise ConfigError(f"{message.replace('argument ', '', 1)}; see --help for what each flag takes")
+def type_name(spec: FieldInfo) -> str:
+    """int, float, str or bool; a choice is text."""
+    kind = spec.annotation
+    if get_origin(kind) is Literal:
+        kind = type(get_args(kind)[0])
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(word, known, n=1)
-    listing = "use one of: " + ", ".join(known)
-    return f"did you mean {nearest[0]}? {listing}" if nearest else listing
+_COUNT: Any = {"remedy": "use a whole number of at least 1", "ge": 1}
+_OR_NEVER: Any = {"remedy": "use 0 (never) or a positive whole number", "ge": 0}
+_WEIGHT: Any = {"remedy": "use a finite number of at least 0", "ge": 0, "allow_inf_nan": False}
+
+
+class SwapConfig(FlagSettings):
+    """The method. Defaults are the paper's where it gives one: M, K, lambda, beta, theta."""
+
+    objective: str = setting("swap", "which method's advantages to train with; docs/use/objectives.md has all")
+    step_tokens: int = setting(350, "M: tokens of a step, before it is extended to the next newline", **_COUNT)
+    max_steps: int = setting(25, "K: most steps of a response; longer responses get longer steps", **_COUNT)
+    newline_patience: float = setting(
+        2.0,
+        "cut a step after this many times M tokens when no newline comes (the paper is silent; ours)",
+        **{**_WEIGHT, "remedy": "use a finite number of at least 1", "ge": 1},
+    )
+    length_coef: float = setting(
+        1.0, "lambda: penalty mass of a response twice as long as the target; 0 is none", **_WEIGHT
+    )
+    temperature: float = setting(
+        1.0,
+        "tau, in nats: how sharply the penalty goes to the steps with the least gain; inf is uniform (ours)",
+        "use a positive number of nats, or inf for a uniform penalty",
+        gt=0,
+    )
+    outcome_weight: float = setting(1.0, "beta: weight of the group-normalised outcome advantage", **_WEIGHT)
+    process_weight: float = setting(
+        0.3, "theta: weight of the process advantage of correct responses; 0 is GRPO", **_WEIGHT
+    )
+    static_penalty: float = setting(
+        0.1,
+        "constant that static_penalty takes from every normalised step reward (the paper gives none; ours)",
+        **_WEIGHT,
+    )
+    eps: float = setting(
+        1e-6,
+        "added to standard deviations; a deviation below it counts as zero (ours)",
+        "use a small positive number such as 1e-6",
+        gt=0,
+        lt=1,
+    )
+    close_template: str = setting(
+        R1_CLOSE, "text that ends the thought and opens the answer when a prefix is scored; \\n means a newline (ours)"
+    )
+    options: dict[str, str] = Field(default_factory=dict)
+    """The objective's own settings, by name, as text: the flags `--swap.<objective>.<name>`."""
+
+    @property
+    def segmentation(self) -> tuple[int, int, float]:
+        """M, K and the patience for newlines: how `segment_steps` cuts."""
+        return self.step_tokens, self.max_steps, self.newline_patience
+
+    def model_post_init(self, _: Any) -> None:
+        """Rules about several settings."""
+        if self.objective == "step_only" and self.process_weight == 0:
+            raise ConfigError("--swap.process_weight is 0.0; step_only has no other signal: use more than 0")
+
+
+class RunConfig(FlagSettings):
+    """What a run watches, writes and allows."""
+
+    scoring: Literal["shared_prefix", "per_prefix"] = setting(
+        "shared_prefix",
+        "shared_prefix: all prefixes in one forward; per_prefix: one forward each (slow reference)",
+        "use shared_prefix or per_prefix",
+    )
+    self_test_steps: int = setting(
+        5, "stop when no process term reached an update within this many steps; 0 switches the test off", **_OR_NEVER
+    )
+    max_skipped_steps: int = setting(
+        5, "stop after so many steps in a row without an update: a score, loss or gradient was not finite", **_COUNT
+    )
+    generation_timeout: float = setting(
+        3600.0,
+        "stop when the rollout engines finish no prompt for this many seconds; inf waits for ever",
+        "use a positive number of seconds, or inf for no limit",
+        gt=0,
+    )
+    rollouts_every: int = setting(
+        10, "write a table of rollouts with their steps every so many steps; 0 is never", **_OR_NEVER
+    )
+    rollouts_groups: int = setting(2, "groups in each of those tables", **_COUNT)
+    output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, rollouts/ and swap_config.json")
+    trust_remote_code: bool = setting(
+        False, "allow a model that brings Python code of its own, which OpenRLHF would run without asking"
+    )

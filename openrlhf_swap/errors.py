@@ -1,5 +1,8 @@
 """Errors with a remedy. Each also is the standard type that a caller may already handle."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SwapError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -35,3 +38,23 @@ class GenerationError(SwapError, TimeoutError):
 
 class LostActorError(SwapError, RuntimeError):
     """A process of the run died; the message says which, and how to go on."""
+
+
+def first_line(error: BaseException) -> str:
+    """An exception as one line: the first line of its message, or its name where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+@contextmanager
+def reader_errors(message: str, kind: type[SwapError] = DataError) -> Iterator[None]:
+    """Give whatever the reader of a data set or a model raises as an error of ours.
+
+    Args:
+        message: of that error; `{reason}` in it becomes the first line of what was raised.
+        kind: of that error.
+    """
+    try:
+        yield
+    except Exception as error:  # of no common kind: hub, JSON, parquet, weights; tokenizers raises Exception itself
+        raise kind(message.replace("{reason}", first_line(error))) from error

@@ -10,25 +10,68 @@ the chat template renders it), `accuracy`, `tokens`. Started again, it goes on w
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-from openrlhf_swap.errors import DataError, SwapError
+from tqdm import tqdm
+
+from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
+from openrlhf_swap.errors import SwapError
+from openrlhf_swap.files import Row, appending, read_rows
+from openrlhf_swap.rewards import Grader
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PROMPTS_AT_A_TIME = 64
+# What the training calls the same things; its checks name its own flags.
+TRAINING_FLAGS = {
+    "--actor.model_name_or_path": "--model",
+    "--data.prompt_dataset": "--dataset",
+    "--data.input_key": "--input-key",
+    "--data.label_key": "--label-key",
+    "--data.max_len": "--max-model-len",
+}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, or 2 after a one-line error."""
-    parser = argparse.ArgumentParser(
-        prog="python -m openrlhf_swap.reference",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def main(argv: list[str]) -> None:
+    """Sample and grade what the output does not hold yet.
+
+    Raises:
+        ConfigError: for a model that cannot be used.
+        DataError: for a data set that cannot be read, or lacks a column.
+    """
+    args = _parser().parse_args(argv)
+    check_model_folder("--model", args.model)
+    check_writable("--output", args.output.parent)
+    from openrlhf_swap.integration.model_check import check_model
+    from openrlhf_swap.objectives.adaptthink import prompt_key
+
+    try:
+        tokenizer = check_model(args.model, args.max_model_len or 0)
+        answers = known_answers(args, tokenizer)
+    except SwapError as error:
+        message = str(error)
+        for flag, own in TRAINING_FLAGS.items():
+            message = message.replace(flag, own)
+        raise type(error)(message) from error
+    done = {row["key"] for row in read_rows(args.output)}
+    left = [(prompt, answer) for prompt, answer in answers.items() if prompt_key(prompt) not in done]
+    if not left:
+        print(f"{args.output} is complete")
+        return
+    with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
+        for row in sample_reference(left, tokenizer, args):
+            append(row)
+            bar.update()
+
+
+def _parser() -> Parser:
+    parser = Parser("openrlhf_swap.reference", __doc__)
     parser.add_argument("--model", required=True, help="the reference policy: folder or hub id")
     parser.add_argument("--dataset", required=True, help="the prompts of the training: file, folder or hub id")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to go on with")
@@ -40,52 +83,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
     parser.add_argument("--max-model-len", type=int, default=None, help="longest prompt and response; the model's")
-    args = parser.parse_args(argv)
-    try:
-        measure(args)
-        return 0
-    except SwapError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return parser
 
 
-def measure(args: argparse.Namespace) -> None:
-    """Sample and grade what `args.output` does not hold yet."""
-    from tqdm import tqdm
+def known_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """The known answer of each prompt of the training, as the chat template renders it, without empty ones."""
+    from openrlhf_swap.integration.prompts import load_prompts, render_prompts
 
-    from openrlhf_swap.checks import check_model, load_rows, render_prompts
-    from openrlhf_swap.generation import open_engine
-    from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
-    from openrlhf_swap.rewards import Grader
-
-    tokenizer = check_model(args.model, args.max_model_len or 0)
     data = SimpleNamespace(
-        data=SimpleNamespace(
-            prompt_dataset=args.dataset,
-            prompt_probs=None,
-            prompt_split=args.split,
-            max_samples=sys.maxsize,
-            input_key=args.input_key,
-            label_key=args.label_key,
-            input_template=None,
-            apply_chat_template=True,
-        ),
-        train=SimpleNamespace(seed=0),
+        prompt_dataset=args.dataset,
+        prompt_probs=None,
+        prompt_split=args.split,
+        max_samples=sys.maxsize,
+        input_key=args.input_key,
+        label_key=args.label_key,
+        input_template=None,
+        apply_chat_template=True,
     )
-    rows = list(load_rows(data))
-    for flag, key in (("--input-key", args.input_key), ("--label-key", args.label_key)):
-        if rows and key not in rows[0]:
-            raise DataError(f"{flag} is {key}, but {args.dataset} has no such column; it has: {', '.join(rows[0])}")
-    prompts = render_prompts(rows, data, tokenizer)
-    done = set()
-    if args.output.exists():
-        done = {json.loads(line)["key"] for line in complete_lines(args.output)}
-    left = {prompt_key(p): (p, str(row[args.label_key])) for p, row in zip(prompts, rows, strict=True) if p}
-    left = [(key, *values) for key, values in left.items() if key not in done]
-    if not left:
-        print(f"{args.output} is complete")
-        return
+    training = SimpleNamespace(data=data, train=SimpleNamespace(seed=0))
+    rows = list(load_prompts(training))
+    prompts = render_prompts(rows, training, tokenizer)
+    return {prompt: str(row[args.label_key]) for prompt, row in zip(prompts, rows, strict=True) if prompt}
 
+
+def sample_reference(
+    questions: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace
+) -> Iterator[Row]:
+    """Sample and grade prompts with their known answers; gives a row of the output for each, in order."""
+    from openrlhf_swap.integration.engine import open_engine
+    from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
+
+    engine = open_engine(args.model, **({"max_model_len": args.max_model_len} if args.max_model_len else {}))
     from vllm import SamplingParams
 
     sampling = SamplingParams(
@@ -95,38 +123,22 @@ def measure(args: argparse.Namespace) -> None:
         max_tokens=args.max_tokens,
         skip_special_tokens=False,
     )
-    engine = open_engine(args.model, **({"max_model_len": args.max_model_len} if args.max_model_len else {}))
     grader = Grader()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    with open(args.output, "a", encoding="utf-8") as file, tqdm(total=len(left), unit="problem") as bar:
-        for start in range(0, len(left), PROMPTS_AT_A_TIME):
-            part = left[start : start + PROMPTS_AT_A_TIME]
-            # As ids, as in the training: vLLM would put a second beginning-of-text token before a rendered prompt.
-            ids = tokenizer([prompt for _, prompt, _ in part], add_special_tokens=False)["input_ids"]
-            outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
-            for (key, _, answer), output in zip(part, outputs, strict=True):
-                texts = [response.text for response in output.outputs]
-                grades = grader.grade_many([(text, answer) for text in texts])
-                right = [is_right(grade.correct, text) for grade, text in zip(grades, texts, strict=True)]
-                line = {
-                    "key": key,
-                    "accuracy": fmean(right),
-                    "tokens": fmean(len(response.token_ids) for response in output.outputs),
-                }
-                file.write(json.dumps(line) + "\n")
-            file.flush()
-            bar.update(len(part))
+    for start in range(0, len(questions), PROMPTS_AT_A_TIME):
+        part = questions[start : start + PROMPTS_AT_A_TIME]
+        # As ids, as in the training: vLLM would put a second beginning-of-text token before a rendered prompt.
+        ids = tokenizer([prompt for prompt, _ in part], add_special_tokens=False)["input_ids"]
+        outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
+        for (prompt, answer), output in zip(part, outputs, strict=True):
+            texts = [response.text for response in output.outputs]
+            grades = grader.grade_many([(text, answer) for text in texts])
+            yield {
+                "key": prompt_key(prompt),
+                "accuracy": fmean(is_right(grade.correct, text) for grade, text in zip(grades, texts, strict=True)),
+                "tokens": fmean(len(response.token_ids) for response in output.outputs),
+            }
     grader.close()
 
 
-def complete_lines(path: Path) -> list[str]:
-    """The lines of a file that end; an unfinished last one, left by a stop, is cut off the file."""
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return whole.splitlines()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

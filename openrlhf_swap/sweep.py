@@ -24,8 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from openrlhf_swap.algorithm.recipe import VARIANTS
-from openrlhf_swap.errors import ConfigError, SwapError
+from tabulate import tabulate
+
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.files import write_text
+from openrlhf_swap.objectives.ablation import ABLATION
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def _vary(flag: str, values: Sequence[float | int | str], symbol: str) -> list[C
 
 # The paper's sweeps, and the ones over what it leaves open.
 PRESETS = {
-    "ablation": _vary("objective", VARIANTS, "objective"),
+    "ablation": _vary("objective", tuple(ABLATION), "objective"),
     "theta": _vary("process_weight", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0), "theta"),
     "step_tokens": _vary("step_tokens", (150, 250, 350, 450, 550, 650), "M"),
     "max_steps": _vary("max_steps", (5, 10, 15, 25, 40), "K"),
@@ -52,13 +56,28 @@ PRESETS = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 if a run failed, or 2 after a one-line error."""
-    parser = argparse.ArgumentParser(
-        prog="python -m openrlhf_swap.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def main(argv: list[str]) -> int:
+    """Run what has no result yet and write the table; returns 1 if a run failed, otherwise 0.
+
+    Raises:
+        ConfigError: for configurations that cannot be read, or an unknown one.
+    """
+    args = _parser().parse_args(argv)
+    configurations = PRESETS[args.preset] if args.preset else read_configurations(args.configurations)
+    names = [configuration.name for configuration in configurations]
+    unknown = [name for name in args.only or () if name not in names]
+    if unknown:
+        raise ConfigError(f"--only has {' '.join(unknown)}; use some of {' '.join(names)}")
+    chosen = [configuration for configuration in configurations if configuration.name in (args.only or names)]
+    failed = run_all(chosen, args)
+    table = sweep_table(names, args.output)
+    write_text(args.output / "table.md", table)
+    print(table)
+    return 1 if failed else 0
+
+
+def _parser() -> Parser:
+    parser = Parser("openrlhf_swap.sweep", __doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument(
         "--preset", choices=sorted(PRESETS), help="a list of configurations that comes with the package"
@@ -72,21 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--train", required=True, help="training command with {output} and {seed}")
     parser.add_argument("--evaluate", required=True, help="evaluation command with {output} and {seed}")
     parser.add_argument("--prefix", default="", help="put before both commands, such as 'ray job submit --'")
-    args = parser.parse_args(argv)
-    try:
-        configurations = PRESETS[args.preset] if args.preset else read_configurations(args.configurations)
-        names = [c.name for c in configurations]
-        unknown = [name for name in args.only or () if name not in names]
-        if unknown:
-            raise ConfigError(f"--only has {' '.join(unknown)}; use some of {' '.join(names)}")
-        failed = run_all([c for c in configurations if c.name in (args.only or names)], args)
-    except SwapError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    table = make_table(names, args.output)
-    (args.output / "table.md").write_text(table, encoding="utf-8")
-    print(table)
-    return 1 if failed else 0
+    return parser
 
 
 def read_configurations(path: Path) -> list[Configuration]:
@@ -109,39 +114,42 @@ def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -
     runs = [(configuration, seed) for seed in args.seeds for configuration in configurations]
     failed = 0
     for number, (configuration, seed) in enumerate(runs, 1):
-        folder = run_folder(args.output, configuration.name, seed)
         title = f"[sweep] {number}/{len(runs)} {configuration.name}, seed {seed}"
-        if (folder / "result.json").exists():
+        if (run_folder(args.output, configuration.name, seed) / "result.json").exists():
             print(f"{title}: done before", flush=True)
             continue
         print(title, flush=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        steps = (("train", args.train, configuration.train), ("evaluate", args.evaluate, configuration.evaluate))
-        for name, template, flags in steps:
-            words = [*shlex.split(args.prefix), *shlex.split(template), *flags]
-            places = {"{output}": str(folder), "{seed}": str(seed), "{sweep}": str(args.output)}
-            words = [_filled(word, places) for word in words]
-            trained = folder / "trained"
-            if name == "train" and trained.exists():
-                continue
-            with open(folder / f"{name}.log", "w", encoding="utf-8") as log:
-                log.write(shlex.join(words) + "\n")
-                log.flush()
-                status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-            if status != 0:
-                tail = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()[-1]
-                print(f"[sweep] {name} failed with status {status}: {tail} ({folder}/{name}.log)", flush=True)
-                failed += 1
-                break
-            if name == "train":
-                trained.touch()
+        failed += not _run(configuration, seed, args)
     return failed
 
 
-def _filled(word: str, places: dict[str, str]) -> str:
+def _run(configuration: Configuration, seed: int, args: argparse.Namespace) -> bool:
+    """Train, unless that is done, and evaluate; whether both worked."""
+    folder = run_folder(args.output, configuration.name, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    places = {"{output}": str(folder), "{seed}": str(seed), "{sweep}": str(args.output)}
+    trained = folder / "trained"
+    if not trained.exists():
+        if not _succeeds("train", [args.prefix, args.train], configuration.train, places, folder):
+            return False
+        trained.touch()
+    return _succeeds("evaluate", [args.prefix, args.evaluate], configuration.evaluate, places, folder)
+
+
+def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places: dict[str, str], folder: Path) -> bool:
+    """Run one command with its output in `<name>.log`, whose end is printed if it fails."""
+    words = [word for template in templates for word in shlex.split(template)] + list(flags)
     for place, value in places.items():
-        word = word.replace(place, value)
-    return word
+        words = [word.replace(place, value) for word in words]
+    path = folder / f"{name}.log"
+    with open(path, "w", encoding="utf-8") as log:
+        log.write(shlex.join(words) + "\n")
+        log.flush()
+        status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if status != 0:
+        tail = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
+        print(f"[sweep] {name} failed with status {status}: {tail} ({path})", flush=True)
+    return status == 0
 
 
 def run_folder(output: Path, name: str, seed: int) -> Path:
@@ -149,7 +157,7 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
     return output / name.replace("=", "_").replace("/", "_") / f"seed_{seed}"
 
 
-def make_table(names: Sequence[str], output: Path) -> str:
+def sweep_table(names: Sequence[str], output: Path) -> str:
     """A Markdown table of all results there are, this call's and earlier ones'.
 
     Mean and, over several seeds, standard deviation of every number.
@@ -160,11 +168,11 @@ def make_table(names: Sequence[str], output: Path) -> str:
         if files:
             results[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     columns = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
-    lines = ["| | seeds | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
-    for name, rows in results.items():
-        cells = [_cell([row[column] for row in rows if column in row]) for column in columns]
-        lines.append(f"| {name} | {len(rows)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    lines = [
+        [name, len(rows), *(_cell([row[column] for row in rows if column in row]) for column in columns)]
+        for name, rows in results.items()
+    ]
+    return tabulate(lines, ["", "seeds", *columns], tablefmt="github", disable_numparse=True) + "\n"
 
 
 def _cell(values: list[float]) -> str:
@@ -178,4 +186,4 @@ def _cell(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

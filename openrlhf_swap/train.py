@@ -3,83 +3,95 @@
     python -m openrlhf_swap.train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-the method's (see DEFAULTS below); what you give on the command line wins.
+the method's (`integration/defaults.py`); what you give on the command line wins.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
+from uuid import uuid4
 
-from openrlhf_swap.config import SwapConfig, add_swap_arguments, parse_swap_arguments
-from openrlhf_swap.errors import ConfigError, SwapError
+from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
+from openrlhf_swap.config import RunConfig, SwapConfig, type_name
+from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.files import to_line, write_text
+from openrlhf_swap.flags import (
+    NEEDED,
+    add_swap_arguments,
+    parse_stock_arguments,
+    parse_swap_arguments,
+    room_for_prompts,
+)
+from openrlhf_swap.runs import checkpoints
 
-# Where OpenRLHF's defaults are not the method's: GRPO without KL, a constant learning rate, one on-policy update a
-# step (128 prompts x 16 responses).
-DEFAULTS = {
-    "--algo.advantage.estimator": "group_norm",
-    "--algo.kl.init_coef": "0",
-    "--actor.adam.lr": "1e-6",
-    "--actor.lr_scheduler": "constant",
-    "--actor.lr_warmup_ratio": "0",
-    "--actor.eps_clip": "0.2",
-    "--actor.loss_agg_mode": "token-mean",
-    "--rollout.batch_size": "128",
-    "--rollout.n_samples_per_prompt": "16",
-    "--rollout.temperature": "0.6",
-    "--rollout.top_p": "1.0",
-    "--rollout.max_new_tokens": "12000",
-    "--data.max_len": "14000",
-    "--train.batch_size": "2048",
-    "--ckpt.max_num": "2",  # OpenRLHF deletes the oldest checkpoint before it writes the new one
-}
-CPU_DEFAULTS = {
-    "--vllm.sync_backend": "gloo",
-    "--vllm.enforce_eager": None,
-    "--vllm.gpu_memory_utilization": "0.2",
-    "--ds.attn_implementation": "sdpa",
-    "--actor.num_gpus_per_node": "1",
-    "--vllm.num_engines": "1",
-}
-# Every process of a CPU run inherits these; what is already set wins.
-CPU_ENVIRONMENT = {
-    "DS_ACCELERATOR": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-REWARD_FILE = Path(__file__).parent / "rewards" / "openrlhf_reward.py"
+SECRET = "--logger.wandb.key"
+RESUME = "--ckpt.load_enable"
+RUN_NAME = "--logger.wandb.run_name"
+FINISHED = "finished.json"  # in the output folder: the command of a run that came to its end
+PACKAGES = ("openrlhf-swap", "openrlhf", "torch", "vllm", "deepspeed", "ray", "transformers", "math-verify")
+DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, or 2 after a one-line error."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        config, rest = parse_swap_arguments([a for a in arguments if a not in ("-h", "--help")])
-        if len(rest) < len(arguments) and ("-h" in arguments or "--help" in arguments):
-            return _print_help()
-        return _train(config, rest)
-    except SwapError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    flags = [word for word in argv if word not in ("-h", "--help")]
+    config, run, rest = parse_swap_arguments(flags)
+    if len(flags) < len(argv):
+        return _print_help()
+    _check_quickly(run, rest)
+    content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
+    finished = Path(run.output_dir) / FINISHED
+    if RESUME in rest and finished.exists() and json.loads(finished.read_text()) == json.loads(to_line(content)):
+        print(f"[swap] the run in {run.output_dir} is finished; to train on, give more --train.num_episodes")
+        return 0
+    _train(config, run, rest, argv)
+    write_text(finished, to_line(content, indent=2))
+    return 0
 
 
-def _train(config: SwapConfig, given: list[str]) -> int:
+def _check_quickly(run: RunConfig, given: list[str]) -> None:
+    """What can be refused before anything heavy is imported.
+
+    Args:
+        run: the run's settings.
+        given: OpenRLHF's flags.
+
+    Raises:
+        ConfigError: for a flag that is missing, or whose value cannot be used.
+        DataError: for a file that is not there.
+        CheckpointError: when a checkpoint would be overwritten.
+    """
+    stock = parse_stock_arguments(given)
+    if not stock:
+        return
+    if missing := next((flag for flag in NEEDED if not stock[flag]), None):
+        raise ConfigError(f"--{missing} is missing; {NEEDED[missing]}")
+    if {"--data.max_len", "--rollout.max_new_tokens"} <= set(given):
+        room_for_prompts(stock["data.max_len"], stock["rollout.max_new_tokens"])
+    for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", stock["ckpt.path"])):
+        check_writable(flag, Path(folder))
+    check_model_folder("--actor.model_name_or_path", stock["actor.model_name_or_path"])
+    for flag in ("data.prompt_dataset", "eval.dataset"):
+        for file in (stock[flag] or "").split(","):
+            if file.endswith(DATA_FILES) and not Path(file).exists():
+                raise DataError(f"--{flag} is {file}, which is not there; give another file, or a data set of the hub")
+    if not stock["ckpt.load_enable"]:
+        checkpoints.refuse_to_overwrite(Path(stock["ckpt.path"]))
+
+
+def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
     from openrlhf_swap.integration import patches
 
     patches.check_versions()
 
-    from openrlhf_swap.checks import check_run
-    from openrlhf_swap.integration.cpu import is_cpu_build
+    from openrlhf_swap.integration.cpu.process import is_cpu_build
+    from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT, as_words, with_defaults, without
+    from openrlhf_swap.integration.preflight import settle_run
     from openrlhf_swap.objectives.base import absolute_paths
     from openrlhf_swap.objectives.registry import build, method
 
@@ -87,14 +99,7 @@ def _train(config: SwapConfig, given: list[str]) -> int:
     if on_cpu:
         for name, value in CPU_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-    argv = [
-        *_flags(DEFAULTS),
-        *_flags(method(config.objective).flags),
-        *_flags(CPU_DEFAULTS if on_cpu else {}),
-        "--reward.remote_url",
-        str(REWARD_FILE),
-        *given,
-    ]
+    argv = with_defaults(given, config.objective, on_cpu)
     args = patches.parse_arguments(argv)
     # Ray's actors may run in another folder than this command, so what is relative becomes absolute.
     folders = {
@@ -102,90 +107,71 @@ def _train(config: SwapConfig, given: list[str]) -> int:
         "--ckpt.output_dir": args.ckpt.output_dir,
         "--logger.tensorboard_dir": args.logger.tensorboard_dir,
     }
-    argv += _flags({flag: str(Path(folder).absolute()) for flag, folder in folders.items() if folder})
+    argv += as_words({flag: str(Path(folder).absolute()) for flag, folder in folders.items() if folder})
+    run_name, run_id = _tracked_run(Path(run.output_dir), args.ckpt.load_enable)
+    if not any(word.startswith(RUN_NAME) for word in given):
+        argv += [RUN_NAME, run_name or args.logger.wandb.run_name]
     args = patches.parse_arguments(argv)
-    if on_cpu:
-        _check_cpu(args)
-    config = dataclasses.replace(
-        config,
-        output_dir=str(Path(config.output_dir).absolute()),
-        options=absolute_paths(method(config.objective), config.options),
-    )
-    data = check_run(args, build(config))
+    config = config.replaced(options=absolute_paths(method(config.objective), config.options))
+    run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
+    data = settle_run(args, build(config), run, on_cpu)
     if data != args.data.prompt_dataset:
-        argv = [*_without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
-    _write_configuration(config, argv)
+        argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
+    commands = {"command": command_line(typed), "command_with_defaults": command_line(argv)}
+    _write_configuration(config, run, {**commands, "run_name": args.logger.wandb.run_name, "run_id": run_id})
 
-    from openrlhf_swap.integration.run import run
+    from openrlhf_swap.integration.launch import launch
 
-    run(argv, args, config, on_cpu)
-    return 0
-
-
-def _check_cpu(args: SimpleNamespace) -> None:
-    """Refuse what vLLM's CPU platform would refuse after a start of half a minute."""
-    if args.vllm.tensor_parallel_size > 1:
-        raise ConfigError(
-            f"--vllm.tensor_parallel_size is {args.vllm.tensor_parallel_size}; vLLM has no tensor parallelism under "
-            "Ray on a CPU: use 1"
-        )
-    if args.vllm.enable_sleep and args.train.colocate_all:
-        raise ConfigError("--vllm.enable_sleep: vLLM has no sleep mode on a CPU: leave it out")
+    launch(argv, args, config, run, on_cpu)
 
 
-def _flags(defaults: dict[str, str | None]) -> list[str]:
-    return [word for flag, value in defaults.items() for word in (flag, value) if word is not None]
+def _tracked_run(folder: Path, resumed: bool) -> tuple[str | None, str]:
+    """Name and id under which TensorBoard and W&B know the run: a resumed one goes on under those that it had."""
+    path = folder / checkpoints.CONFIGURATION
+    before = json.loads(path.read_text(encoding="utf-8")) if resumed and path.exists() else {}
+    return before.get("run_name"), before.get("run_id") or uuid4().hex[:16]
 
 
-def _without(argv: list[str], flag: str) -> list[str]:
-    """`argv` without a flag that takes one value."""
-    kept: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word == flag:
-            next(words, None)
-        elif not word.startswith(flag + "="):
-            kept.append(word)
-    return kept
-
-
-def _redacted(argv: list[str]) -> list[str]:
-    """`argv` without the key of a tracker."""
-    secret = "--logger.wandb.key"
-    after = ["", *argv]
-    hidden = ["***" if before == secret else word for before, word in zip(after, argv, strict=False)]
-    return [f"{secret}=***" if word.startswith(f"{secret}=") else word for word in hidden]
-
-
-def _write_configuration(config: SwapConfig, argv: list[str]) -> None:
-    folder = Path(config.output_dir)
+def _write_configuration(config: SwapConfig, run: RunConfig, more: dict[str, str]) -> None:
+    """What the run is, for later: its settings, the command as it was typed, versions, and what trackers call it."""
+    folder = Path(run.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["python", "-m", "openrlhf_swap.train", *_redacted(argv)])
-    text = json.dumps({"swap": config.to_dict(), "command": command}, indent=2)
-    (folder / "swap_config.json").write_text(text + "\n", encoding="utf-8")
+    installed = {package.name: package.version for package in metadata.distributions() if package.name in PACKAGES}
+    content = {"swap": {**config.to_dict(), **run.to_dict()}, "versions": installed, **more}
+    write_text(folder / checkpoints.CONFIGURATION, to_line(content, indent=2))
+    (folder / FINISHED).unlink(missing_ok=True)
+
+
+def command_line(words: list[str]) -> str:
+    """A line to paste into a shell."""
+    return shlex.join(["python", "-m", "openrlhf_swap.train", *redacted(words)])
+
+
+def redacted(argv: list[str]) -> list[str]:
+    """A command line without the key of a tracker."""
+    hidden = ["***" if before == SECRET else word for before, word in zip(["", *argv], argv, strict=False)]
+    return [f"{SECRET}=***" if word.startswith(f"{SECRET}=") else word for word in hidden]
 
 
 def _print_help() -> int:
     """Our flags, our defaults, then OpenRLHF's own help."""
-    from openrlhf_swap.objectives.base import type_of
     from openrlhf_swap.objectives.registry import METHODS, method
 
-    parser = argparse.ArgumentParser(
-        prog="python -m openrlhf_swap.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("openrlhf_swap.train", __doc__)
     add_swap_arguments(parser)
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     for name in METHODS:
-        for spec in dataclasses.fields(method(name).Settings):
-            flag = f"--swap.{name}.{spec.name} {type_of(spec).__name__.upper()}"
-            print(f"  {flag}  {spec.metadata['doc']} (default: {spec.default!r})")
+        for setting, spec in method(name).Settings.declared().items():
+            flag = f"--swap.{name}.{setting} {type_name(spec).upper()}"
+            print(f"  {flag}  {spec.description} (default: {spec.default!r})")
+    from openrlhf_swap.integration import patches
+    from openrlhf_swap.integration.defaults import DEFAULTS
+
     print("\nDEFAULTS that differ from OpenRLHF's:")
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")
     print("\nAll flags of OpenRLHF:\n")
-    from openrlhf_swap.integration import patches
-
     try:
         patches.parse_arguments(["--help"])
     except SystemExit:
@@ -194,4 +180,4 @@ def _print_help() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -1,4 +1,4 @@
-# Sourced by the launch scripts, which are run from the checkout.
+# Sourced by the scripts, which are run from the checkout.
 # shellcheck shell=bash
 
 # Prints an error in one line and ends the script.
@@ -15,26 +15,27 @@ require_count() {
     fi
 }
 
-# print_help: the comment at the top of the script that was called.
+# print_help [SCRIPT]: the comment at the top of a script, by default of the one that was called.
 print_help() {
-    sed -n '2,/^set /{s/^# \{0,1\}//p}' "scripts/$(basename "$0")"
+    sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' "scripts/${1:-$(basename "$0")}"
 }
 
-# read_flags "MODE ..." FLAG ...: sets MODE to the mode that a flag names (--dry-run: dry-run), or to run, and FLAGS to
-# the flags that are left. --help prints the help and ends the script.
+# read_flags "FLAG ..." WORD ...: the first argument names the flags that the script has: --dry-run, --print, --block.
+# Sets DRY_RUN, PRINT and BLOCK to 1 where they are given, FLAGS to the other words. --help ends with the help.
 read_flags() {
-    local modes=" $1 " flag
-    MODE=run
-    FLAGS=()
-    for flag in "${@:2}"; do
-        if [[ "$flag" == -h || "$flag" == --help ]]; then
+    local own=" $1 " word name
+    # shellcheck disable=SC2034  # for the script
+    DRY_RUN=0 PRINT=0 BLOCK=0 FLAGS=()
+    for word in "${@:2}"; do
+        if [[ "$word" == -h || "$word" == --help ]]; then
             print_help
             exit 0
-        elif [[ "$flag" == --* && "$modes" == *" ${flag#--} "* ]]; then
-            # shellcheck disable=SC2034  # for the script
-            MODE="${flag#--}"
+        elif [[ "$own" == *" $word "* ]]; then
+            name="${word#--}"
+            name="${name^^}"
+            printf -v "${name//-/_}" 1
         else
-            FLAGS+=("$flag")
+            FLAGS+=("$word")
         fi
     done
 }
@@ -43,19 +44,20 @@ read_flags() {
 count_gpus() {
     if [[ -n "${CUDA_VISIBLE_DEVICES+set}" ]]; then
         tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^ *([0-9]|GPU-|MIG-)' || true  # -1 hides them all
-    elif command -v nvidia-smi >/dev/null; then
-        nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true
     else
-        echo 0
+        nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true
     fi
+}
+
+# detect_profile: gpu or cpu, by whether there are GPUs.
+detect_profile() {
+    if (( $(count_gpus) )); then echo gpu; else echo cpu; fi
 }
 
 # use_cpu_environment: the quickstart and the tests need no GPU. Where there are some, .venv is for training on them,
 # and these get an environment beside it.
 use_cpu_environment() {
-    if [[ -z "${VENV:-}" ]]; then
-        if (( $(count_gpus) )); then VENV="$PWD/.venv-cpu"; else VENV="$PWD/.venv"; fi
-    fi
+    if [[ "$(detect_profile)" == gpu ]]; then VENV="${VENV:-$PWD/.venv-cpu}"; else VENV="${VENV:-$PWD/.venv}"; fi
     export PROFILE=cpu VENV
 }
 
@@ -63,4 +65,11 @@ use_cpu_environment() {
 show() {
     printf '%q ' "$@"
     printf '\n'
+}
+
+# end_dry_run WORD ...: in a dry run, shows the command instead of running it, and ends the script.
+end_dry_run() {
+    (( DRY_RUN )) || return 0
+    show "$@"
+    exit 0
 }

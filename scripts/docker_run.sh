@@ -69,11 +69,8 @@ done
 read -ra options <<<"${DOCKER_OPTIONS:-}"
 run+=("${options[@]}" "$IMAGE" "$@")
 
-if (( DRY_RUN )); then
-    if (( BUILD )); then show "${build[@]}"; fi
-    show "${run[@]}"
-    exit 0
-fi
+if (( DRY_RUN && BUILD )); then show "${build[@]}"; fi
+end_dry_run "${run[@]}"
 
 command -v docker >/dev/null || fail "docker was not found; install it, or do without: bash scripts/setup.sh"
 engine="$(docker info --format '{{json .Runtimes}}' 2>/dev/null)" \
@@ -84,7 +81,8 @@ if (( BUILD )); then
     "${build[@]}"
 fi
 if [[ "$TARGET" == cuda ]]; then
-    nvidia-smi -L 2>/dev/null | grep -q '^GPU' \
+    # Which GPUs a process of the host may see is nothing to Docker.
+    (( $(unset CUDA_VISIBLE_DEVICES; count_gpus) )) \
         || fail "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"
     # Where Docker uses CDI its list of runtimes does not name NVIDIA's; the toolkit's program is there all the same.
     [[ "$engine" == *nvidia* ]] || command -v nvidia-ctk >/dev/null \

@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-read_flags dry-run "$@"
+read_flags --dry-run "$@"
 
 [[ -n "${MODEL:-}" ]] || fail "MODEL is not set; use a hub id, or a folder in Hugging Face format"
 OUTPUT="${OUTPUT:-outputs/eval/$(basename "$MODEL")}"
@@ -32,10 +32,7 @@ command=(python -m evaluation.run --model "$MODEL" --output "$OUTPUT" --benchmar
 [[ -n "${SUFFIX+set}" ]] && command+=(--suffix "$SUFFIX")
 [[ -n "${DATA:-}" ]] && command+=(--data "$DATA")
 command+=("${FLAGS[@]}")
-if [[ "$MODE" == dry-run ]]; then
-    show "${command[@]}"
-    exit 0
-fi
+end_dry_run "${command[@]}"
 VENV="${VENV:-$PWD/.venv}"
 [[ -d "$VENV" ]] && export PATH="$VENV/bin:$PATH"
 show "${command[@]}" >&2

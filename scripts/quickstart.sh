@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
 # Installs everything, trains the embedded policy with SWAP on the real stack and shows what changed.
-# Further arguments go to examples/addition/quickstart.py; --help lists them.
+# Arguments go to examples/addition/quickstart.py:
+#   --output outputs/quickstart          folder for tables, pictures and the trained policy
+#   --model examples/addition/policy     the base policy
+#   --steps 40                           training steps of 16 prompts x 8 responses
+#   --problems 500                       held-out problems
+#   --samples 1                          responses a held-out problem
+#   --seed 42                            of the training
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
+read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
-exec python examples/addition/quickstart.py "$@"
+exec python examples/addition/quickstart.py "${FLAGS[@]}"

@@ -1,23 +1,19 @@
 #!/usr/bin/env bash
 # Makes .venv in the checkout and installs everything into it. Safe to run again: what is up to date is left alone.
-#   VENV=...     put the environment elsewhere
-#   PROFILE=cpu  or gpu; by default whether a CUDA device is there decides
+#   VENV=...      put the environment elsewhere
+#   PROFILE=cpu   or gpu; by default whether a CUDA device is there decides
+#   FLASH_ATTN=1  gpu only: compiles flash-attn as well, for hours, with the compiler that is among the packages
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-if [[ "${1:-}" == "-h" || "${1:-}" == "--help" ]]; then
-    sed -n '2,4s/^# \{0,1\}//p' scripts/setup.sh
-    exit 0
-fi
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 
+read_flags "" "$@"
 VENV="${VENV:-$PWD/.venv}"
 LOG="$VENV/setup.log"
+FLASH_ATTN="${FLASH_ATTN:-0}"
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
-
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 1
-}
 
 find_python() {
     local candidate
@@ -31,10 +27,6 @@ find_python() {
     fail "Python 3.11 was not found; install it, or name it: PYTHON=/path/to/python3.11 bash scripts/setup.sh"
 }
 
-detect_profile() {
-    if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi
-}
-
 require_disk() {
     local needed_gib="$1" free_kib
     free_kib="$(df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')"
@@ -43,106 +35,99 @@ require_disk() {
     fi
 }
 
-# flash-attn is compiled here, DeepSpeed's Adam when a training starts; both refuse a CUDA that is not torch's.
-require_cuda_compiler() {
-    local nvcc version
-    nvcc="${CUDA_HOME:+$CUDA_HOME/bin/}nvcc"
-    command -v "$nvcc" >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
-    version="$("$nvcc" --version 2>/dev/null | grep -oE 'release [0-9.]+' | cut -d ' ' -f 2 || true)"
-    if [[ "${version%%.*}" != 13 ]]; then
-        fail "the CUDA compiler (nvcc) is ${version:-missing}; torch is built for CUDA 13: install the CUDA 13.0 toolkit, and set CUDA_HOME"
-    fi
-}
-
-# Runs pip; shows what it downloads, keeps the rest in the log, and says in one line what went wrong.
-pip_install() {
-    if "$VENV/bin/python" -m pip install --no-input "$@" >>"$LOG" 2>&1; then return 0; fi
-    if grep -q 'No space left on device' "$LOG"; then
+# logged WORD ...: runs an installer; shows what it downloads and builds, keeps the rest in the log, and says in one line
+# what went wrong.
+logged() {
+    if "$@" 2>&1 | tee -a "$LOG" | sed -nE 's/^ *((Downloading|Building|Prepared|Installed) .*)/[setup] \1/p'; then
+        return 0
+    elif grep -q 'No space left on device' "$LOG"; then
         fail "the disk is full; free some space, or set VENV to another disk (details: $LOG)"
-    elif grep -qE 'Failed to establish a new connection|Temporary failure in name resolution|ConnectTimeout|Read timed out' "$LOG"; then
+    elif grep -qE 'establish a new connection|name resolution|dns error|timed out|error sending request' "$LOG"; then
         fail "the package index cannot be reached; check the network and run this again (details: $LOG)"
     fi
     return 1
 }
 
-watch_progress() {
-    local installer="$1" name="$2"
-    while kill -0 "$installer" 2>/dev/null; do
-        sleep 10
-        local step
-        step="$(grep -oE '^ *(Downloading|Using cached|Building wheel|Installing collected packages)[^(:]{0,60}' "$LOG" | tail -n 1 || true)"
-        printf '[setup] %s: %s\n' "$name" "${step:-working}"
+# install WORD ...: without what packages ask for, because the lists are complete.
+install() {
+    logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps "$@"
+}
+
+# pip_setting NAME: where pip looks for packages, from its own files. uv reads none of them.
+pip_setting() {
+    "$VENV/bin/python" -m pip config get "global.$1" 2>/dev/null || true
+}
+
+# The compiler is in pieces in the packages' folders; torch looks for one folder that has them all.
+link_cuda() {
+    local parts="$VENV/lib/python3.11/site-packages/nvidia/cu13" library
+    mkdir -p "$VENV/cuda/lib64"
+    ln -sfn "$parts"/{bin,include,nvvm} "$VENV/cuda/"
+    for library in "$parts"/lib/*.so*; do
+        ln -sf "$library" "$VENV/cuda/lib64/$(basename "${library%%.so*}").so"
     done
 }
 
-step() {
-    local name="$1"
-    shift
-    printf '[setup] %s\n' "$name"
-    pip_install "$@" &
-    local installer=$!
-    watch_progress "$installer" "$name" &
-    local watcher=$!
-    local status=0
-    wait "$installer" || status=$?
-    kill "$watcher" 2>/dev/null || true
-    wait "$watcher" 2>/dev/null || true
-    return "$status"
-}
-
+[[ "$FLASH_ATTN" =~ ^[01]$ ]] || fail "FLASH_ATTN is $FLASH_ATTN; use 1, or 0 to go without"
 PROFILE="${PROFILE:-$(detect_profile)}"
 case "$PROFILE" in
-    cpu) REQUIREMENTS=requirements-cpu.txt PINS=requirements-cpu.txt ;;
-    gpu) REQUIREMENTS=requirements.txt PINS=constraints-gpu.txt ;;
+    cpu) PINS=(requirements-cpu.txt) NEEDED_GIB=7 ;;
+    gpu) PINS=(constraints-gpu.txt) NEEDED_GIB=15 ;;
     *) fail "PROFILE is $PROFILE; use cpu or gpu" ;;
 esac
+if (( FLASH_ATTN )); then
+    [[ "$PROFILE" == gpu ]] || fail "FLASH_ATTN is 1 with PROFILE $PROFILE; flash-attn runs on GPUs only: leave it out"
+    PINS+=(requirements-flash-attn.txt) NEEDED_GIB=30
+fi
 
 PYTHON_PATH="$(find_python)"
 STAMP="$VENV/.installed"
 if [[ -f "$STAMP" && "$(cut -d ' ' -f 1 "$STAMP")" != "$PROFILE" ]]; then
-    # pip would keep the other profile's torch, whose version is the same.
+    # Its torch has the same version.
     fail "$VENV holds the $(cut -d ' ' -f 1 "$STAMP") profile; for $PROFILE remove it, or set VENV to another place"
 fi
-WANTED="$PROFILE $(cat "$REQUIREMENTS" "$PINS" pyproject.toml | sha256sum | cut -d ' ' -f 1)"
+WANTED="$PROFILE $(cat "${PINS[@]}" pyproject.toml | sha256sum | cut -d ' ' -f 1)"
 if [[ -f "$STAMP" && "$(cat "$STAMP")" == "$WANTED" ]]; then
     printf '[setup] %s is up to date (%s)\n' "$VENV" "$PROFILE"
     exit 0
 fi
 
-if [[ "$PROFILE" == cpu ]]; then require_disk 7; else require_cuda_compiler; require_disk 30; fi
-command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which DeepSpeed needs; install one, such as Debian's package g++"
+require_disk "$NEEDED_GIB"
+# Triton compiles with it on GPUs, DeepSpeed on a CPU.
+command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which a training needs; install one, such as Debian's package g++"
 if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
     fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it, such as Debian's package libnuma1"
 fi
 "$PYTHON_PATH" -m venv "$VENV" || fail "$PYTHON_PATH cannot make a virtual environment; install its venv package"
 : >"$LOG"
-if [[ "$PROFILE" == cpu ]]; then takes="a few minutes"; else takes="long, because flash-attn is compiled,"; fi
-printf '[setup] %s profile into %s; takes %s the first time (log: %s)\n' "$PROFILE" "$VENV" "$takes" "$LOG"
+printf '[setup] %s profile into %s; takes minutes the first time (log: %s)\n' "$PROFILE" "$VENV" "$LOG"
+logged "$VENV/bin/python" -m pip install --no-input "$(grep -ohE '^uv==[^ ]+' "${PINS[@]}")" \
+    || fail "the installer uv could not be installed (details: $LOG)"
+export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(pip_setting index-url)}}"
+export UV_INDEX="${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-$(pip_setting extra-index-url)}}"
+export UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(pip_setting find-links)}}"
+export UV_INDEX_STRATEGY=unsafe-best-match  # as pip does it: the pins decide, not the order of the indexes
 
-TORCH="$(grep -oE '^torch==[^ ]+' "$REQUIREMENTS")"
-if ! step "torch" "$TORCH" numpy==2.3.5 setuptools==77.0.3 wheel packaging ninja; then
-    [[ "$PROFILE" == cpu ]] || fail "$TORCH could not be installed (details: $LOG)"
-    # Package indexes carry the CUDA build; PyTorch's own index has the CPU build.
-    step "torch from PyTorch's CPU index" "$TORCH" numpy==2.3.5 setuptools==77.0.3 wheel packaging ninja \
-        --extra-index-url "$TORCH_CPU_INDEX" || fail "$TORCH could not be installed (details: $LOG)"
+# Package indexes carry the CUDA build of torch; PyTorch's own index has the CPU build.
+install -r "${PINS[0]}" || { [[ "$PROFILE" == cpu ]] && install -r "${PINS[0]}" --index "$TORCH_CPU_INDEX"; } \
+    || fail "the packages of ${PINS[0]} could not be installed (details: $LOG)"
+install --no-build-isolation -e . || fail "this checkout could not be installed (details: $LOG)"
+if (( FLASH_ATTN )); then
+    link_cuda
+    printf '[setup] compiling flash-attn, which takes hours (MAX_JOBS and FLASH_ATTN_CUDA_ARCHS are its settings)\n'
+    CUDA_HOME="$VENV/cuda" PATH="$VENV/bin:$PATH" install --no-build-isolation -r "${PINS[1]}" \
+        || fail "flash-attn could not be compiled (details: $LOG); leave FLASH_ATTN out to go without"
 fi
-# --use-pep517: DeepSpeed comes as source, and its setup.py with torch's build command fails on the setuptools that vLLM
-# pins ("unexpected keyword argument 'use_ninja'"); in an environment of its own it builds in seconds.
-if [[ "$PROFILE" == cpu ]]; then
-    step "Ray, vLLM, DeepSpeed, OpenRLHF and what they need" --use-pep517 --no-deps -r "$REQUIREMENTS" \
-        || fail "the packages of $REQUIREMENTS could not be installed (details: $LOG)"
-else
-    step "DeepSpeed" --use-pep517 --no-deps "$(grep -oE '^deepspeed==[^ ]+' "$REQUIREMENTS")" \
-        || fail "DeepSpeed could not be built (details: $LOG)"
-    step "Ray, vLLM, flash-attn, OpenRLHF and what they need" --no-build-isolation -r "$REQUIREMENTS" -c "$PINS" \
-        || fail "the packages of $REQUIREMENTS could not be installed (details: $LOG)"
-fi
-step "openrlhf-swap" --no-deps --no-build-isolation -e . || fail "this checkout could not be installed (details: $LOG)"
 if [[ "$PROFILE" == cpu ]]; then
     printf '[setup] communication op of DeepSpeed\n'
     PATH="$VENV/bin:$PATH" "$VENV/bin/python" -c \
-        'from openrlhf_swap.integration.cpu import build_communication_op; build_communication_op()' 2>>"$LOG" \
+        'from openrlhf_swap.integration.cpu.build import build_communication_op; build_communication_op()' 2>>"$LOG" \
         || fail "DeepSpeed's communication op could not be compiled (details: $LOG)"
+else
+    # OpenRLHF asks for flash-attn, for which openrlhf_swap/integration/attention.py stands in.
+    PROBLEMS="$("$VENV/bin/uv" pip check --python "$VENV/bin/python" 2>&1 | grep '^The package' || true)"
+    printf '%s\n' "$PROBLEMS" | sed 's/^./[setup] check: &/' | tee -a "$LOG"
+    if grep -v '`flash-attn' <<<"$PROBLEMS" | grep -q .; then fail "packages do not fit each other (details: $LOG)"; fi
 fi
 printf '%s\n' "$WANTED" >"$STAMP"
 printf '[setup] done\n'

@@ -1,15 +1,44 @@
 #!/usr/bin/env bash
-# Installs everything, checks style and scripts, and runs the tests. Further arguments go to pytest.
+# Installs everything, checks style, scripts, types, imports and figures, and runs the tests: first the unit part, then
+# the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the sums of both.
+# Arguments go to pytest, which then runs once, with these arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
+read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .
 shellcheck -x scripts/*.sh scripts/*.sbatch examples/*/*.sh .ci/run
-exec python -m pytest "$@"
+mypy
+lint-imports --no-logo --no-cache
+python scripts/code_figures.py --check
+if (( ${#FLAGS[@]} )); then exec python -m pytest "${FLAGS[@]}"; fi
+
+LOG="$(mktemp)"
+trap 'rm -f "$LOG"' EXIT
+STATUS=0 TIMES=() CLOSINGS=""
+
+# run_part NAME FLAG ...: runs pytest, and keeps the seconds it took and its closing line.
+run_part() {
+    local start=$SECONDS
+    python -m pytest "${@:2}" | tee "$LOG" || STATUS=1
+    TIMES+=("[test] $1 part: $((SECONDS - start)) s")
+    # A pytest that ended without one has failed.
+    CLOSINGS+="$(grep -E '^=+ .*[0-9] (passed|failed|skipped|error).* in [0-9.]+s' "$LOG" | tail -n 1 || echo '1 failed') "
+}
+
+# sum_of WORDS: how many tests the closing lines count so.
+sum_of() {
+    { grep -oE "[0-9]+ ($1)" <<<"$CLOSINGS" || true; } | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+run_part unit tests/unit
+run_part stack tests/stack
+printf '%s\n' "${TIMES[@]}" "$(sum_of passed) passed, $(sum_of 'failed|errors?') failed, $(sum_of skipped) skipped"
+exit "$STATUS"

@@ -22,9 +22,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-read_flags dry-run "$@"
+read_flags --dry-run "$@"
 
-if (( $(count_gpus) )); then PROFILE="${PROFILE:-gpu}"; else PROFILE="${PROFILE:-cpu}"; fi
+PROFILE="${PROFILE:-$(detect_profile)}"
 case "$PROFILE" in
     gpu)
         NUM_GPUS="${NUM_GPUS:-8}" ZERO_STAGE="${ZERO_STAGE:-2}"
@@ -58,7 +58,7 @@ for name in NUM_GPUS EPOCHS BATCH_SIZE MICRO_BATCH MAX_LEN MASTER_PORT; do requi
 if (( BATCH_SIZE % (MICRO_BATCH * NUM_GPUS) != 0 )); then
     fail "BATCH_SIZE is $BATCH_SIZE; use a multiple of MICRO_BATCH x NUM_GPUS, which is $((MICRO_BATCH * NUM_GPUS))"
 fi
-if [[ "$MODE" == run ]]; then
+if (( ! DRY_RUN )); then
     [[ -f "$DATA" ]] || fail "DATA is $DATA, which is not there; use a JSONL file with the columns input and output"
     rows="$(grep -c . "$DATA" || true)"
     (( rows >= BATCH_SIZE )) || fail "BATCH_SIZE is $BATCH_SIZE, but $DATA has $rows rows; use at most as many"
@@ -77,10 +77,7 @@ COMMAND=(
     "${FLAGS[@]}"
 )
 printf '[sft] %s\n' "$MODEL on $NUM_GPUS $PROFILE process(es)" "data:   $DATA" "output: $OUTPUT" >&2
-if [[ "$MODE" == dry-run ]]; then
-    show "${COMMAND[@]}"
-    exit 0
-fi
+end_dry_run "${COMMAND[@]}"
 printf '[sft] command: %s\n' "$(show "${COMMAND[@]}")" >&2
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH" TOKENIZERS_PARALLELISM=false
 exec "${COMMAND[@]}"

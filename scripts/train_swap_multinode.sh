@@ -21,21 +21,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-SUBCOMMAND="${1:-}"
-BLOCK=0
-DRY_RUN=0
-FLAGS=()
-for flag in "${@:2}"; do
-    case "$flag" in
-        --block) BLOCK=1 ;;
-        --dry-run) DRY_RUN=1 ;;
-        -h | --help)
-            print_help
-            exit 0
-            ;;
-        *) FLAGS+=("$flag") ;;
-    esac
-done
+read_flags "--block --dry-run" "$@"
+SUBCOMMAND="${FLAGS[0]:-}"
+FLAGS=("${FLAGS[@]:1}")
 
 SIZE="${SIZE:-1.5B}"
 NUM_NODES="${NUM_NODES:-2}"
@@ -62,10 +50,7 @@ start_ray() {
         ray start "$@" --block --num-gpus "$NUM_GPUS" --temp-dir "$RAY_FOLDER/ray" --disable-usage-stats
         --log-color false ${NODE_IP:+--node-ip-address "$NODE_IP"} "${FLAGS[@]}"
     )
-    if (( DRY_RUN )); then
-        show "${command[@]}"
-        return
-    fi
+    end_dry_run "${command[@]}"
     show "${command[@]}" >&2
     is_running && fail "Ray already runs here, as process $(cat "$PID_FILE"); end it: bash $0 stop"
     # The name under which OpenRLHF knows the key; Ray's processes get it in their environment.
@@ -97,11 +82,8 @@ start_head() {
     # reaches the cluster's own port, which has to be open to the other nodes; Ray opens it on all interfaces. Keep the
     # nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and submit.
     start_ray --head --port "$PORT" --dashboard-host 127.0.0.1 --dashboard-port "$DASHBOARD_PORT"
-    if (( ! DRY_RUN )); then
-        printf '[ray] on each other node: HEAD_IP=%s PORT=%s NUM_GPUS=%s bash %s worker\n' \
-            "$(grep -oE 'Local node IP: *[^ ]+' "$LOG" | awk '{ print $NF }')" "$PORT" "$NUM_GPUS" \
-            scripts/train_swap_multinode.sh
-    fi
+    printf '[ray] on each other node: HEAD_IP=%s PORT=%s NUM_GPUS=%s bash scripts/train_swap_multinode.sh worker\n' \
+        "$(grep -oE 'Local node IP: *[^ ]+' "$LOG" | awk '{ print $NF }')" "$PORT" "$NUM_GPUS"
 }
 
 start_worker() {
@@ -116,46 +98,6 @@ start_worker() {
     start_ray --address "$HEAD_IP:$PORT"
 }
 
-# A training that asks for more than there is would wait without a word.
-wait_for_nodes() {
-    python - "$1" "$PID_FILE" "$NUM_NODES" "$NUM_GPUS" "$WAIT" <<'PYTHON'
-import sys
-import time
-from pathlib import Path
-
-from ray.util.state import list_nodes
-
-address, pid_file, (nodes, gpus, wait) = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
-deadline = time.monotonic() + wait
-seen = None
-while True:
-    if pid_file.exists():
-        process = pid_file.read_text().strip()
-        try:
-            ended = not Path(f"/proc/{process}/cmdline").read_bytes()  # of a zombie it is empty
-        except FileNotFoundError:
-            ended = True
-        if ended:
-            print(f"error: the Ray of this node, process {process}, has ended; run head again", file=sys.stderr)
-            sys.exit(2)
-    try:
-        alive = [n for n in list_nodes(address=address) if n.state == "ALIVE"]
-        there = sum(n.resources_total.get("GPU", 0) >= gpus for n in alive)
-        state = f"{there} of {nodes} nodes with {gpus} GPUs are there"
-    except Exception as error:
-        there, state = -1, f"no Ray answers at {address} ({type(error).__name__})"
-    if there >= nodes:
-        break
-    if time.monotonic() > deadline:
-        print(f"error: {state} after {wait} s; see NUM_NODES, NUM_GPUS and WAIT", file=sys.stderr)
-        sys.exit(2)
-    if state != seen:
-        print(f"[ray] {state}", flush=True)
-    seen = state
-    time.sleep(2)
-PYTHON
-}
-
 submit_training() {
     local address="http://127.0.0.1:$DASHBOARD_PORT" launcher="scripts/train_swap_${SIZE,,}.sh" mode=--print
     [[ -f "$launcher" ]] || fail "SIZE is $SIZE; use 1.5B or 7B"
@@ -167,16 +109,15 @@ submit_training() {
     # copy the checkout, and what the run writes would land in the copy. Ray sets RAY_ADDRESS for the job, so that
     # ray.init in it joins this cluster.
     local submission=(ray job submit --address "$address" -- bash "$folder/job.sh")
-    if (( DRY_RUN )); then
-        printf '%s\n' "$line"
-        show "${submission[@]}"
-        return
-    fi
+    if (( DRY_RUN )); then printf '%s\n' "$line"; fi
+    end_dry_run "${submission[@]}"
     # Ray prefers these to the address that it is given.
     unset RAY_ADDRESS RAY_API_SERVER_ADDRESS
     # A proxy would be asked for an address of this machine.
     export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
-    wait_for_nodes "$address"
+    # A training that asks for more than there is would wait without a word.
+    python -m openrlhf_swap.integration.cluster --address "$address" --pid-file "$PID_FILE" --nodes "$NUM_NODES" \
+        --gpus "$NUM_GPUS" --wait "$WAIT"
     mkdir -p "$folder"
     printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
     show "${submission[@]}" >&2
@@ -188,10 +129,7 @@ stop_ray() {
     is_running || fail "$PID_FILE names no running Ray; nothing was stopped"
     local ray_pid
     ray_pid="$(cat "$PID_FILE")"
-    if (( DRY_RUN )); then
-        show kill "$ray_pid"
-        return
-    fi
+    end_dry_run kill "$ray_pid"
     kill "$ray_pid"
     for _ in {1..60}; do
         if ! is_running; then
@@ -209,6 +147,5 @@ case "$SUBCOMMAND" in
     worker) start_worker ;;
     submit) submit_training ;;
     stop) stop_ray ;;
-    -h | --help) print_help ;;
     *) fail "the subcommand is ${SUBCOMMAND:-missing}; use head, worker, submit, stop or --help" ;;
 esac

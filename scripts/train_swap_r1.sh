@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs.
-# Use train_swap_1.5b.sh or train_swap_7b.sh: they choose the size. Stopped in any way, the same command goes on from
+# Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the size, or train_swap_1gpu.sh. Stopped in any way, the same command goes on from
 # the last checkpoint. Paths are relative to the checkout; further flags go to openrlhf_swap.train and win.
 #   PROMPTS=...     JSONL of problem and answer, or a data set of the hub (default data/deepscaler.jsonl)
 #   OUTPUT=...      metrics, rollouts, checkpoints and the policy         (default outputs/swap_<size>)
@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-read_flags "dry-run print" "$@"
+read_flags "--dry-run --print" "$@"
 
 SIZE="${SIZE:-}"
 case "$SIZE" in
@@ -36,11 +36,14 @@ MICRO_BATCH="${MICRO_BATCH:-1}"
 SAVE_STEPS="${SAVE_STEPS:-20}"
 EAGER="${EAGER:-1}"
 
-for name in NUM_GPUS NUM_NODES MICRO_BATCH SAVE_STEPS; do require_count "$name"; done
+# train_swap_1gpu.sh sets these.
+PROMPTS_A_STEP="${PROMPTS_A_STEP:-128}" RESPONSES="${RESPONSES:-16}"
+MAX_LEN="${MAX_LEN:-14000}" UTILIZATION="${UTILIZATION:-0.7}"
+
+for name in NUM_GPUS NUM_NODES MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN; do require_count "$name"; done
 [[ "$ZERO_STAGE" =~ ^[1-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 1, 2 or 3"
 [[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 1, or 0 for CUDA graphs"
-PROMPTS_A_STEP=128
-RESPONSES=16
+(( MAX_LEN > 2000 )) || fail "MAX_LEN is $MAX_LEN, of which a prompt may take 2000; use more"
 GPUS=$((NUM_NODES * NUM_GPUS))
 # Ranks with unequal shares of a step would wait for each other without end.
 if (( PROMPTS_A_STEP * RESPONSES % (GPUS * MICRO_BATCH) != 0 )); then
@@ -50,7 +53,7 @@ fi
 
 case "$PROMPTS" in
     *.jsonl | *.json | *.csv | *.parquet | *.arrow | /* | ./* | ../*)
-        if [[ "$MODE" != dry-run && ! -e "$PROMPTS" ]]; then
+        if (( ! DRY_RUN )) && [[ ! -e "$PROMPTS" ]]; then
             fail "PROMPTS is $PROMPTS, which is not there; make it: python -m openrlhf_swap.prepare --output $PROMPTS"
         fi
         NOTE=""
@@ -68,13 +71,14 @@ SWAP_ARGS=(
 )
 DATA_ARGS=(
     --data.prompt_dataset "$PROMPTS" --data.input_key problem --data.label_key answer --data.apply_chat_template
-    --data.max_len 14000
+    --data.max_len "$MAX_LEN"
 )
 ROLLOUT_ARGS=(
     --rollout.batch_size "$PROMPTS_A_STEP" --rollout.n_samples_per_prompt "$RESPONSES"
-    --rollout.max_new_tokens 12000 --rollout.temperature 0.6 --rollout.micro_batch_size "$MICRO_BATCH"
+    --rollout.max_new_tokens $((MAX_LEN - 2000)) --rollout.temperature 0.6 --rollout.micro_batch_size "$MICRO_BATCH"
 )
-# One response at a time: an update holds three float32 copies of its logits, 24 GiB for 14,000 tokens (docs/sizing.md).
+# One response at a time: an update holds three float32 copies of its logits, 24 GiB for 14,000 tokens
+# (docs/internals/sizing_formulas.md).
 TRAIN_ARGS=(
     --actor.model_name_or_path "$MODEL" --actor.adam.lr 1e-6 --actor.gradient_checkpointing_enable
     --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size "$MICRO_BATCH"
@@ -85,7 +89,7 @@ TRAIN_ARGS=(
 PLACEMENT_ARGS=(
     --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.sync_backend nccl
     --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$NUM_GPUS"
-    --vllm.num_engines "$GPUS" --vllm.tensor_parallel_size 1 --vllm.gpu_memory_utilization 0.7
+    --vllm.num_engines "$GPUS" --vllm.tensor_parallel_size 1 --vllm.gpu_memory_utilization "$UTILIZATION"
 )
 # OpenRLHF's own recipes with sleep mode run eagerly. Prefix caching stays off: prompts are about a hundredth of the
 # tokens, and a cache that outlives an update would spoil rollouts silently.
@@ -124,10 +128,7 @@ COMMAND=(
     python -m openrlhf_swap.train "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}"
     "${PLACEMENT_ARGS[@]}" "${OUTPUT_ARGS[@]}" "${FLAGS[@]}"
 )
-if [[ "$MODE" != run ]]; then
-    show "${COMMAND[@]}"
-    exit 0
-fi
+DRY_RUN=$((DRY_RUN || PRINT)) end_dry_run "${COMMAND[@]}"
 if (( NUM_NODES == 1 )) && [[ -z "${RAY_ADDRESS:-}" ]] && (( $(count_gpus) < NUM_GPUS )); then
     # Ray would wait for the others without a word.
     fail "NUM_GPUS is $NUM_GPUS, but $(count_gpus) are here; set it to what there is"

@@ -1,21 +1,14 @@
-import json
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.paths import POLICY
 
 # Shared machines stall now and then; no test here is about time.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
 
-ROOT = Path(__file__).parents[1]
-POLICY = ROOT / "examples" / "addition" / "policy"
-
-sys.path.insert(0, str(ROOT / "examples" / "addition"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -38,48 +31,21 @@ def prompts_file(tmp_path_factory):
     return path
 
 
-def training(output: Path, prompts: Path, *extra: str) -> dict:
-    """Command, environment and folder of a training run of four steps."""
-    environment = {
-        **os.environ,
-        "MODEL": str(POLICY),
-        "PROMPTS": str(prompts),
-        "OUTPUT": str(output),
-        "STEPS": "4",
-        "LEARNING_RATE": "1e-3",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    command = ["bash", str(ROOT / "examples" / "addition" / "train_swap.sh"), *extra]
-    return {"args": command, "env": environment, "cwd": output.parent}
-
-
-def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
-    """Run it to its end."""
-    return subprocess.run(**training(output, prompts, *extra), capture_output=True, text=True, timeout=1800)
-
-
-def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
-    """A run that must succeed; returns its lines of metrics."""
-    result = start_training(output, prompts, *extra)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def arguments():
     """OpenRLHF's arguments of a small run on this machine."""
-    from actors import GROUP_SIZE, GROUPS, make_config
+    from support.actors import GROUP_SIZE, GROUPS, make_config
 
+    from openrlhf_swap.config import RunConfig
     from openrlhf_swap.integration import patches
-    from openrlhf_swap.train import CPU_DEFAULTS, DEFAULTS, REWARD_FILE
+    from openrlhf_swap.integration.defaults import CPU_DEFAULTS, DEFAULTS, REWARD_FILE, as_words
 
     values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
     values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
     values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
-    argv = [word for flag, value in values.items() for word in (flag, value) if word is not None]
-    args = patches.parse_arguments(argv)
+    args = patches.parse_arguments(as_words(values))
     args.actor.eps_clip_low_high = (0.2, 0.2)
-    args.swap = make_config()
+    args.swap, args.swap_run = make_config(), RunConfig()
     return args
 
 
@@ -88,12 +54,12 @@ def ray_session():
     """Ray with places for five actors."""
     import ray
 
-    from openrlhf_swap.integration.run import _start_local_ray
-    from openrlhf_swap.train import CPU_ENVIRONMENT
+    from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT
+    from openrlhf_swap.integration.launch import start_local_ray
 
     for name, value in CPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    _start_local_ray(places=5)
+    start_local_ray(places=5)
     yield
     ray.shutdown()
 
@@ -101,7 +67,7 @@ def ray_session():
 @pytest.fixture(scope="module")
 def actor_group(ray_session, arguments):
     """One IntrinsicRewardActor and its strategy, never updated."""
-    from actors import running_actors
+    from support.actors import running_actors
 
     with running_actors(arguments) as actors:
         yield actors
@@ -110,7 +76,7 @@ def actor_group(ray_session, arguments):
 @pytest.fixture(scope="module")
 def responses(tokenizer):
     """Sixteen responses to four problems, about a quarter of them wrong, as vLLM's actor returns them."""
-    from actors import GROUP_SIZE, GROUPS
+    from support.actors import GROUP_SIZE, GROUPS
     from task import overthinking_trace, problems, prompt, shortest_trace
 
     rng = random.Random(5)

@@ -6,27 +6,29 @@ python examples/addition/curves.py --runs outputs/compare --steps 5 10 15 20
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from statistics import fmean
 
+from tabulate import tabulate
+
+from openrlhf_swap.files import read_rows
+
 LENGTH, ACCURACY = "rollout/response_length_mean", "swap/accuracy"
 
 
-def read_run(file: Path) -> dict[int, dict[str, float]]:
+def steps_of_run(file: Path) -> dict[int, dict[str, float]]:
     """Metrics of each step of one run."""
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return {line["step"]: line for line in lines}
+    return {row["step"]: row for row in read_rows(file)}
 
 
 def table(runs: Path, steps: list[int]) -> str:
     """One Markdown row a configuration: tokens and accuracy of the rollouts at each step."""
-    rows = ["| | seeds | " + " | ".join(f"step {step}" for step in steps) + " |", "|---" * (len(steps) + 2) + "|"]
+    rows = []
     for folder in sorted(path for path in runs.iterdir() if path.is_dir()):
         # A run without a result was stopped on the way.
         finished = [
-            read_run(result.with_name("metrics.jsonl")) for result in sorted(folder.glob("seed_*/result.json"))
+            steps_of_run(result.with_name("metrics.jsonl")) for result in sorted(folder.glob("seed_*/result.json"))
         ]
         if not finished:
             continue
@@ -34,8 +36,8 @@ def table(runs: Path, steps: list[int]) -> str:
         for step in steps:
             at = [run[step] for run in finished]
             cells.append(f"{fmean(m[LENGTH] for m in at):.1f}, {fmean(m[ACCURACY] for m in at):.1%}")
-        rows.append(f"| {folder.name} | {len(finished)} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+        rows.append([folder.name, len(finished), *cells])
+    return tabulate(rows, ["", "seeds", *(f"step {step}" for step in steps)], "github")
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from openrlhf_swap.rewards import Grader
 
 def generate(model: str, questions: list[str], samples: int, temperature: float, max_tokens: int) -> list[list[dict]]:
     """`samples` responses a question with vLLM; the same seeds give the same responses of the same model."""
-    from openrlhf_swap.generation import open_engine
+    from openrlhf_swap.integration.engine import open_engine
 
     engine = open_engine(model, max_model_len=512)
 

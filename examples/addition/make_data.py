@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from task import Problem, problems
+from task import Addition, problems
 
 TEST_SEED = 1
 TRAIN_SEED = 2
 
 
-def write(path: Path, rows: Iterable[Problem]) -> None:
+def write(path: Path, rows: Iterable[Addition]) -> None:
     """One JSON line a problem: `problem` and `answer`."""
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(json.dumps({"problem": row.question, "answer": row.answer}) + "\n" for row in rows)

@@ -20,6 +20,8 @@ import psutil
 from report import draw, table
 from tqdm import tqdm
 
+from openrlhf_swap.files import read_rows
+
 HERE = Path(__file__).parent
 # Our name for a phase of a training step -> its name in metrics.jsonl.
 PHASES = {
@@ -91,7 +93,7 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
     with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=interval) as bar:
         for memory in run("the training", command, output / "train.log", environment):
             peak = max(peak, memory)
-            metrics = read_metrics(metrics_file)
+            metrics = list(read_rows(metrics_file))
             bar.update(len(metrics) - bar.n)
             if measured := [row for row in metrics if "swap/accuracy" in row]:  # a skipped step has none
                 last = measured[-1]
@@ -100,17 +102,9 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
                     tokens=f"{last['swap/response_length']:.0f}",
                     refresh=False,
                 )
-        metrics = read_metrics(metrics_file)
+        metrics = list(read_rows(metrics_file))
         bar.update(len(metrics) - bar.n)
     return metrics, peak
-
-
-def read_metrics(path: Path) -> list[dict]:
-    """The complete lines of a metrics file."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def main() -> None:

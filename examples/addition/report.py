@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib
+from tabulate import tabulate
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -20,17 +21,18 @@ ROWS = {
 def table(summary: dict) -> str:
     """Base against trained, and what a training step cost."""
     base, trained = summary["base"], summary["trained"]
-    lines = ["", f"{'':20}{'base':>10}{'trained':>10}{'change':>10}"]
+    rows = []
     for key, (label, style) in ROWS.items():
         if key == "accuracy":
             change = f"{100 * (trained[key] - base[key]):+.1f} pt"
         else:
             change = f"{trained[key] / base[key] - 1:+.0%}" if base[key] else "-"
-        lines.append(f"{label:20}{style.format(base[key]):>10}{style.format(trained[key]):>10}{change:>10}")
+        rows.append([label, style.format(base[key]), style.format(trained[key]), change])
+    header = ["", "base", "trained", "change"]
+    text = tabulate(rows, header, "plain", disable_numparse=True, colalign=("left", *("right",) * 3))
     seconds = summary["seconds"]
     parts = ", ".join(f"{name} {seconds[name]:.2f}" for name in ("generate", "score", "update", "sync"))
-    lines += ["", f"seconds a training step: {seconds['total']:.2f} ({parts})"]
-    return "\n".join(lines)
+    return f"\n{text}\n\nseconds a training step: {seconds['total']:.2f} ({parts})"
 
 
 def draw(metrics: list[dict], summary: dict, path: Path) -> None:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from openrlhf_swap.objectives.reading import ResponseReader, tokens_for
+from openrlhf_swap.rollouts.reading import ResponseReader, tokens_for
 
 COLUMNS = ("ones", "tens", "hundreds")
 CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
@@ -38,7 +38,7 @@ _STATEMENT = re.compile(r"(ones|tens|hundreds): \d\+\d\+\d=\d\d")
 
 
 @dataclass(frozen=True)
-class Problem:
+class Addition:
     """Two three-digit numbers to add."""
 
     left: int
@@ -63,35 +63,35 @@ class LineCounts:
     redundant: int
 
 
-def problems(seed: int, exclude: frozenset[Problem] = frozenset()) -> Iterator[Problem]:
+def problems(seed: int, exclude: frozenset[Addition] = frozenset()) -> Iterator[Addition]:
     """An endless, seeded stream of distinct problems, none of them in `exclude`."""
     rng = random.Random(seed)
     seen = set(exclude)
     while True:
-        problem = Problem(rng.randint(100, 999), rng.randint(100, 999))
+        problem = Addition(rng.randint(100, 999), rng.randint(100, 999))
         if problem not in seen:
             seen.add(problem)
             yield problem
 
 
-def prompt(problem: Problem, suffix: str = "") -> str:
+def prompt(problem: Addition, suffix: str = "") -> str:
     """The prompt as the chat template renders it, the opened thought included; `suffix` follows the question."""
     return f"<|user|>{problem.question}{suffix}<|assistant|><think>\n"
 
 
-def shortest_trace(problem: Problem) -> str:
+def shortest_trace(problem: Addition) -> str:
     """The shortest correct response: every column once, then the answer."""
     lines, answer = _columns(problem, random.Random(0), slip_probability=0.0)
     return "".join(lines) + CLOSE + answer + "}" + EOS
 
 
-def overthinking_trace(problem: Problem, rng: random.Random) -> str:
+def overthinking_trace(problem: Addition, rng: random.Random) -> str:
     """A response as the base policy is taught to write it."""
     lines, answer = _columns(problem, rng, SLIP_PROBABILITY)
     return "".join(_overthink(lines, rng)) + CLOSE + answer + "}" + EOS
 
 
-def probe(problem: Problem, rng: random.Random) -> tuple[str, str]:
+def probe(problem: Addition, rng: random.Random) -> tuple[str, str]:
     """A thought cut off after a random line and closed, and the right answer that follows.
 
     A pre-trained reasoning model can be stopped anywhere and asked for its answer. The small policy learns that
@@ -134,7 +134,7 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
     return 0
 
 
-def _columns(problem: Problem, rng: random.Random, slip_probability: float) -> tuple[list[str], str]:
+def _columns(problem: Addition, rng: random.Random, slip_probability: float) -> tuple[list[str], str]:
     """One line a column, and the answer that these lines give."""
     lines: list[str] = []
     digits: list[str] = []

@@ -1,1 +1,1 @@
-"""SWAP's arithmetic: pure functions on tensors. Imports torch and the configuration, nothing else."""
+"""SWAP's arithmetic: pure functions on tensors. Imports torch, nothing else."""

@@ -7,90 +7,15 @@ computed in float64, so that neither group size nor input dtype changes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
-from openrlhf_swap.algorithm.recipe import Recipe, recipe
-from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.errors import NonFiniteError
-
-
-@dataclass(frozen=True)
-class StepTrace:
-    """One response of a group.
-
-    Attributes:
-        length: L, generated tokens, the end token included.
-        correct: c, whether the answer was graded right.
-        answer_logprobs: l_0..l_K in nats per answer token. Only a correct response's are used.
-        step_ends: e_1..e_K, the index of each step's last token in the response.
-    """
-
-    length: int
-    correct: bool
-    answer_logprobs: Sequence[float]
-    step_ends: Sequence[int]
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    """G groups of N responses as tensors.
-
-    Attributes:
-        lengths: (G, N) int64.
-        correct: (G, N) bool.
-        answer_logprobs: (G, N, K+1) float64; anything where there is no step.
-        step_ends: (G, N, K) int64; anything where there is no step.
-        step_mask: (G, N, K) bool; False for every step of a response that is not correct.
-    """
-
-    lengths: Tensor
-    correct: Tensor
-    answer_logprobs: Tensor
-    step_ends: Tensor
-    step_mask: Tensor
-
-    @classmethod
-    def from_traces(cls, groups: Sequence[Sequence[StepTrace]]) -> StepBatch:
-        """Check and pad equally large groups.
-
-        Raises:
-            ValueError: for an empty or unequal group, or step ends that do not fit the response.
-            NonFiniteError: for a NaN or infinite log-probability of a correct response.
-        """
-        sizes = {len(group) for group in groups}
-        if len(sizes) != 1 or 0 in sizes:
-            raise ValueError(f"groups have sizes {sorted(sizes)}; every group needs the same number of responses")
-        size = sizes.pop()
-        traces = [trace for group in groups for trace in group]
-        for position, trace in enumerate(traces):
-            _check_trace(trace, f"response {position % size} of group {position // size}")
-
-        scored = [trace.correct and len(trace.step_ends) > 0 for trace in traces]
-        steps = max((len(t.step_ends) for t, used in zip(traces, scored, strict=True) if used), default=0)
-        logprobs = torch.zeros(len(traces), steps + 1, dtype=torch.float64)
-        ends = torch.zeros(len(traces), steps, dtype=torch.int64)
-        mask = torch.zeros(len(traces), steps, dtype=torch.bool)
-        for row, (trace, used) in enumerate(zip(traces, scored, strict=True)):
-            if used:
-                count = len(trace.step_ends)
-                logprobs[row, : count + 1] = torch.tensor(trace.answer_logprobs, dtype=torch.float64)
-                ends[row, :count] = torch.tensor(trace.step_ends)
-                mask[row, :count] = True
-        shape = (len(groups), size)
-        return cls(
-            lengths=torch.tensor([trace.length for trace in traces]).view(shape),
-            correct=torch.tensor([bool(trace.correct) for trace in traces]).view(shape),
-            answer_logprobs=logprobs.view(*shape, -1),
-            step_ends=ends.view(*shape, -1),
-            step_mask=mask.view(*shape, -1),
-        )
 
 
 @dataclass(frozen=True)
@@ -105,23 +30,23 @@ class StepSignals:
     normalised: Tensor
 
 
-def step_signals(batch: StepBatch, numbers: Recipe, eps: float) -> StepSignals:
+def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward, norm_step)."""
     gains = monotone_gains(batch.answer_logprobs, batch.step_mask)
     changes = local_gains(batch.answer_logprobs, batch.step_mask)
-    mass = penalty_masses(batch.lengths, batch.correct, numbers.length_coef)
-    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, numbers.temperature)
+    mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
+    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, coefficients.temperature)
     rewards = gains - penalties
-    normalised = normalise_step_rewards(rewards, batch.step_mask, eps)
-    normalised = torch.where(batch.step_mask, normalised - numbers.step_constant, 0.0)
+    normalised = normalise_step_rewards(rewards, batch.step_mask, coefficients.eps)
+    normalised = torch.where(batch.step_mask, normalised - coefficients.step_constant, 0.0)
     return StepSignals(gains, changes, mass, penalties, rewards, normalised)
 
 
-def outcome_rewards(batch: StepBatch, numbers: Recipe) -> Tensor:
+def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
     """(G, N) float64: c, or c - c P for an objective that penalises the outcome."""
     rewards = batch.correct.double()
-    if numbers.penalises_outcome:
-        rewards = rewards - penalty_masses(batch.lengths, batch.correct, numbers.length_coef)
+    if coefficients.penalises_outcome:
+        rewards = rewards - penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
     return rewards
 
 
@@ -176,30 +101,23 @@ def process_advantages(normalised: Tensor, step_ends: Tensor, step_mask: Tensor,
     return to_come.gather(-1, step_of_token).view(*leading, tokens)
 
 
-def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:
-    """A[t] = beta A_out + theta [correct] A_proc[t] for one group of responses (Eq. unified_adv).
+def unified_advantages(
+    outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
+) -> Tensor:
+    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv). The one place where both terms meet.
 
     Args:
-        group: the responses to one prompt.
-        config: objective and numbers.
+        outcome: A_out of each token, any shape and floating dtype.
+        process: A_proc of each token, of the same shape, 0 for responses that are not correct; None for none, and
+            the result is then `outcome_weight * outcome` bit by bit.
+        outcome_weight: beta.
+        process_weight: theta.
 
     Returns:
-        One float64 tensor of `length` values a response.
-
-    Raises:
-        ValueError: for an empty group, or step ends that do not fit their response.
-        NonFiniteError: for a NaN or infinite log-probability of a correct response.
+        As `outcome`. The process term is weighted in its own dtype before it is added.
     """
-    batch = StepBatch.from_traces([group])
-    numbers = recipe(config)
-    outcome = numbers.outcome_weight * outcome_advantages(outcome_rewards(batch, numbers), config.eps)
-    tokens = int(batch.lengths.max())
-    advantages = outcome.unsqueeze(-1).expand(-1, -1, tokens)
-    if numbers.process_weight > 0:
-        signals = step_signals(batch, numbers, config.eps)
-        process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, tokens)
-        advantages = advantages + numbers.process_weight * process
-    return [row[: trace.length].clone() for row, trace in zip(advantages[0], group, strict=True)]
+    advantages = outcome_weight * outcome
+    return advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
 
 
 def _standardise(values: Tensor, mask: Tensor, eps: float) -> Tensor:
@@ -210,21 +128,3 @@ def _standardise(values: Tensor, mask: Tensor, eps: float) -> Tensor:
     std = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
     spreads = (count > 1) & (std > eps * mean.abs().clamp(min=1))
     return torch.where(spreads, centred / (std + eps), 0.0)
-
-
-def _check_trace(trace: StepTrace, where: str) -> None:
-    if trace.length < 0:
-        raise ValueError(f"{where}: length is {trace.length}; use the number of generated tokens")
-    if not trace.correct or len(trace.step_ends) == 0:
-        return
-    if len(trace.answer_logprobs) != len(trace.step_ends) + 1:
-        raise ValueError(
-            f"{where}: {len(trace.answer_logprobs)} answer_logprobs for {len(trace.step_ends)} step_ends; "
-            "give l_0..l_K, one more than there are steps"
-        )
-    ends = list(trace.step_ends)
-    if ends[0] < 0 or ends[-1] >= trace.length or any(a >= b for a, b in pairwise(ends)):
-        raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{trace.length - 1}")
-    for k, value in enumerate(trace.answer_logprobs):
-        if not math.isfinite(value):
-            raise NonFiniteError(f"{where}: answer_logprobs[{k}] is {value}; a log-probability must be finite")

@@ -1,9 +1,11 @@
 """Every touch of OpenRLHF, Ray, vLLM and DeepSpeed.
 
-Importing this package prepares the process for a CPU build of torch: Ray workers and vLLM's engine import our
-classes by name, so the preparation reaches every process before OpenRLHF is imported there.
+Importing this package prepares the process: for a missing flash-attn, and for a CPU build of torch. Ray workers and
+vLLM's engine import our classes by name, so the preparation reaches every process before OpenRLHF is imported there.
 """
 
-from openrlhf_swap.integration.cpu import install as _install_cpu
+from openrlhf_swap.integration.attention import prepare as _prepare_attention
+from openrlhf_swap.integration.cpu.process import install as _install_cpu
 
+_prepare_attention()
 _install_cpu()

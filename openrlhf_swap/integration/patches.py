@@ -7,38 +7,44 @@
 | `openrlhf.utils.get_strategy` | the same, with `args.swap` set | the strategy travels to every actor |
 | `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `SwapRolloutActor` | rollouts that can be drawn again |
 | the same, on CPU | `CpuRolloutActor` | weight sync without CUDA, too |
-| `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `CpuReferenceActor`, on CPU only | prepares its process |
+| `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `SwapReferenceActor` | prepares its process |
+| `openrlhf.utils.deepspeed.DeepspeedStrategy` | `SwapStrategy` | attention and Adam that need no compiler |
 | `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |
 
 Two methods are replaced on single objects, where no class of ours can stand: of DeepSpeed's stage 3 optimizer
-(`policy_actor.py`), and `named_parameters` of a model with adapters while it travels (`adapters.py`).
+(`policy_trainer.py`), and `named_parameters` of a model with adapters while it travels (`lora.py`).
 
-All other names are rebound in the driver: a patch of a class that lives in a Ray actor would do nothing there. The
-replacements are importable subclasses, so workers find them by name.
+The last name of the table is rebound in the policy's actor, all others in the driver: a patch there of a class that
+lives in a Ray actor would do nothing. The replacements are importable subclasses, so workers find them by name.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import CompatibilityError
-from openrlhf_swap.integration.cpu import is_cpu_build
+from openrlhf_swap.flags import OPENRLHF_VERSION
 
-OPENRLHF_VERSION = "0.11.2"
 CLI = "openrlhf.cli.train_ppo_ray"
 
 
 def check_versions() -> None:
-    """Raise CompatibilityError unless the OpenRLHF is installed that the seams were written for."""
+    """Look at what the seams were written for: the version of OpenRLHF, and memory that processes can share.
+
+    Raises:
+        CompatibilityError: with the remedy.
+    """
     try:
         installed = metadata.version("openrlhf")
     except metadata.PackageNotFoundError:
@@ -48,9 +54,15 @@ def check_versions() -> None:
             f"openrlhf {installed} is installed, but this package extends openrlhf {OPENRLHF_VERSION} and no other; "
             f"remedy: pip install openrlhf=={OPENRLHF_VERSION}, or bash scripts/setup.sh"
         )
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if "expandable_segments:true" in (value := os.environ.get(name, "")).lower().replace(" ", ""):
+            raise CompatibilityError(
+                f"{name} is {value}; weights in expandable segments cannot be handed to vLLM over CUDA IPC: unset "
+                "expandable_segments"
+            )
 
 
-def undecorated(actor_class: type) -> type:
+def undecorated(actor_class: Any) -> Any:
     """The plain class under a `@ray.remote` class: the decorated one cannot be subclassed."""
     return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
 
@@ -76,22 +88,21 @@ def parse_arguments(argv: list[str]) -> SimpleNamespace:
     raise CompatibilityError(f"{CLI} did not parse its arguments; it is not the one this package was written for")
 
 
-def run(argv: list[str], config: SwapConfig, replacements: dict[str, type]) -> None:
+def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements: dict[str, type]) -> None:
     """Run OpenRLHF's training CLI with our classes in the places of its own.
 
     Args:
         argv: OpenRLHF's arguments.
-        config: reaches every actor as `strategy.args.swap`.
-        replacements: dotted name of a class in OpenRLHF -> Ray actor class.
+        config: the method's settings, which reach every actor as `strategy.args.swap`.
+        run_config: the run's, as `strategy.args.swap_run`.
+        replacements: dotted name of a class in OpenRLHF -> what stands for it.
     """
     from openrlhf import utils
 
     stock_strategy = utils.get_strategy
 
     def get_strategy(args: SimpleNamespace) -> object:
-        args.swap = config
-        if is_cpu_build():
-            args.ds.attn_implementation = "sdpa"  # for packed samples OpenRLHF asks for flash-attn
+        args.swap, args.swap_run = config, run_config
         return stock_strategy(args)
 
     with rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):
@@ -111,7 +122,7 @@ def _as_command_line(argv: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def rebound(replacements: dict[str, type | Callable]) -> Iterator[None]:
+def rebound(replacements: Mapping[str, type | Callable[..., Any]]) -> Iterator[None]:
     """Meanwhile each dotted name stands for its replacement."""
     originals = {}
     for dotted, replacement in replacements.items():

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
-from openrlhf_swap.integration import adapters
+from openrlhf_swap.integration import lora
 
 
 class SwapPolicyTrainer(ActorPPOTrainer):
@@ -26,10 +26,21 @@ class SwapPolicyTrainer(ActorPPOTrainer):
 
     def broadcast_to_vllm(self) -> None:
         """As OpenRLHF's; LoRA adapters travel as a part of the weights."""
-        with adapters.merged_into_weights(self.actor.model.module):
+        with lora.merged_into_weights(self.actor.model.module):
             super().broadcast_to_vllm()
 
     def _init_vllm_sync_group(self, backend: str) -> None:
         """As OpenRLHF's, which would wait for an engine that could not start, without a word and without end."""
         ray.get([engine.__ray_ready__.remote() for engine in self.vllm_engines])
         super()._init_vllm_sync_group(backend)
+
+
+def skip_bad_gradients_of_stage_3(optimizer: Any) -> None:
+    """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1 and 2 only."""
+    check_and_scale = optimizer._overflow_check_and_loss_scale_update
+
+    def checked() -> bool:
+        optimizer.check_overflow()
+        return bool(check_and_scale())
+
+    optimizer._overflow_check_and_loss_scale_update = checked

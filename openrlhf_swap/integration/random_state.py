@@ -13,7 +13,9 @@ import torch
 
 def save(path: Path) -> None:
     """Write the state of Python's, numpy's, torch's and the accelerator's generators."""
-    name, keys, position, has_gauss, gauss = np.random.get_state()
+    legacy = np.random.get_state(legacy=True)
+    assert isinstance(legacy, tuple)
+    name, keys, position, has_gauss, gauss = legacy
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": (name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss),

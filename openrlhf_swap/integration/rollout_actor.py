@@ -10,8 +10,10 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.integration.patches import undecorated
 
+_StockRolloutActor: Any = undecorated(RolloutRayActor)
 
-class SwapRolloutActor(undecorated(RolloutRayActor)):
+
+class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's rollout actor; with a seed, each sample depends on it, the prompt, its number and the weights only.
 
     vLLM's own generator goes on from sample to sample, so what a resumed run draws would depend on how many samples

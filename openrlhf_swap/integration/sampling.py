@@ -6,21 +6,19 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import ray
-import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from tqdm import tqdm
 
-from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
-from openrlhf_swap.joining import Joiner
-from openrlhf_swap.objectives.base import Batch, Monitor, Objective, Sampling
-from openrlhf_swap.rollout import Rollout
-from openrlhf_swap.scoring.reasoning import StepReader
-
-NOTE = "note/"  # prefix of what an objective noted, in an experience's info
+from openrlhf_swap.errors import CompatibilityError, GenerationError
+from openrlhf_swap.integration.conversion import metadata_as_info, rollout_of_response
+from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.reader import StepReader
 
 
 class SwapSamplesGenerator(SamplesGenerator):
@@ -32,8 +30,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._objective = objective
         self._reader = reader
         self._evaluating = False
-        self._joiner: Any = None
-        self._parts: dict[str, tuple[str, int, Sampling]] = {}
+        self._parts: dict[str, tuple[str, int, SamplingRequest]] = {}
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """As OpenRLHF's: evaluation samples the plain prompt."""
@@ -56,14 +53,14 @@ class SwapSamplesGenerator(SamplesGenerator):
         data = self.prompts_dataloader.dataset
         chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(request.prompts, len(data)))
         rows = [data[index] for index in chosen]
-        refs = self._dispatch_prompts_to_vllm(
+        parts = self._dispatch_parts(
             [row[1] for row in rows],
             [row[2] for row in rows],
             **{**generate_kwargs, "n_samples_per_prompt": request.samples},
         )
-        done = dict(self._as_they_finish(refs))
-        groups = [[_rollout(response) for response in done[ref]] for ref in refs]
-        return Batch(groups, self._objective.recipe, self._objective.config.eps, self._reader)
+        done = dict(self._as_they_finish(parts))
+        groups = [[rollout_of_response(response) for response in done[number]] for number in range(len(rows))]
+        return Batch(groups, self._objective.coefficients, self._reader)
 
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
@@ -81,31 +78,38 @@ class SwapSamplesGenerator(SamplesGenerator):
             prompts, labels, images = prompts[:-rest], labels[:-rest], images[:-rest]
         if prompts and not self._evaluating and (request := self._objective.monitor()) is not None:
             self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
-        refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs) if prompts else []
+        parts = self._dispatch_parts(prompts, labels, images, **generate_kwargs) if prompts else []
         experiences = {}
-        for ref, responses in tqdm(self._as_they_finish(refs), desc="Generate samples", total=len(refs)):
-            experiences[ref] = [self._process_response_into_experience(r, **generate_kwargs) for r in responses]
-        return [experience for ref in refs for experience in experiences[ref]], consumed, exhausted
+        for number, responses in tqdm(self._as_they_finish(parts), desc="Generate samples", total=len(parts)):
+            experiences[number] = [self._process_response_into_experience(r, **generate_kwargs) for r in responses]
+        return [experience for number in range(len(parts)) for experience in experiences[number]], consumed, exhausted
 
-    def _as_they_finish(self, refs: list[Any]) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        limit = self._objective.config.generation_timeout
-        pending = refs
+    def _as_they_finish(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Each prompt's number and responses when all of its parts are there."""
+        limit = self.args.swap_run.generation_timeout
+        prompt_of = {ref: number for number, refs in enumerate(parts) for ref in refs}
+        open_parts = [len(refs) for refs in parts]
+        pending = list(prompt_of)
         while pending:
             ready, pending = ray.wait(pending, timeout=None if math.isinf(limit) else limit)
             if not ready:
                 raise GenerationError(
-                    f"no prompt was finished within --swap.generation_timeout {limit:g} seconds, {len(pending)} of "
-                    f"{len(refs)} are open: a rollout engine is stuck. Start again with --ckpt.load_enable; give more "
-                    "time if the engines were still at work"
+                    f"no prompt was finished within --swap.generation_timeout {limit:g} seconds, "
+                    f"{sum(map(bool, open_parts))} of {len(parts)} are open: a rollout engine is stuck. Start again "
+                    "with --ckpt.load_enable; give more time if the engines were still at work"
                 )
-            yield from ((ref, ray.get(ref)) for ref in ready)
+            for number in (prompt_of[ref] for ref in ready):
+                open_parts[number] -= 1
+                if not open_parts[number]:
+                    yield number, [response for part in ray.get(parts[number]) for response in part]
 
-    def _dispatch_prompts_to_vllm(
-        self, prompts: list[str], labels: list[str], *, images: list | None = None, **generate_kwargs: Any
-    ) -> list:
-        """One reference a prompt, whose responses are all of its parts."""
+    def _dispatch_parts(
+        self, prompts: list[str], labels: list[str], images: list[Any] | None = None, **generate_kwargs: Any
+    ) -> list[list[Any]]:
+        """The references of each prompt, one for each of its parts."""
         if self._evaluating:
-            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+            refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+            return [[ref] for ref in refs]
         count = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         limit = generate_kwargs["max_new_tokens"]
         alike: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
@@ -116,22 +120,22 @@ class SwapSamplesGenerator(SamplesGenerator):
                 sampled_tokens = sampling.max_new_tokens - len(self._ids(sampling.forced))
                 alike[sampling.count, sampled_tokens].append((number, text))
 
-        refs: list[list[Any]] = [[] for _ in prompts]
+        parts: list[list[Any]] = [[] for _ in prompts]
         for (samples, tokens), members in alike.items():
             changed = {**generate_kwargs, "n_samples_per_prompt": samples, "max_new_tokens": tokens}
             numbers = [number for number, _ in members]
             texts = [text for _, text in members]
-            dispatched = super()._dispatch_prompts_to_vllm(texts, [labels[n] for n in numbers], **changed)
+            dispatched = self._dispatch_prompts_to_vllm(texts, [labels[n] for n in numbers], **changed)
             for number, ref in zip(numbers, dispatched, strict=True):
-                refs[number].append(ref)
-        return [parts[0] if len(parts) == 1 else self._join(parts) for parts in refs]
+                parts[number].append(ref)
+        return parts
 
     def _process_response_into_experience(self, response: dict[str, Any], **generate_kwargs: Any) -> Experience:
         """As OpenRLHF's, of the response as the objective trains on it."""
         if self._evaluating:
             return super()._process_response_into_experience(response, **generate_kwargs)
         prompt, part, sampling = self._parts[response["prompt"]]
-        rollout = _rollout({**response, "prompt": prompt})
+        rollout = rollout_of_response(response, prompt)
         forced = self._ids(sampling.forced)
         if forced:
             head = response["observation_tokens"][: rollout.start]
@@ -139,30 +143,20 @@ class SwapSamplesGenerator(SamplesGenerator):
                 raise CompatibilityError(
                     f"the tokenizer merges the forced text {sampling.forced!r} with the prompt; use another one"
                 )
-            rollout.start -= len(forced)
-            rollout.response_ids = forced + rollout.response_ids
-        rollout.notes["part"] = float(part)
-        ids = self._objective.edit(rollout, self._reader)
-        start = rollout.start
+        rollout = replace(
+            rollout,
+            start=rollout.start - len(forced),
+            response_ids=[*forced, *rollout.response_ids],
+            metadata={"part": float(part)},
+        )
+        rollout = self._objective.edit(rollout, self._reader)
+        start, ids = rollout.start, list(rollout.response_ids)
         changed = {"prompt": prompt, "observation_tokens": response["observation_tokens"][:start] + ids}
         changed["action_ranges"] = [(start, start + len(ids))]
         experience = super()._process_response_into_experience({**response, **changed}, **generate_kwargs)
         if self._objective.reshapes_responses:
-            experience.info.update({NOTE + name: torch.tensor([value]) for name, value in rollout.notes.items()})
+            experience.info.update(metadata_as_info(rollout))
         return experience
-
-    def _join(self, parts: list[Any]) -> Any:
-        if self._joiner is None:
-            self._joiner = ray.remote(num_cpus=0)(Joiner).remote()
-        return self._joiner.join.remote(*parts)
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-
-
-def _rollout(response: dict[str, Any]) -> Rollout:
-    if response["reward"] is None:
-        raise DataError("the reward function gave no reward for a response; its own error is in the log above")
-    ((start, end),) = response["action_ranges"]
-    ids = list(response["observation_tokens"][start:end])
-    return Rollout(response["prompt"], response["label"], ids, start, float(response["reward"]), [], [])

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 
-from openrlhf_swap import guards
-from openrlhf_swap.errors import InertRunError, NonFiniteError
+from openrlhf_swap.errors import NonFiniteError
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.integration.sampling import SwapSamplesGenerator
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollout_log import append_metrics, write_rollouts
-from openrlhf_swap.scoring.reasoning import StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.runs import checkpoints, guards
+from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after, write_rollouts
+
+_StockTrainer: Any = undecorated(PPOTrainer)
 
 
-class SwapTrainer(undecorated(PPOTrainer)):
+class SwapTrainer(_StockTrainer):
     """OpenRLHF's PPO trainer on SWAP's advantages."""
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of `PPOTrainer`."""
         torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        _name_for_trackers(strategy.args)
         super().__init__(pretrain, strategy, *args, **kwargs)
-        self._swap = self.args.swap
-        self._folder = Path(self._swap.output_dir)
+        config, run = self.args.swap, self.args.swap_run
+        self._run_config = run
+        self._folder = Path(run.output_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._objective = build(self._swap)
-        reader = StepReader(self.tokenizer, self._swap)
+        self._objective = build(config)
+        reader = StepReader(self.tokenizer, *config.segmentation)
         self.samples_generator = SwapSamplesGenerator(
             self.strategy,
             self.prompts_dataloader,
@@ -51,16 +57,22 @@ class SwapTrainer(undecorated(PPOTrainer)):
             objective=self._objective,
             reader=reader,
         )
-        self._skipped = guards.SkippedSteps(self._swap.max_skipped_steps)
+        self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self._collapse = guards.CollapseWatch()
-        self._self_test = SelfTest(self._swap.self_test_steps if self._objective.scores_steps else 0)
+        self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
+
+    def fit(self, global_step: int = 0) -> None:
+        """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
+        super().fit(global_step)
+        self._skipped.end()
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
         """One step; its metrics join OpenRLHF's in every tracker. A batch whose scores are not finite is left out."""
         try:
             status, global_step = super().train_step(rollout_samples, global_step)
         except NonFiniteError as error:
-            status, global_step, reason = {}, global_step + 1, str(error)
+            status, global_step = {}, global_step + 1
+            reason: str | None = str(error)
         else:
             reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
             metrics = self.experience_maker.metrics
@@ -84,7 +96,7 @@ class SwapTrainer(undecorated(PPOTrainer)):
         After a skipped step no checkpoint is saved: if the policy is spoiled, it must not push out the good ones.
         """
         append_metrics(self._folder, global_step, logs_dict or {})
-        every = self._swap.rollouts_every
+        every = self._run_config.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
         states = {} if client_states is None else client_states
@@ -107,55 +119,26 @@ class SwapTrainer(undecorated(PPOTrainer)):
         """As OpenRLHF's; also gives the objective its state back."""
         states = super().init_checkpoint_states()
         self._objective.step = states["global_step"]
+        drop_metrics_after(self._folder, states["global_step"])
+        if self.tensorboard_logger and states["global_step"]:
+            self._take_up_tensorboard(states["global_step"])
         if "objective_state" in states:
             self._objective.load_state_dict(states["objective_state"])
             self._collapse.load_state_dict(states["collapse_watch"])
         return states
 
+    def _take_up_tensorboard(self, step: int) -> None:
+        """Let TensorBoard forget the steps that are done again."""
+        from torch.utils.tensorboard import SummaryWriter
 
-class SelfTest:
-    """Stops a run in which the process term never reaches an update.
+        folder = self.tensorboard_logger.writer.log_dir
+        self.tensorboard_logger.writer.close()
+        self.tensorboard_logger.writer = SummaryWriter(folder, purge_step=step + 1)
 
-    Such a run looks healthy and trains plain GRPO: a label column that is wrong, a template that never matches, a
-    response without reasoning.
-    """
 
-    def __init__(self, steps: int) -> None:
-        """Test the first `steps` training steps; 0 tests nothing."""
-        self._steps_left = steps
-        self._seen: list[dict[str, float]] = []
-
-    def observe(self, metrics: dict[str, float]) -> None:
-        """Look at one step's `swap/` metrics.
-
-        Raises:
-            InertRunError: when the last step of the test ends and no process term was different from zero.
-        """
-        if self._steps_left == 0:
-            return
-        if metrics.get("swap/adv_process_absmean", 0.0) > 0:
-            self._steps_left = 0
-            return
-        self._seen.append(metrics)
-        self._steps_left -= 1
-        if self._steps_left == 0:
-            raise InertRunError(
-                f"no correct rollout got a non-zero process term in the first {len(self._seen)} steps: "
-                f"{self._reason()} (--swap.self_test_steps 0 switches this test off)"
-            )
-
-    def _reason(self) -> str:
-        def largest(name: str) -> float:
-            return max(metrics.get(f"swap/{name}", 0.0) for metrics in self._seen)
-
-        if largest("accuracy") == 0:
-            return (
-                "no rollout was graded correct; look at rollouts/ in the output folder, and check "
-                "--data.label_key, the chat template and --rollout.max_new_tokens"
-            )
-        if largest("steps_per_rollout") == 0:
-            return "the correct rollouts have no reasoning before </think>; check the chat template"
-        return (
-            "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
-            "gives no signal when all gains are equal) and --swap.close_template"
-        )
+def _name_for_trackers(args: Any) -> None:
+    """W&B takes a run up again by an id, which OpenRLHF does not give."""
+    configuration = Path(args.swap_run.output_dir) / checkpoints.CONFIGURATION
+    if args.logger.wandb.key and configuration.exists():
+        os.environ.setdefault("WANDB_RUN_ID", json.loads(configuration.read_text(encoding="utf-8"))["run_id"])
+        os.environ.setdefault("WANDB_RESUME", "allow")

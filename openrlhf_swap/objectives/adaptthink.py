@@ -7,21 +7,23 @@ OpenRLHF), not the paper's ratio of whole sequences.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
 from torch import Tensor
 
-from openrlhf_swap.answers import END_OF_THOUGHT
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.base import Batch, Objective, Sampling, setting
-from openrlhf_swap.rollout import Rollout
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.objectives.base import Objective, SamplingRequest
+from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Rollout
 
+MAKER = "python -m openrlhf_swap.reference"
 NO_THINKING, THINKING = 0, 1  # parts of a group, in the order in which they are sampled
 
 
@@ -42,61 +44,47 @@ class AdaptThink(Objective):
     flags = {"--actor.policy_loss_type": "gspo"}  # noqa: RUF012
     reshapes_responses = True
 
-    @dataclass(frozen=True)
-    class Settings:
+    class Settings(FlagSettings):
         """Flags `--swap.adaptthink.*`."""
 
-        reference: str = setting(
-            "", "file with the reference policy's accuracies: python -m openrlhf_swap.reference", is_path=True
-        )
+        reference: str = setting("", f"file with the reference policy's accuracies: {MAKER}", is_path=True)
         bonus: float = setting(0.05, "delta: what a response without thinking may lose in accuracy")
-        no_thinking_share: float = setting(0.5, "of a group's responses")
+        no_thinking_share: float = setting(0.5, "of a group's responses", "use a number between 0 and 1", gt=0, lt=1)
         no_thinking_tokens: int = setting(4096, "longest response without thinking")
         thinking_start: str = setting("Alright", "forced first word of a thought; empty: nothing is forced")
 
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        share = self.settings.no_thinking_share
-        if not 0 < share < 1:
-            raise ConfigError(f"--swap.adaptthink.no_thinking_share is {share}; use a number between 0 and 1")
-        self._reference: dict[str, float] | None = None
+    settings: Settings
 
     def check(self, args: SimpleNamespace) -> None:
         """The reference accuracies must be there."""
-        if args.actor.policy_loss_type != "gspo":
-            raise ConfigError(
-                f"--actor.policy_loss_type is {args.actor.policy_loss_type}; adaptthink needs gspo: leave it out"
-            )
-        self._accuracies()
+        kind = args.actor.policy_loss_type
+        if kind != "gspo":
+            raise ConfigError(f"--actor.policy_loss_type is {kind}; adaptthink needs gspo: leave it out")
+        _ = self._accuracies
 
     def check_prompts(self, prompts: Sequence[str]) -> None:
         """Every prompt needs a reference accuracy."""
-        missing = sum(prompt_key(prompt) not in self._accuracies() for prompt in prompts)
-        if missing:
+        if missing := sum(prompt_key(prompt) not in self._accuracies for prompt in prompts):
             raise DataError(
                 f"--swap.adaptthink.reference is {self.settings.reference}, which lacks {missing} of {len(prompts)} "
-                "prompts; make it from the same data set with python -m openrlhf_swap.reference"
+                f"prompts; make it from the same data set with {MAKER}"
             )
 
+    @cached_property
     def _accuracies(self) -> dict[str, float]:
-        if self._reference is None:
-            path = self.settings.reference
-            if not path or not Path(path).is_file():
-                raise ConfigError(
-                    f"--swap.adaptthink.reference is {path!r}, which is not a file; make it with "
-                    "python -m openrlhf_swap.reference"
-                )
-            rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-            self._reference = {row["key"]: row["accuracy"] for row in rows}
-        return self._reference
+        """By the prompt's key."""
+        path = self.settings.reference
+        if not Path(path).is_file():
+            raise ConfigError(f"--swap.adaptthink.reference is {path!r}, which is not a file; make it with {MAKER}")
+        return {row["key"]: row["accuracy"] for row in read_rows(Path(path))}
 
-    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[Sampling]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """One part closes the thought at once, the other opens it."""
         without = max(1, min(count - 1, round(count * self.settings.no_thinking_share)))
         shorter = min(self.settings.no_thinking_tokens, max_new_tokens)
         return [
-            Sampling(prompt, without, shorter, END_OF_THOUGHT),
-            Sampling(prompt, count - without, max_new_tokens, self.settings.thinking_start),
+            SamplingRequest(prompt, without, shorter, END_OF_THOUGHT),
+            SamplingRequest(prompt, count - without, max_new_tokens, self.settings.thinking_start),
         ]
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -104,14 +92,14 @@ class AdaptThink(Objective):
 
         def reward(rollout: Rollout) -> float:
             right = is_right(rollout.correct, batch.reader.text(rollout.response_ids))
-            skipped = rollout.notes["part"] == NO_THINKING
-            return right - self._accuracies()[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
+            skipped = rollout.metadata["part"] == NO_THINKING
+            return right - self._accuracies[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
 
         return batch.each(reward)
 
     def first_logprob(self, rollout: Rollout, logprob: float) -> float:
         """The first token was forced with its part's share; a thought that was not forced had to be drawn as well."""
         share = self.settings.no_thinking_share
-        if rollout.notes["part"] == NO_THINKING:
+        if rollout.metadata["part"] == NO_THINKING:
             return math.log(share)
         return math.log(1 - share) + (0.0 if self.settings.thinking_start else logprob)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from openrlhf_swap.answers import SUFFIX
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.rollout import Rollout
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Rollout
 
 INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
 EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."
@@ -32,8 +32,7 @@ def budget(rollout: Rollout) -> tuple[int, bool]:
 class L1Exact(Objective):
     """R = c - alpha |n - L|, normalised in the group."""
 
-    @dataclass(frozen=True)
-    class Settings:
+    class Settings(FlagSettings):
         """Flags `--swap.l1_exact.*`."""
 
         shortest: int = setting(100, "budgets are drawn evenly from this")
@@ -41,20 +40,22 @@ class L1Exact(Objective):
         alpha: float = setting(0.0003, "taken off for each token of difference")
         instruction: str = setting(INSTRUCTION, "goes before the budget, in place of openrlhf_swap.prepare's")
 
+    settings: Settings
+
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        if not 1 <= self.settings.shortest <= self.settings.longest:
-            raise ConfigError(
-                f"--swap.{config.objective}.shortest is {self.settings.shortest}, .longest {self.settings.longest}; "
-                "use 1 <= shortest <= longest"
-            )
+        shortest, longest = self.settings.shortest, self.settings.longest
+        if not 1 <= shortest <= longest:
+            found = f"--swap.{config.objective}.shortest is {shortest}, .longest {longest}"
+            raise ConfigError(f"{found}; use 1 <= shortest <= longest")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        """Ask for n tokens."""
-        return problem.removesuffix(SUFFIX) + self.settings.instruction + EXACT.format(n=self._draw(rng))
+        """Ask for n tokens, in an objective's wording."""
+        wording, n = self._wording(rng), rng.randint(self.settings.shortest, self.settings.longest)
+        return problem.removesuffix(SUFFIX) + self.settings.instruction + wording.format(n=n)
 
-    def _draw(self, rng: random.Random) -> int:
-        return rng.randint(self.settings.shortest, self.settings.longest)
+    def _wording(self, rng: random.Random) -> str:
+        return EXACT
 
     def rewards(self, batch: Batch) -> Tensor:
         """C - alpha |n - L|."""
@@ -67,7 +68,6 @@ class L1Exact(Objective):
 class L1Max(L1Exact):
     """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the other half."""
 
-    @dataclass(frozen=True)
     class Settings(L1Exact.Settings):
         """Flags `--swap.l1_max.*`."""
 
@@ -75,10 +75,10 @@ class L1Max(L1Exact):
         delta: float = setting(0.5, "reward of a right answer that uses its budget up")
         exact_share: float = setting(0.5, "share of the rows with an exact budget")
 
-    def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        """Ask for n tokens, or for n at most."""
-        wording = EXACT if rng.random() < self.settings.exact_share else MAXIMUM
-        return problem.removesuffix(SUFFIX) + self.settings.instruction + wording.format(n=self._draw(rng))
+    settings: Settings
+
+    def _wording(self, rng: random.Random) -> str:
+        return EXACT if rng.random() < self.settings.exact_share else MAXIMUM
 
     def rewards(self, batch: Batch) -> Tensor:
         """By the wording of each prompt."""

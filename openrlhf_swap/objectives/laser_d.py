@@ -6,42 +6,37 @@ uses 5, 2 and 1 of eight responses (the paper: 6, 3, 1), whatever the group size
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Batch, Monitor, Objective, setting
-from openrlhf_swap.objectives.laser import RIGHT, base_score
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.objectives.base import Monitor, Objective
+from openrlhf_swap.objectives.laser import RIGHT, base_scores
+from openrlhf_swap.rollouts.batch import Batch
 
-# Difficulty -> responses of eight that count as expected to be right.
-EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}
+EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be right
 
 
 class LaserD(Objective):
     """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group."""
 
-    @dataclass(frozen=True)
-    class Settings:
+    class Settings(FlagSettings):
         """Flags `--swap.laser_d.*`."""
 
         bonus: float = setting(0.5, "added to a right answer within the target")
-        shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)")
-        longest: int = setting(16384, "longest target, in tokens")
-        grid: int = setting(1024, "targets are shortest, shortest + grid, ...")
-        monitor_prompts: int = setting(500, "training prompts of the monitoring set")
-        monitor_samples: int = setting(8, "responses to each")
-        monitor_every: int = setting(20, "training steps between two estimates; the first is before step 1")
+        shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
+        longest: int = setting(16384, "longest target, in tokens", ge=1)
+        grid: int = setting(1024, "targets are shortest, shortest + grid, ...", ge=1)
+        monitor_prompts: int = setting(500, "training prompts of the monitoring set", ge=1)
+        monitor_samples: int = setting(8, "responses to each", ge=1)
+        monitor_every: int = setting(20, "training steps between two estimates; the first is before step 1", ge=1)
+
+    settings: Settings
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        for name in ("shortest", "longest", "grid", "monitor_prompts", "monitor_samples", "monitor_every"):
-            value = getattr(self.settings, name)
-            if value < 1:
-                raise ConfigError(f"--swap.{config.objective}.{name} is {value}; use at least 1")
         # None: not known; the longest response of the current batch stands in for it.
         self._targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
         self._monitored_at = -1
@@ -56,12 +51,8 @@ class LaserD(Objective):
         """Choose each difficulty's target: the shortest that is expected to hold one right answer."""
         self._monitored_at = self.step
         accuracy = batch.correct.double().mean(-1)
-        bands = {
-            "low": accuracy <= 1 / 3,
-            "medium": (accuracy > 1 / 3) & (accuracy <= 2 / 3),
-            "high": accuracy > 2 / 3,
-        }
-        for band, members in bands.items():
+        low, high = accuracy <= 1 / 3, accuracy > 2 / 3
+        for band, members in {"low": low, "medium": ~(low | high), "high": high}.items():
             self._targets[band] = self._choose(batch.lengths[members].flatten(), EXPECTED_RIGHT[band])
 
     def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
@@ -73,16 +64,12 @@ class LaserD(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """Base score and bonus."""
-        return self.with_bonus(self.base_scores(batch), batch)
+        return self.with_bonus(base_scores(batch), batch)
 
     def with_bonus(self, scores: Tensor, batch: Batch) -> Tensor:
         """(G, N) the base scores, and the bonus of right answers within the target."""
         earns = (scores == RIGHT) & (batch.lengths <= self.targets(scores, batch))
         return scores + self.settings.bonus * earns
-
-    def base_scores(self, batch: Batch) -> Tensor:
-        """(G, N) 1, -0.5 or -1."""
-        return batch.each(lambda rollout: base_score(rollout, batch))
 
     def targets(self, scores: Tensor, batch: Batch) -> Tensor:
         """(G, 1) each group's target, by the share of its responses that are right."""

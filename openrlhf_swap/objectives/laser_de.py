@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor
 
-from openrlhf_swap.objectives.base import Batch, setting
-from openrlhf_swap.objectives.laser import WRONG
+from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.laser import WRONG, base_scores
 from openrlhf_swap.objectives.laser_d import LaserD
+from openrlhf_swap.rollouts.batch import Batch
 
 
 def is_repetitive(ids: Sequence[int]) -> bool:
@@ -45,18 +45,18 @@ def is_repetitive(ids: Sequence[int]) -> bool:
 class LaserDE(LaserD):
     """As LASER-D; a wrong, formatted, longer, orderly response earns the bonus too. Flags `--swap.laser_de.*`."""
 
-    @dataclass(frozen=True)
     class Settings(LaserD.Settings):
         """Flags `--swap.laser_de.*`."""
 
         orderly: int = setting(1, "1: no bonus for a repetitive wrong answer; 0: as the released code ran")
 
+    settings: Settings
+
     def rewards(self, batch: Batch) -> Tensor:
         """Base score and either bonus."""
-        scores = self.base_scores(batch)
+        scores = base_scores(batch)
         explores = (scores == WRONG) & (batch.lengths > self.targets(scores, batch))
-        if not self.settings.orderly:
-            return self.with_bonus(scores, batch) + self.settings.bonus * explores
-        for group, number in explores.nonzero().tolist():
-            explores[group, number] = not is_repetitive(list(batch.groups[group][number].response_ids))
+        if self.settings.orderly:
+            for group, number in explores.nonzero().tolist():
+                explores[group, number] = not is_repetitive(list(batch.groups[group][number].response_ids))
         return self.with_bonus(scores, batch) + self.settings.bonus * explores

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from openrlhf_swap.answers import END_OF_THOUGHT, strip_answer
-from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.objectives.reading import ResponseReader, tokens_for
-from openrlhf_swap.objectives.registry import load
-from openrlhf_swap.rollout import Rollout
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.registry import import_named
+from openrlhf_swap.rollouts.answers import END_OF_THOUGHT, strip_answer
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.reader import ResponseReader
+from openrlhf_swap.rollouts.reading import tokens_for
+from openrlhf_swap.rollouts.rollout import Rollout
 
 Extractor = Callable[[Sequence[int], str, ResponseReader], int]
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
@@ -41,8 +43,7 @@ class LCR1(Objective):
     normaliser = "centre"
     reshapes_responses = True
 
-    @dataclass(frozen=True)
-    class Settings:
+    class Settings(FlagSettings):
         """Flags `--swap.lc_r1.*`."""
 
         length_weight: float = setting(1.0, "of the length reward")
@@ -52,20 +53,21 @@ class LCR1(Objective):
             "module:function (thought ids, answer, reader) -> valid thinking tokens",
         )
 
+    settings: Settings
+
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self._extract: Extractor = load(self.settings.extractor, "--swap.lc_r1.extractor")
+        self._extract: Extractor = import_named(self.settings.extractor, "--swap.lc_r1.extractor")
 
-    def edit(self, rollout: Rollout, reader: ResponseReader) -> list[int]:
+    def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """A right response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
-        ids = rollout.response_ids
+        ids = list(rollout.response_ids)
         thought = reader.reasoning_length(ids)
         right = rollout.correct and reader.text(ids).count(END_OF_THOUGHT) == 1
         kept = min(self._extract(ids[:thought], rollout.answer, reader), thought) if right else 0
-        rollout.notes["lc_r1_right"] = float(right)
-        rollout.notes["lc_r1_thought"] = float(thought)
-        rollout.notes["lc_r1_kept"] = float(kept)
-        return ids[:kept] + ids[thought:] if kept else ids
+        found = {"lc_r1_right": float(right), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
+        edited = ids[:kept] + ids[thought:] if kept else ids
+        return replace(rollout, response_ids=edited, metadata={**rollout.metadata, **found})
 
     def rewards(self, batch: Batch) -> Tensor:
         """Format, accuracy and length."""
@@ -77,14 +79,14 @@ class LCR1(Objective):
         shortness = torch.where(right.any(-1, keepdim=True), 1 - lengths / (longest_right + 1e-4), 0.0)
         return base + self.settings.length_weight * shortness
 
-    def token_term(self, batch: Batch) -> Tensor:
+    def token_advantages(self, batch: Batch) -> Tensor:
         """The share of the thought that was cut, at `</think>`; -1 where a right thought shows no valid part."""
         term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
         for g, group in enumerate(batch.groups):
             for n, rollout in enumerate(group):
-                notes = rollout.notes
-                if notes["lc_r1_right"]:
-                    kept, thought = notes["lc_r1_kept"], notes["lc_r1_thought"]
+                seen = rollout.metadata
+                if seen["lc_r1_right"]:
+                    kept, thought = seen["lc_r1_kept"], seen["lc_r1_thought"]
                     share = 1 - kept / (thought + 1e-4) if kept else -1.0
                     term[g, n, int(kept or thought)] = self.settings.compress_weight * share
         return term

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from openrlhf_swap.command import did_you_mean
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.ablation import ABLATION
 
 if TYPE_CHECKING:
     from openrlhf_swap.config import SwapConfig
     from openrlhf_swap.objectives.base import Objective
 
-# Name -> module and class.
-METHODS = {
-    "swap": "openrlhf_swap.objectives.swap:Swap",
-    "grpo": "openrlhf_swap.objectives.swap:Swap",
-    "outcome_only": "openrlhf_swap.objectives.swap:Swap",
-    "step_only": "openrlhf_swap.objectives.swap:Swap",
-    "no_penalty": "openrlhf_swap.objectives.swap:Swap",
-    "static_penalty": "openrlhf_swap.objectives.swap:Swap",
-    "uniform_penalty": "openrlhf_swap.objectives.swap:Swap",
+METHODS = {  # name -> module and class
+    **dict.fromkeys(ABLATION, "openrlhf_swap.objectives.swap:Swap"),
     "thinkprune": "openrlhf_swap.objectives.thinkprune:ThinkPrune",
     "laser": "openrlhf_swap.objectives.laser:Laser",
     "laser_d": "openrlhf_swap.objectives.laser_d:LaserD",
@@ -31,26 +26,26 @@ METHODS = {
 }
 
 
+def check_name(name: str) -> None:
+    """Raise ConfigError for a name that no method has."""
+    if name not in METHODS:
+        raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, METHODS)}")
+
+
 def method(name: str) -> type[Objective]:
-    """The class of a method."""
-    return load(METHODS[name], "objective")
+    """The class of a method; raises ConfigError for an unknown name."""
+    check_name(name)
+    found: type[Objective] = import_named(METHODS[name], "objective")
+    return found
 
 
 def build(config: SwapConfig) -> Objective:
-    """The method that a configuration names.
-
-    Raises:
-        ConfigError: for a bad setting of the method's own.
-    """
+    """The method that a configuration names; raises ConfigError for an unknown one, or a bad setting of its own."""
     return method(config.objective)(config)
 
 
-def load(path: str, what: str) -> type:
-    """What `module:name` names.
-
-    Raises:
-        ConfigError: when there is no such module or name.
-    """
+def import_named(path: str, what: str) -> Any:
+    """What `module:name` names; raises ConfigError, which starts with `what`, when there is no such thing."""
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -8,13 +8,12 @@ turn.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Objective, Sampling, setting
+from openrlhf_swap.objectives.base import Objective, SamplingRequest
 
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 
@@ -22,26 +21,24 @@ ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 class ThinkPrune(Objective):
     """Limits of 4,000, 3,000 and 2,000 tokens by default, 180 steps each."""
 
-    @dataclass(frozen=True)
-    class Settings:
+    class Settings(FlagSettings):
         """Flags `--swap.thinkprune.*`."""
 
         limits: str = setting("4000,3000,2000", "token limit of each stage")
-        stage_steps: int = setting(180, "training steps of a stage; the last one goes on to the end")
+        stage_steps: int = setting(180, "training steps of a stage; the last one goes on to the end", ge=1)
         announce: int = setting(1, "1: the prompt names the limit, as in the released code; 0: it does not")
+
+    settings: Settings
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
+        limits = self.settings.limits
         try:
-            self._limits = [int(limit) for limit in self.settings.limits.split(",")]
+            self._limits = [int(limit) for limit in limits.split(",")]
         except ValueError:
-            self._limits = []
-        if not self._limits or min(self._limits) < 1:
-            raise ConfigError(
-                f"--swap.thinkprune.limits is {self.settings.limits!r}; use token limits such as 4000,3000,2000"
-            )
-        if self.settings.stage_steps < 1:
-            raise ConfigError(f"--swap.thinkprune.stage_steps is {self.settings.stage_steps}; use at least 1")
+            self._limits = [0]
+        if min(self._limits) < 1:
+            raise ConfigError(f"--swap.thinkprune.limits is {limits!r}; use token limits such as 4000,3000,2000")
         self._stage = 0
 
     @property
@@ -53,21 +50,19 @@ class ThinkPrune(Objective):
         """A limit must fit the response length."""
         longest, room = max(self._limits), args.rollout.max_new_tokens
         if longest > room:
-            raise ConfigError(
-                f"--swap.thinkprune.limits has {longest}, but --rollout.max_new_tokens is {room}; raise "
-                "that, or lower the limit"
-            )
+            found = f"--swap.thinkprune.limits has {longest}, but --rollout.max_new_tokens is {room}"
+            raise ConfigError(f"{found}; raise that, or lower the limit")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
         """Announce the first limit; `sampling` brings it up to date."""
         return problem + ANNOUNCEMENT.format(limit=self._limits[0]) if self.settings.announce else problem
 
-    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[Sampling]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """The stage's limit, in the prompt and for the engine."""
         self._stage = min(self.step // self.settings.stage_steps, len(self._limits) - 1)
         before, after = (ANNOUNCEMENT.format(limit=limit) for limit in (self._limits[0], self.limit))
         head, found, tail = prompt.rpartition(before)
-        return [Sampling(head + after + tail if found else prompt, count, self.limit)]
+        return [SamplingRequest(head + after + tail if found else prompt, count, self.limit)]
 
     def metrics(self) -> dict[str, float]:
         """The limit."""

@@ -3,23 +3,29 @@
 math-verify's own time limits use signals, which fail outside the main thread, and cannot interrupt every expression.
 Here each grading runs in a child process that is killed and replaced when its time is up, so that no expression can
 hang a rollout, and nothing is ever raised: a grade always comes back.
+
+The children are plain programs, not `multiprocessing`'s: these import the caller's main module again, which a
+notebook does not have, and a script without a main guard does not survive.
 """
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
-import threading
+import json
+import select
+import subprocess
+import sys
 from collections.abc import Sequence
-from concurrent.futures import TimeoutError as DeadlineError
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import LifoQueue
 from typing import Literal
 
-from pebble import ProcessPool
-
-from openrlhf_swap.rewards import worker
-
 Status = Literal["ok", "no_answer", "timeout", "error"]
+START_SECONDS = 120.0  # that a child may take to import the grader, on a busy machine
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from openrlhf_swap.rewards.worker import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Grade:
 
 
 class Grader:
-    """A pool of grading processes. Thread-safe; processes start at the first grading."""
+    """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one."""
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, memory_limit_gib: float = 4.0) -> None:
         """Set up a grader.
@@ -48,10 +54,9 @@ class Grader:
             memory_limit_gib: address space of a grading process.
         """
         self._processes = processes
-        self._time_limit = time_limit
-        self._memory_limit = int(memory_limit_gib * 2**30)
-        self._lock = threading.Lock()
-        self._pool: ProcessPool | None = None
+        self._idle: LifoQueue[_Child] = LifoQueue()
+        for _ in range(processes):
+            self._idle.put(_Child(time_limit, int(memory_limit_gib * 2**30)))
 
     def grade(self, response: str, answer: str) -> Grade:
         """Grade one response; see `grade_many`."""
@@ -59,39 +64,86 @@ class Grader:
 
     def grade_many(self, pairs: Sequence[tuple[str, str]]) -> list[Grade]:
         """Grade (response, answer) pairs in parallel; returns one grade a pair, in order. Never raises."""
-        with self._lock:
-            pool = self._started_pool()
-            futures = [pool.schedule(worker.grade, args=pair, timeout=self._time_limit) for pair in pairs]
-        return [_result(future) for future in futures]
+        verdicts = self._ask_all(pairs)
+        return [Grade(one, "ok") if isinstance(one, bool) else Grade(correct=False, status=one) for one in verdicts]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether each known answer can be graded against at all."""
-        with self._lock:
-            pool = self._started_pool()
-            futures = [
-                pool.schedule(worker.is_parsable, args=(answer,), timeout=self._time_limit) for answer in answers
-            ]
-        return [_value(future) is True for future in futures]
+        return [verdict is True for verdict in self._ask_all([(answer,) for answer in answers])]
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
-        with self._lock:
-            if self._pool is not None:
-                self._pool.stop()
-                self._pool.join()
-                self._pool = None
+        children = [self._idle.get() for _ in range(self._processes)]
+        for child in children:
+            child.stop()
+            self._idle.put(child)
 
-    def _started_pool(self) -> ProcessPool:
-        if self._pool is None:
-            self._pool = ProcessPool(
-                max_workers=self._processes,
-                # A forked child would inherit threads and locks of Ray, vLLM and CUDA.
-                context=multiprocessing.get_context("spawn"),
-                initializer=worker.initialise,
-                initargs=(self._memory_limit,),
-            )
-            atexit.register(self.close)
-        return self._pool
+    def _ask_all(self, requests: Sequence[Sequence[str]]) -> list[bool | Status]:
+        if len(requests) == 1:
+            return [self._ask(requests[0])]
+        with ThreadPoolExecutor(self._processes) as threads:
+            return list(threads.map(self._ask, requests))
+
+    def _ask(self, request: Sequence[str]) -> bool | Status:
+        child = self._idle.get()
+        try:
+            return child.ask(json.dumps(request))
+        finally:
+            self._idle.put(child)
+
+
+class _Child:
+    """One grading process: started when it is asked, and again when it is gone."""
+
+    def __init__(self, time_limit: float, memory_limit: int) -> None:
+        self._time_limit = time_limit
+        self._memory_limit = memory_limit
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, request: str) -> bool | Status:
+        """What the process answers, or what became of it. One that died while it had nothing to do is replaced."""
+        try:
+            process = self._started()
+            assert process.stdin is not None
+            process.stdin.write(request + "\n")
+            process.stdin.flush()
+            verdict: bool | Status = self._next_answer(process, self._time_limit)
+        except TimeoutError:
+            self.stop()
+            return "timeout"
+        except (OSError, ValueError):  # the process could not start, or ended: no line, or half a line
+            self.stop()
+            return "error"
+        return verdict
+
+    def stop(self) -> None:
+        """Kill the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.stop()
+        lifetime = str(int(self._time_limit) + 60)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._memory_limit), lifetime],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._next_answer(self._process, START_SECONDS)
+        return self._process
+
+    @staticmethod
+    def _next_answer(process: subprocess.Popen[str], seconds: float) -> bool | Status:
+        assert process.stdout is not None
+        if not select.select([process.stdout], [], [], seconds)[0]:
+            raise TimeoutError
+        answer: bool | Status = json.loads(process.stdout.readline())
+        return answer
 
 
 _shared = Grader()
@@ -106,20 +158,3 @@ def grade_answer(response: str, answer: str) -> Grade:
         answer: the known answer, bare or in `$...$` or `\boxed{...}`.
     """
     return _shared.grade(response, answer)
-
-
-def _value(future) -> object:  # noqa: ANN001 (pebble does not export its future type)
-    """The future's result, or the status that stands for its failure."""
-    try:
-        return future.result()
-    except DeadlineError:
-        return "timeout"
-    except Exception:  # noqa: BLE001 (a process boundary: whatever ended the child, the grade is "error")
-        return "error"
-
-
-def _result(future) -> Grade:  # noqa: ANN001
-    value = _value(future)
-    if isinstance(value, bool):
-        return Grade(correct=value, status="ok")
-    return Grade(correct=False, status=value)

@@ -6,11 +6,17 @@ batch silently. Nothing in here raises.
 
 from __future__ import annotations
 
-from openrlhf_swap.answers import as_text
+import re
+from typing import Any
+
 from openrlhf_swap.rewards import Grade, grade_answer
+from openrlhf_swap.rollouts.answers import as_text
+
+# OpenRLHF decodes the token that ended the response, too: `<|im_end|>`, R1's with its own bars, `</s>`, `<eos>`.
+_END_TOKEN = re.compile(r"\s*(?:<([|\uff5c])[^<>|\uff5c\s]+\1>|</s>|<(?:eos|eot|end|end_of_turn)>)\s*\Z")
 
 
-def reward_func(queries: list[str], prompts: list[str], labels: list) -> dict:
+def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> dict[str, Any]:
     """Grade one response.
 
     Args:
@@ -33,4 +39,4 @@ def _grade_response(query: str, prompt: str, answer: object) -> Grade:
     text = as_text(answer)  # rows of evaluation data come as they are: an answer may be a number
     if not found or not text:
         return Grade(correct=False, status="error")
-    return grade_answer(response, text)
+    return grade_answer(_END_TOKEN.sub("", response), text)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.answers import strip_answer
 from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.rollouts.answers import strip_answer
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,22 @@ that share a key head are stacked, so that no key is copied for them. The respon
 level holds the j-th longest prefix of every response that has so many.
 
 It is registered with transformers as an attention implementation of its own, so it replaces whichever one the model
-runs with (flash-attention takes no such mask) for the length of one forward.
+runs with (flash-attention takes no such mask) for the length of one forward. What a family adds to attention comes
+from the layer: a window, sinks, a cap on the scores, keys and values that are cached as one latent vector, or taken
+from an earlier layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, DynamicCache, PretrainedConfig
+from transformers import AttentionInterface, Cache, PretrainedConfig
 
 NAME = "swap_branches"
 
@@ -32,11 +34,13 @@ class Level:
     Attributes:
         first: these are the responses `first .. first + n - 1`.
         ends: (n,) int64; each branch sees the positions before its end, and itself.
+        nearest: the smallest end.
         reach: the largest end.
     """
 
     first: int
     ends: Tensor
+    nearest: int
     reach: int
 
 
@@ -45,34 +49,39 @@ class BranchLayout:
     """Where the branches of a forward stand. Shapes: R responses, N branches in all, T tokens of a cached row.
 
     Attributes:
-        cache: keys and values of rows of T tokens; only read.
+        cache: all keys and values of rows of T tokens, also of layers with a window; only read.
         rows: (R,) int64, the cache's row of each response.
         starts: (R,) int64, position of each response's first token that is not padding.
         levels: the N branches in order; the ends of a response must fall from level to level.
         width: Q, tokens of a branch.
-        dtype: of the attention.
     """
 
-    cache: DynamicCache
+    cache: Cache
     rows: Tensor
     starts: Tensor
     levels: tuple[Level, ...]
     width: int
-    dtype: torch.dtype
+    _masks: dict[tuple[int, int | None], Tensor] = field(default_factory=dict)
 
-    @cached_property
-    def masks(self) -> list[Tensor]:
-        """Of each level (n, 1, Q, reach + Q), additive: the prefix, and the branch itself causally."""
-        return [self._mask(level) for level in self.levels]
+    def mask(self, number: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Of a level, additive (n, 1, Q, reach + Q - lowest): the prefix within the window, and the branch itself."""
+        if (number, window) not in self._masks:
+            level = self.levels[number]
+            device = level.ends.device
+            starts = self.starts[level.first : level.first + len(level.ends), None, None]
+            positions = torch.arange(lowest(level, window), level.reach + self.width, device=device)
+            last = (level.ends.unsqueeze(-1) + torch.arange(self.width, device=device)).unsqueeze(-1)
+            seen = (positions >= starts) & (positions <= last)
+            if window is not None:
+                seen &= positions > last - window
+            mask = torch.zeros(seen.shape, dtype=dtype, device=device)
+            self._masks[number, window] = mask.masked_fill_(~seen, -torch.inf).unsqueeze(1)
+        return self._masks[number, window]
 
-    def _mask(self, level: Level) -> Tensor:
-        device = level.ends.device
-        starts = self.starts[level.first : level.first + len(level.ends)]
-        positions = torch.arange(level.reach + self.width, device=device)
-        last = level.ends.unsqueeze(-1) + torch.arange(self.width, device=device)
-        seen = (positions >= starts[:, None, None]) & (positions <= last.unsqueeze(-1))
-        mask = torch.zeros(seen.shape, dtype=self.dtype, device=device)
-        return mask.masked_fill_(~seen, -torch.inf).unsqueeze(1)
+
+def lowest(level: Level, window: int | None) -> int:
+    """The first position that a branch of the level may see."""
+    return 0 if window is None else max(0, level.nearest + 1 - window)
 
 
 def branch_attention(
@@ -81,9 +90,14 @@ def branch_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
+    softcap: float | None = None,
+    *,
     branches: BranchLayout,
-    **_: Any,
+    caps_scores: bool,
+    **unused: Any,
 ) -> tuple[Tensor, None]:
     """Attend N branches of Q tokens.
 
@@ -91,47 +105,73 @@ def branch_attention(
         module: the attention layer; its `layer_idx` says which layer of the cache is its own.
         query: (1, H, N*Q, D), the branches one after the other.
         key: (1, H_kv, N*Q, D), the branches' own.
-        value: as `key`.
+        value: (1, H_kv, N*Q, D_v).
         attention_mask: not used.
         scaling: of the scores.
-        branches: the layout; the model passes it on from its own arguments.
+        sliding_window: tokens that a token sees, itself included; None for all.
+        s_aux: (H,) the score of each head's sink, which takes attention and gives nothing.
+        softcap: the scores are squashed to +- this.
+        branches: the layout.
+        caps_scores: whether the attention that this one replaces takes notice of `softcap`.
+        unused: what else a model tells its attention.
 
     Returns:
-        (1, N*Q, H, D), and no weights.
+        (1, N*Q, H, D_v), and no weights.
     """
     _, heads, tokens, size = query.shape
     shared, width = key.shape[1], branches.width
     count, stacked = tokens // width, heads // shared
-    layer = branches.cache.layers[module.layer_idx]
-    keys, values = _with_room(layer.keys, branches), _with_room(layer.values, branches)
-
+    keys, values = _with_room(module, branches)
     query = query.view(shared, stacked, count, width, size).permute(2, 0, 1, 3, 4)
-    key, value = (part.view(shared, count, width, size).transpose(0, 1) for part in (key, value))
-    output = torch.empty_like(query, memory_format=torch.contiguous_format)
+    key, value = (part.reshape(shared, count, width, -1).transpose(0, 1) for part in (key, value))
+    output = query.new_empty(count, shared, stacked, width, value.shape[-1])
+    sinks = None if s_aux is None else s_aux.view(1, shared, stacked, 1, 1).expand(-1, -1, -1, width, -1).flatten(2, 3)
     done = 0
-    for level, mask in zip(branches.levels, branches.masks, strict=True):
+    for number, level in enumerate(branches.levels):
         rows = slice(level.first, level.first + len(level.ends))
         chosen = slice(done, done + len(level.ends))
         done = chosen.stop
-        own = level.ends.unsqueeze(-1) + torch.arange(width, device=level.ends.device)
-        own = own[:, None, :, None].expand(-1, shared, -1, size)
-        keys[rows].scatter_(2, own, key[chosen])
-        values[rows].scatter_(2, own, value[chosen])
-        attended = nn.functional.scaled_dot_product_attention(
-            query[chosen].flatten(2, 3),
-            keys[rows, :, : mask.shape[-1]],
-            values[rows, :, : mask.shape[-1]],
-            attn_mask=mask.repeat(1, 1, stacked, 1),
-            scale=scaling,
-        )
-        output[chosen] = attended.unflatten(2, (stacked, width))
-    return output.permute(0, 3, 1, 2, 4).reshape(1, tokens, heads, size), None
+        own = (level.ends.unsqueeze(-1) + torch.arange(width, device=level.ends.device))[:, None, :, None]
+        for kept, new in ((keys, key), (values, value)):
+            kept[rows].scatter_(2, own.expand(-1, shared, -1, kept.shape[-1]), new[chosen])
+        seen = slice(lowest(level, sliding_window), level.reach + width)
+        mask = branches.mask(number, sliding_window, query.dtype).repeat(1, 1, stacked, 1)
+        keyed = (query[chosen].flatten(2, 3), keys[rows, :, seen], values[rows, :, seen])
+        attended = _attend(*keyed, mask, scaling, sinks, softcap if caps_scores else None)
+        output[chosen] = attended.view(-1, shared, stacked, width, value.shape[-1])
+    return output.permute(0, 3, 1, 2, 4).reshape(1, tokens, heads, -1), None
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float | None,
+    sinks: Tensor | None,
+    cap: float | None,
+) -> Tensor:
+    """One attention; torch's own where it knows all that is asked for. `sinks`: (1, H_kv, queries, 1)."""
+    if sinks is None and cap is None:
+        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if cap is not None:
+        scores = (scores / cap).tanh() * cap
+    scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores.dtype).expand(len(scores), -1, -1, -1)], dim=-1)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    return weights[..., : key.shape[-2]] @ value
 
 
 @contextmanager
-def attending_branches(config: PretrainedConfig) -> Iterator[None]:
+def attending_branches(config: PretrainedConfig, branches: BranchLayout) -> Iterator[None]:
     """Run the model's forwards with `branch_attention`."""
+    config = config.get_text_config()
     configured = config._attn_implementation
+    # SDPA is the one implementation of transformers that leaves the cap out.
+    attention = partial(branch_attention, branches=branches, caps_scores=configured != "sdpa")
+    AttentionInterface.register(NAME, attention)
     config._attn_implementation = NAME
     try:
         yield
@@ -139,10 +179,21 @@ def attending_branches(config: PretrainedConfig) -> Iterator[None]:
         config._attn_implementation = configured
 
 
-def _with_room(cached: Tensor, branches: BranchLayout) -> Tensor:
-    """(R, H_kv, reach + Q, D): a copy of what the branches can reach, with room for the longest one's own."""
+def _with_room(module: Any, branches: BranchLayout) -> tuple[Tensor, Tensor]:
+    """Keys and values (R, H_kv, reach + Q, D): copies of what the branches reach, with room for the longest's own."""
     reach = max(level.reach for level in branches.levels)
-    return nn.functional.pad(cached[branches.rows, :, :reach], (0, 0, 0, branches.width))
+    layer: Any = branches.cache.layers[_cached_layer(module, branches.cache)]
+    keys, values = (part[branches.rows, :, :reach] for part in (layer.keys, layer.values))
+    if hasattr(module, "expand_kv"):  # latent attention caches what keys and values are made from
+        keys, values = module.expand_kv(keys, values)
+    keys, values = (nn.functional.pad(part, (0, 0, 0, branches.width)) for part in (keys, values))
+    return keys, values
 
 
-AttentionInterface.register(NAME, branch_attention)
+def _cached_layer(module: Any, cache: Cache) -> int:
+    """The layer of the cache that holds a module's keys; the last layers of some models reuse an earlier one's."""
+    own: int = module.layer_idx
+    if own < len(cache.layers):
+        return own
+    kinds = module.config.layer_types
+    return max(earlier for earlier in range(len(cache.layers)) if kinds[earlier] == kinds[own])

@@ -5,26 +5,29 @@ forward then runs the K+1 answer branches side by side: branch k sees the respon
 positions that follow e_k.
 
 Each branch starts with a second copy of the prefix's last token. It predicts the branch's first token, so that even
-an empty close template needs nothing from the first forward but its keys and values.
+an empty close template needs nothing from the first forward but its keys, values and states.
 
-`branch_attention.py` lets each branch attend to just the keys it sees. The branches run in chunks where their tokens
-exceed a budget.
+`branch_attention.py` lets each branch attend to just the keys it sees, `prefix_cache.py` keeps what recurrent layers
+remember there. The branches run in chunks where their tokens exceed a budget.
 
 Shapes: B rows, T tokens a row, R responses to score, N branches (prefixes of all responses), Q tokens of a branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers import Cache, PretrainedConfig
 
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.branch_attention import BranchLayout, Level, attending_branches
 from openrlhf_swap.scoring.per_prefix import widen
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class ScoreRequest:
     branch: AnswerBranch
 
 
-def alone_in_its_row(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, ScoreRequest]:
+def unpadded(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, ScoreRequest]:
     """The (1, tokens) row of a request without its padding, and the same request of that row."""
     present = attention_mask[request.row].bool()
     # The request with which an idle rank takes part in a forward may name padding: any token does for it.
@@ -50,36 +53,47 @@ def alone_in_its_row(request: ScoreRequest, sequences: Tensor, attention_mask: T
     return sequences[request.row][present][None], ScoreRequest(0, tuple(ends.tolist()), request.branch)
 
 
-def branching_obstacle(model: PreTrainedModel) -> str | None:
-    """Why a model's cache cannot be branched, or None if it can."""
-    config = model.config.get_text_config()
-    if not model._supports_attention_backend:
-        return "its attention cannot be replaced (transformers' AttentionInterface)"
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        return f"its layers are of the kinds {sorted(kinds)}"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        return f"it attends within a sliding window of {config.sliding_window} tokens"
-    return None
+@contextmanager
+def remembering(
+    model: object,
+    config: PretrainedConfig,
+    attention_mask: Tensor,
+    requests: Sequence[ScoreRequest],
+    agree: Callable[[int], int] = int,
+) -> Iterator[PrefixCache]:
+    """Within it, run one forward over the rows with the cache that it gives; its branches can be scored afterwards.
+
+    Args:
+        model: the causal language model, or what wraps it.
+        config: its configuration.
+        attention_mask: (B, T), 1 for tokens.
+        requests: of these rows.
+        agree: makes of a number of calls the largest of all ranks that must keep in step.
+    """
+    cache = PrefixCache(config, model)
+    places = [(request.row, end) for request in requests for end in request.prefix_ends]
+    with cache.recording(attention_mask, places, agree):
+        yield cache
 
 
 @torch.no_grad()
 def score_branches(
-    model: Callable,
+    model: Callable[..., Any],
     config: PretrainedConfig,
-    cache: DynamicCache,
+    cache: Cache,
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
     max_branch_tokens: int = 4096,
     one_chunk: bool = False,
 ) -> list[Tensor]:
-    """Score the requests on the keys and values of a forward that has already been run.
+    """Score the requests on what a forward has left that has already been run.
 
     Args:
         model: the causal language model that filled `cache`, or what wraps it, in eval mode.
         config: the language model's own configuration object; its attention is replaced during the second forward.
-        cache: keys and values of `sequences`; not changed.
+        cache: as `remembering` gives it for these requests; any cache will do for a model without windows and
+            recurrent layers. Not changed.
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
         requests: at most one a row.
@@ -94,25 +108,33 @@ def score_branches(
     branches = _Branches.build(requests, sequences, attention_mask.bool())
     count, width = len(branches.ends), branches.ids.shape[1]
     size = count if one_chunk else max(1, max_branch_tokens // width)
-    with attending_branches(config):
-        chunks = [_score_chunk(model, cache, branches, start, start + size) for start in range(0, count, size)]
+    chunks = [_score_chunk(model, config, cache, branches, start, start + size) for start in range(0, count, size)]
     scores = torch.cat(chunks).cpu()
     return [scores[list(indices)] for indices in branches.indices]
 
 
 @torch.no_grad()
 def score_shared_prefix(
-    model: Callable,
+    model: Callable[..., Any],
     config: PretrainedConfig,
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
-    **options: int,
+    agree: Callable[[int], int] = int,
+    **options: Any,
 ) -> list[Tensor]:
-    """Both forwards. For callers that do not need the first one's logits; arguments as in `score_branches`."""
+    """Both forwards. For callers that do not need the first one's logits; arguments as in the functions above."""
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    output = model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=True, logits_to_keep=1)
-    return score_branches(model, config, output.past_key_values, sequences, attention_mask, requests, **options)
+    with remembering(model, config, attention_mask, requests, agree) as cache:
+        model(
+            sequences,
+            attention_mask=attention_mask,
+            position_ids=positions,
+            use_cache=True,
+            past_key_values=cache,
+            logits_to_keep=1,
+        )
+    return score_branches(model, config, cache, sequences, attention_mask, requests, **options)
 
 
 @dataclass(frozen=True)
@@ -147,14 +169,17 @@ class _Branches:
     def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor) -> _Branches:
         order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prefix_ends))
         responses = [requests[i] for i in order]
-        width = max(len(response.branch.ids) for response in responses)
+        # A mixer takes a single token for generation, and may run other code.
+        width = max(2, *(len(response.branch.ids) for response in responses))
         ids = torch.zeros(len(responses), width, dtype=torch.int64)
         scored = torch.zeros(len(responses), width, dtype=torch.bool)
         for row, response in enumerate(responses):
             ids[row, : len(response.branch.ids)] = torch.tensor(response.branch.ids)
             scored[row, : len(response.branch.ids)] = torch.tensor(response.branch.scored)
 
-        owners, ends, level_sizes = [], [], []
+        owners: list[int] = []
+        ends: list[int] = []
+        level_sizes: list[int] = []
         indices: list[list[int]] = [[] for _ in requests]
         for level in range(len(responses[0].prefix_ends)):
             deep = [n for n, response in enumerate(responses) if len(response.prefix_ends) > level]
@@ -192,30 +217,37 @@ class _Branches:
             first, last = max(start, offset), min(stop, offset + size)
             if first < last:
                 ends = self.ends[first:last]
-                levels.append(Level(first - offset, ends, int(ends.max())))
+                levels.append(Level(first - offset, ends, int(ends.min()), int(ends.max())))
             offset += size
         return tuple(levels)
 
 
-def _score_chunk(model: Callable, cache: DynamicCache, branches: _Branches, start: int, stop: int) -> Tensor:
+def _score_chunk(
+    model: Callable[..., Any],
+    config: PretrainedConfig,
+    cache: Cache,
+    branches: _Branches,
+    start: int,
+    stop: int,
+) -> Tensor:
     """(n,) scores of the branches `start .. stop - 1`."""
     owners = branches.owners[start:stop]
     width = branches.ids.shape[1]
-    layout = BranchLayout(
-        cache, branches.rows, branches.starts, branches.levels(start, stop), width, cache.layers[0].keys.dtype
-    )
+    layout = BranchLayout(cache, branches.rows, branches.starts, branches.levels(start, stop), width)
     # The last branch token predicts nothing that is scored; the prefix's last token takes its place in front.
     inputs = torch.cat([branches.last_ids[start:stop, None], branches.ids[owners, :-1]], dim=-1)
     offsets = torch.arange(width, device=owners.device)
     first = int(branches.scored.any(0).int().argmax())
     kept = (torch.arange(len(owners), device=owners.device)[:, None] * width + offsets[first:]).flatten()
-    output = model(
-        inputs.view(1, -1),
-        position_ids=(branches.positions[start:stop, None] + offsets).view(1, -1),
-        use_cache=False,
-        logits_to_keep=kept,
-        branches=layout,
-    )
+    places = list(zip(branches.rows[owners].tolist(), branches.ends[start:stop].tolist(), strict=True))
+    resumed = cache.resumed(places, width) if isinstance(cache, PrefixCache) else nullcontext()
+    with attending_branches(config, layout), resumed:
+        output = model(
+            inputs.view(1, -1),
+            position_ids=(branches.positions[start:stop, None] + offsets).view(1, -1),
+            use_cache=False,
+            logits_to_keep=kept,
+        )
     logits = widen(output.logits.view(len(owners), width - first, -1))
     targets = branches.ids[owners, first:]
     logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)

@@ -1,0 +1,44 @@
+r"""One HTML page that shows where the length of responses went; opens offline.
+
+    python -m evaluation.inspect --traces base.scored.jsonl swap.scored.jsonl --output page.html
+
+Traces come from `python -m openrlhf_swap.score` (see `python -m evaluation.traces`). Each file is a column: responses
+to the same problem stand side by side, step by step, shaded by information gain, with the penalty that SWAP would give
+each step and the answer's log-probability as a curve.
+"""
+
+# The folder has no __init__.py on purpose: as a package it would shadow the standard library's inspect for every
+# command that is run by its path.
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import ConfigError
+
+
+def main(argv: list[str]) -> None:
+    """Write the page; ConfigError for a penalty that there cannot be, DataError for a file without scored traces."""
+    parser = Parser("evaluation.inspect", __doc__)
+    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="scored traces; one column each")
+    parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
+    parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty that is shown")
+    parser.add_argument("--temperature", type=float, default=1.0, help="tau of the penalty that is shown")
+    parser.add_argument("--limit", type=int, default=200, help="most problems on the page (default: 200)")
+    args = parser.parse_args(argv)
+    if args.temperature <= 0 or args.length_coef < 0:
+        raise ConfigError(
+            f"--temperature is {args.temperature}, --length-coef {args.length_coef}; use tau > 0 and lambda >= 0"
+        )
+    from evaluation.page import page_data, render  # brings torch
+
+    data = page_data(args.traces, args.length_coef, args.temperature, args.limit)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(render(data), encoding="utf-8")
+    print(f"{args.output}: {len(data['problems'])} problems")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

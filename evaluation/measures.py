@@ -1,0 +1,86 @@
+"""What the samples of an evaluation amount to, benchmark by benchmark."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from evaluation.samples import graded_benchmarks, graded_samples, no_samples
+from evaluation.stats import Floats, bootstrap_interval, majority_is_right, pass_at_k
+from openrlhf_swap.data.benchmarks import BENCHMARKS
+from openrlhf_swap.files import Row
+
+
+@dataclass
+class Measures:
+    """What one benchmark's samples amount to.
+
+    Attributes:
+        problems: ids, in order.
+        accuracy: (P,) share of right samples of each problem.
+        tokens: (P,) mean tokens of each problem's samples.
+        values: named numbers, see `_values`.
+    """
+
+    problems: list[str]
+    accuracy: Floats
+    tokens: Floats
+    values: dict[str, float]
+
+
+Evaluation = dict[str, Measures]
+
+
+def measure_evaluation(folder: Path) -> Evaluation:
+    """Measures of every benchmark in an evaluation's folder; raises DataError when there is no graded sample."""
+    known = list(BENCHMARKS)
+    names = sorted(graded_benchmarks(folder), key=lambda name: known.index(name) if name in known else len(known))
+    measures = {name: measured for name in names if (measured := measure_benchmark(folder, name)).problems}
+    if not measures:
+        raise no_samples(f"{folder} holds no graded samples")
+    return measures
+
+
+def measure_benchmark(folder: Path, name: str) -> Measures:
+    """Read samples and grades side by side, keeping numbers only."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for sample, grade in graded_samples(folder, name):
+        groups[sample["id"]].append({**sample, **grade, "text": None})
+    accuracy = np.array([fmean(row["correct"] for row in group) for group in groups.values()])
+    tokens = np.array([fmean(row["tokens"] for row in group) for group in groups.values()])
+    values = _values(list(groups.values()), accuracy, tokens) if groups else {}
+    return Measures(list(groups), accuracy, tokens, {name: float(value) for name, value in values.items()})
+
+
+def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -> dict[str, float]:
+    """The named numbers of a benchmark; `groups` are the samples of each problem."""
+    rows = [row for group in groups for row in group]
+    samples = min(map(len, groups))
+    low, high = bootstrap_interval(accuracy)
+    statuses = Counter(row["status"] for row in rows)
+    return {
+        "problems": len(groups),
+        "samples": samples,
+        "accuracy": accuracy.mean(),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
+        f"maj@{samples}": fmean(
+            majority_is_right([row["answer"] for row in g], [row["correct"] for row in g]) for g in groups
+        ),
+        "tokens": tokens.mean(),
+        "tokens_median": median(row["tokens"] for row in rows),
+        "tokens_correct": fmean([row["tokens"] for row in rows if row["correct"]] or [nan]),
+        "tokens_wrong": fmean([row["tokens"] for row in rows if not row["correct"]] or [nan]),
+        "tokens_thinking": fmean(row["thinking_tokens"] for row in rows),
+        "tokens_answer": fmean(row["tokens"] - row["thinking_tokens"] for row in rows),
+        "truncated": fmean(row["truncated"] for row in rows),
+        "accuracy_per_1k_tokens": accuracy.mean() / (tokens.mean() / 1000),
+        **{f"grader_{status}": statuses[status] / len(rows) for status in sorted(statuses) if status != "ok"},
+    }

@@ -1,0 +1,33 @@
+"""The numbers that the step arithmetic takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Weights and constants of the unified advantage; the paper's symbols stand first.
+
+    Attributes:
+        length_coef: lambda, of the penalty mass.
+        temperature: tau in nats, of the penalty's softmax.
+        outcome_weight: beta.
+        process_weight: theta; 0 asks for no step scores.
+        step_constant: taken from every *normalised* step reward: before the normalisation a constant would cancel.
+        penalises_outcome: the outcome reward becomes c - c P instead of c.
+        eps: added to standard deviations; a deviation below it counts as zero.
+    """
+
+    length_coef: float = 1.0
+    temperature: float = 1.0
+    outcome_weight: float = 1.0
+    process_weight: float = 0.3
+    step_constant: float = 0.0
+    penalises_outcome: bool = False
+    eps: float = 1e-6
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the policy has to score the answer after the steps at all."""
+        return self.process_weight > 0

@@ -1,0 +1,81 @@
+"""What every command shares: a parser whose complaints are one line, and a main function that prints them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NoReturn
+
+from openrlhf_swap.errors import ConfigError, SwapError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ConfigError instead of printing its usage and leaving."""
+
+    def __init__(self, module: str, description: str | None = None, **options: Any) -> None:
+        """Takes the module that is run with `python -m`, and its docstring."""
+        super().__init__(
+            prog=f"python -m {module}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{message.replace('argument ', '', 1)}; see --help for what each flag takes")
+
+
+def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:
+    """Run a command with its arguments (the process's own by default); returns its exit status.
+
+    That is what `command` returns (None is 0), or 2 after an error of ours, printed as one line.
+    """
+    try:
+        return command(list(sys.argv[1:] if argv is None else argv)) or 0
+    except SwapError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A remedy for a name that is not known: the nearest one, and all there are."""
+    names = list(known)
+    nearest = difflib.get_close_matches(word, names, n=1)
+    listing = "use one of: " + ", ".join(names)
+    return f"did you mean {nearest[0]}? {listing}" if nearest else listing
+
+
+def check_model_folder(flag: str, name: str) -> None:
+    """Refuse a folder that is not there, before anything that reads models is imported.
+
+    Raises:
+        ConfigError: for a path, which a model id of the hub is not, without a folder.
+    """
+    if name.startswith(("/", "./", "../", "~")) and not Path(name).is_dir():
+        raise ConfigError(
+            f"{flag} is {name}, which cannot be read (no such folder); give a folder with config.json, "
+            "tokenizer.json and weights, or a model id of the hub"
+        )
+
+
+def check_writable(flag: str, folder: Path) -> None:
+    """Refuse an output folder that cannot be made or written; makes nothing.
+
+    Raises:
+        ConfigError: says why.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise ConfigError(f"{flag} is {folder}, which cannot be written ({error.strerror}); use another") from error

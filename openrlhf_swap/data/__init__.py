@@ -1,0 +1,1 @@
+"""Data sets: the benchmarks, which problems are the same, which rows can be trained on."""

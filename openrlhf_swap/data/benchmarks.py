@@ -1,0 +1,199 @@
+"""The benchmarks: where they come from, how many problems they have, and a checksum of their texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_swap.data.golds import normal_answer
+from openrlhf_swap.errors import ConfigError, DataError, reader_errors
+from openrlhf_swap.rollouts.answers import strip_answer
+
+
+@dataclass(frozen=True)
+class Problem:
+    r"""One problem with its known answer, wrappers such as `$` and `\boxed{}` taken off."""
+
+    id: str
+    problem: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark.
+
+    Attributes:
+        title: as tables show it.
+        file: name of a local copy.
+        hub: data set id on the hub.
+        revision: of that data set.
+        sizes: numbers of problems that are known to be complete.
+        checksum: of the local copy's problem texts, see `checksum`.
+        subset: the data set's configuration.
+        split: its split.
+        columns: its problem and answer columns.
+    """
+
+    title: str
+    file: str
+    hub: str
+    revision: str
+    sizes: tuple[int, ...]
+    checksum: str
+    subset: str | None = None
+    split: str = "test"
+    columns: tuple[str, str] = ("problem", "answer")
+
+
+BENCHMARKS = {
+    "math500": Benchmark(
+        "MATH-500",
+        "math500.jsonl",
+        "HuggingFaceH4/MATH-500",
+        "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+        (500,),
+        "3ebe3c5713ce085c2bdba7c92b47a094d1fcac2d7c16f8bcb68ffa55a6de4b1d",
+    ),
+    "amc23": Benchmark(
+        "AMC23",
+        "amc23.jsonl",
+        "math-ai/amc23",
+        "80815d37005feb82cd7f8fbc6901d5d3eff43057",
+        (40,),
+        "404fbfa0fb826eabf37ab5a201e32bd55cff9af42cfffaa7f04f35a8cbfe44ec",
+        columns=("question", "answer"),
+    ),
+    "aime24": Benchmark(
+        "AIME24",
+        "aime24.jsonl",
+        "HuggingFaceH4/aime_2024",
+        "e6cf0cd64082ada1c025717826bd40e155b1ec81",
+        (30,),
+        "e9cc93394bd29b916d7cc152a0fde434bd83e038035ad06a178f5ff781183e31",
+        split="train",
+    ),
+    "aime25": Benchmark(
+        "AIME25",
+        "aime25.jsonl",
+        "math-ai/aime25",
+        "563bb8404243c5f09de6ec262f2db674fe5bce9b",
+        (30,),
+        "38f3f638e5b54eb872e682566121ee37cf9c4d42f3c108a4462237f505c21614",
+    ),
+    "olympiadbench": Benchmark(
+        "OlympiadBench",
+        "olympiadbench.jsonl",
+        "Hothan/OlympiadBench",
+        "91184b52131e7fc9455fef848035173aea8cc01a",
+        (674, 675),
+        "ca9799eeaa7559d7765fdde39de493a48b15641ccb5d3869dad74537c807453e",
+        subset="OE_TO_maths_en_COMP",
+        split="train",
+        columns=("question", "final_answer"),
+    ),
+    "gsm8k": Benchmark(
+        "GSM8K",
+        "gsm8k_test.jsonl",
+        "openai/gsm8k",
+        "740312add88f781978c0658806c59bc2815b9866",
+        (1319,),
+        "b98b574441d43a3d50b88ff9a9846f2061d6e33d701e4d54778f889ceb3e2b92",
+        subset="main",
+        columns=("question", "answer"),
+    ),
+}
+
+
+def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
+    """The problems of a benchmark, in order.
+
+    Args:
+        name: a key of BENCHMARKS, or the path of a JSONL file with `problem` and `answer` (and `id`).
+        folder: with local copies; None loads from the hub.
+
+    Raises:
+        ConfigError: for an unknown name.
+        DataError: when it cannot be read, or is not complete or not what it should be.
+    """
+    if name.endswith(".jsonl"):
+        return _read_file(Path(name))
+    if name not in BENCHMARKS:
+        raise ConfigError(f"--benchmarks has {name!r}; use a JSONL file, or some of: {', '.join(BENCHMARKS)}")
+    benchmark = BENCHMARKS[name]
+    if folder is None:
+        problems = _read_hub(name, benchmark)
+    else:
+        problems = _read_file(folder / benchmark.file)
+        found = checksum(problem.problem for problem in problems)
+        if found != benchmark.checksum:
+            raise DataError(
+                f"{folder / benchmark.file} does not hold the problems of {benchmark.title} (checksum {found[:12]}, "
+                f"expected {benchmark.checksum[:12]}); pass it to --benchmarks as a file to use it as it is"
+            )
+    if len(problems) not in benchmark.sizes:
+        sizes = " or ".join(map(str, benchmark.sizes))
+        raise DataError(f"{benchmark.title} has {len(problems)} problems; it should have {sizes}")
+    return problems
+
+
+def checksum(problems: Iterable[str]) -> str:
+    """SHA-256 of the problem texts, whatever their order and white space."""
+    digest = hashlib.sha256()
+    for text in sorted("".join(problem.split()) for problem in problems):
+        digest.update(text.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def title_of(name: str) -> str:
+    """How tables show a benchmark."""
+    return BENCHMARKS[name].title if name in BENCHMARKS else name
+
+
+def short_name(name: str) -> str:
+    """The name that files carry: a file's stem, or the benchmark's own name."""
+    return Path(name).stem if name.endswith(".jsonl") else name
+
+
+def _read_file(path: Path) -> list[Problem]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        problems = [
+            Problem(str(row.get("id", number)), row["problem"], _answer(row["answer"]))
+            for number, row in enumerate(rows)
+        ]
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); give JSONL with problem and answer"
+        ) from error
+    return _checked(problems, str(path))
+
+
+def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
+    from datasets import load_dataset
+
+    with reader_errors(f"{benchmark.hub} cannot be loaded ({{reason}}); give a folder with a local copy: --data"):
+        rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
+    question, answer = benchmark.columns
+    return _checked(
+        [Problem(f"{name}-{i}", row[question], _answer(row[answer])) for i, row in enumerate(rows)],
+        benchmark.hub,
+    )
+
+
+def _answer(given: object) -> str:
+    """OlympiadBench's answers on the hub are lists of one."""
+    return strip_answer(normal_answer(given[0] if isinstance(given, list) and given else given))
+
+
+def _checked(problems: Sequence[Problem], where: str) -> list[Problem]:
+    if not problems:
+        raise DataError(f"{where} has no problems")
+    ids = [problem.id for problem in problems]
+    if len(set(ids)) != len(ids):
+        raise DataError(f"{where} has {len(ids) - len(set(ids))} ids twice; every problem needs its own")
+    return list(problems)

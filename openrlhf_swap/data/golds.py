@@ -1,0 +1,102 @@
+"""Known answers: what a data set gives, as an answer that responses are graded against and steps are scored on."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Iterable
+from itertools import groupby
+
+from tqdm import tqdm
+
+from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rollouts.answers import last_boxed, strip_answer
+
+EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
+LONG_ANSWER = "a solution for an answer: more than 200 characters"
+PROSE_ANSWER = "a sentence for an answer"
+UNPARSABLE_ANSWER = "an answer that cannot be parsed"
+
+LONGEST = 200  # characters; the longest answer of the benchmarks has 198
+MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
+ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more than it saves
+GRADED_AT_ONCE = 256
+EXAMPLES = 5
+
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_WHOLE = re.compile(r"([+-]?\d+)\.0+")
+_TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
+_FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
+
+
+def normal_answer(value: object) -> str:
+    r"""An answer as it is graded and scored; empty for what is neither text nor a number.
+
+    Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A whole
+    number has no decimals (a column of integers with holes is read as floats), and characters that the grader does not
+    know as mathematics are written as it does: full-width digits, ¾, x².
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return ""
+    text = "".join(_spelled(kind, "".join(run)) for kind, run in groupby(str(value), _kind)).replace("\u2212", "-")
+    text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
+    whole = _WHOLE.fullmatch(text.strip())
+    return whole[1] if whole else text.strip()
+
+
+def _kind(character: str) -> str:
+    """How a character stands for others, in Unicode's words; empty for one that stands for itself."""
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    return kind if kind.startswith("<") else ""
+
+
+def _spelled(kind: str, run: str) -> str:
+    """Characters of one kind as LaTeX or ASCII."""
+    if kind == "<fraction>":
+        numbers = (unicodedata.normalize("NFKC", character).split("\u2044") for character in run)
+        return "".join(f"\\frac{{{above}}}{{{below}}}" for above, below in numbers)
+    return _FORMS[kind] % unicodedata.normalize("NFKC", run) if kind in _FORMS else run
+
+
+def fault_of(answer: str) -> str | None:
+    """What is wrong with a normal answer, as far as the eye sees; None for nothing."""
+    bare = strip_answer(answer)
+    if not bare:
+        return EMPTY_ANSWER
+    if len(bare) > LONGEST:
+        return LONG_ANSWER
+    plain = _TEXT_COMMAND.sub(" ", bare)
+    words = len(_WORD.findall(plain))
+    told = words > 1 and _OF_SENTENCES.search(plain.lower())
+    return PROSE_ANSWER if told or words > MOST_WORDS else None
+
+
+def gradable(answers: Iterable[str], label: str) -> set[str]:
+    """Those of the answers that the grader can grade against; each is tried once, on all cores, under a bar."""
+    distinct = list(dict.fromkeys(answers))
+    cores = len(os.sched_getaffinity(0))
+    grader = Grader(processes=min(cores, 1 + len(distinct) // ANSWERS_A_PROCESS))
+    found: set[str] = set()
+    with tqdm(total=len(distinct), desc=f"[{label}] parsing answers", unit="answer") as bar:
+        for start in range(0, len(distinct), GRADED_AT_ONCE):
+            part = distinct[start : start + GRADED_AT_ONCE]
+            found.update(answer for answer, good in zip(part, grader.is_gradable(part), strict=True) if good)
+            bar.update(len(part))
+    grader.close()
+    return found
+
+
+def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
+    """The first answers of a data set, given and normal, as they are graded and scored: one line each."""
+    shown = list(dict.fromkeys((_shortened(str(given)), strip_answer(answer)) for given, answer in pairs))[:EXAMPLES]
+    return [f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else "..." + text[-36:]

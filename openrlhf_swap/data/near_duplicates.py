@@ -1,0 +1,160 @@
+"""Which problems are the same, or nearly: spacing, punctuation and the spelling of LaTeX aside, numbers never."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from openrlhf_swap.data.benchmarks import Problem
+
+# When one text contains the other; docs/use/data.md says what these were set on.
+SHARED = 0.8
+LONG_TEXT = 40  # triples; in a shorter text a single word can change what is asked, so there:
+WORDS_SHARED = 0.95
+SHARE_OF_LONGER = 0.5
+FEWEST_NUMBERS = 2
+
+
+_FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|!\[[^\]]*\]\([^)]*\)", re.DOTALL | re.IGNORECASE)
+# What two copies of a problem write differently, in the order in which it is replaced.
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\\\|\\(?:begin|end)\s*\{[^}]*\}", " "),
+        (r"\\[,;:!> ()\[\]]|[$~]", " "),
+        (
+            r"\\(?:left|right|[bB]igg?[lrm]?|(?:display|text)style|limits|q?quad|operatorname|text|text(?:bf|it|rm)"
+            r"|math(?:rm|bf|it|sf)|mbox|hbox|emph|boldsymbol|bf|rm|it)(?![A-Za-z])\*?",
+            " ",
+        ),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac\s*(?:([^\W_])|\{([^{}]*)\})\s*(?:([^\W_])|\{([^{}]*)\})", r" \1\2/\3\4 "),
+        (r"\\(?:[clhv]?dots[bcimo]?)(?![A-Za-z])|\.{3,}", " dots "),
+        (r"\\leq?(?:slant)?(?![A-Za-z])|≤", " <= "),
+        (r"\\geq?(?:slant)?(?![A-Za-z])|≥", " >= "),
+        (r"\\not\s*=|\\neq?(?![A-Za-z])|≠", " != "),
+        (r"\\lt(?![A-Za-z])", " < "),
+        (r"\\gt(?![A-Za-z])", " > "),
+        (r"\\[bp]mod(?![A-Za-z])", " mod "),
+        (r"\\(?:cdot|times|ast)(?![A-Za-z])|[\u00d7\u00b7]", " * "),
+        (r"π", " pi "),
+        (r"°|\\degree(?![A-Za-z])", " circ "),
+        (r"√", " sqrt "),
+        (r"\u2212", "-"),
+        (r"-{2,}|\*{2,}", " "),
+        (r"(?<=\w)-(?=[^\W\d_]{2})", " "),  # six-sided, but not x-1
+        (r"(?<=\d)\{?,\}?\s*(?=\d{3}(?!\d))", ""),  # 10,000
+        (r"(?<=[\d)])!(?!=)|(?<![^\W\d_])([^\W\d_])!(?!=)", r"\1 factorial "),
+    )
+]
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is compared of a problem.
+
+    Attributes:
+        key: equal for two texts that differ in spacing, punctuation, case and the spelling of LaTeX alone.
+        words: distinct words, names of LaTeX commands and operators; these and the next two without figures.
+        numbers: how often each number occurs.
+        triples: distinct runs of three words, operators or numbers.
+    """
+
+    key: str
+    words: frozenset[str]
+    numbers: Counter[str]
+    triples: frozenset[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Match:
+    """The benchmark problem that a row repeats, word for word or nearly."""
+
+    benchmark: str
+    id: str
+    exact: bool
+
+
+def read_text(problem: str) -> Text:
+    """Normalise a problem for comparison.
+
+    The key holds the figure where the prose has fewer than two numbers: the same words may ask about two figures.
+    """
+    prose = _tokens(_FIGURE.sub(" ", problem))
+    numbers = Counter(filter(_is_number, prose))
+    tokens = prose if numbers.total() >= FEWEST_NUMBERS else _tokens(problem)
+    # `a b c` and `abc` are the same product, `1 2` and `12` are not the same number.
+    gaps = [" " if _is_number(left) and _is_number(right) else "" for left, right in pairwise(tokens)]
+    return Text(
+        key="".join(token + gap for token, gap in zip(tokens, [*gaps, ""], strict=False)),
+        words=frozenset(token for token in prose if not _is_number(token)),
+        numbers=numbers,
+        triples=frozenset(zip(prose, prose[1:], prose[2:], strict=False)),
+    )
+
+
+def _tokens(text: str) -> list[str]:
+    text = unicodedata.normalize("NFKC", text)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return _TOKEN.findall(text.casefold())
+
+
+def _is_number(token: str) -> bool:
+    return token[0].isdigit()
+
+
+def nearly_same(one: Text, other: Text) -> bool:
+    """Whether one of two problems is the other with a few words changed or with text added.
+
+    All numbers, 80% of the words and 80% of the triples of one must occur in the other; of a text with fewer than 40
+    triples 95% of the words, it must have two numbers, and what is shared must be half of the longer text. Problems
+    that differ in a number are different problems.
+    """
+    return _contains(one, other) or _contains(other, one)
+
+
+def _contains(longer: Text, shorter: Text) -> bool:
+    shared = len(longer.triples & shorter.triples)
+    if shared < SHARED * len(shorter.triples) or not shorter.numbers <= longer.numbers:
+        return False
+    words = len(longer.words & shorter.words)
+    if len(shorter.triples) >= LONG_TEXT:
+        return words >= SHARED * len(shorter.words)
+    return (
+        words >= WORDS_SHARED * len(shorter.words)
+        and shorter.numbers.total() >= FEWEST_NUMBERS
+        and shared >= SHARE_OF_LONGER * len(longer.triples)
+    )
+
+
+class BenchmarkIndex:
+    """Finds the benchmark problem that a text repeats, without comparing it with every one."""
+
+    def __init__(self, benchmarks: Mapping[str, Sequence[Problem]]) -> None:
+        """Takes the problems of each benchmark; the first of several matches is reported."""
+        self._places = [(name, problem.id) for name, problems in benchmarks.items() for problem in problems]
+        self._texts = [read_text(problem.problem) for problems in benchmarks.values() for problem in problems]
+        self._by_key: dict[str, int] = {}
+        self._by_triple: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+        for number, text in enumerate(self._texts):
+            self._by_key.setdefault(text.key, number)
+            for triple in text.triples:
+                self._by_triple[triple].append(number)
+
+    def find(self, text: Text) -> Match | None:
+        """The problem with the same text, or else the one of those nearly the same that shares most triples."""
+        if text.key in self._by_key:
+            return Match(*self._places[self._by_key[text.key]], exact=True)
+        shared = Counter(number for triple in text.triples for number in self._by_triple.get(triple, ()))
+        for number, _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+            if nearly_same(text, self._texts[number]):
+                return Match(*self._places[number], exact=False)
+        return None

@@ -1,0 +1,49 @@
+"""Which rows of a prompt data set can be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from openrlhf_swap.data.golds import UNPARSABLE_ANSWER, fault_of, gradable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHANGED_PROMPT = (
+    "a prompt that the tokenizer changes (such as accents in decomposed form: write it in Unicode's NFC), so that its "
+    "responses could not be graded"
+)
+
+
+def reasons_to_drop(
+    prompts: Sequence[str | None], answers: Sequence[str], room: int, tokenizer: PreTrainedTokenizerBase
+) -> list[str | None]:
+    """Why each row cannot be trained on, in words that follow "dropped with"; None for a row that can.
+
+    Args:
+        prompts: as the chat template renders them; None for an empty one.
+        answers: the known answers, in their normal form.
+        room: tokens that a prompt may have.
+        tokenizer: the policy's.
+    """
+    bar = tqdm(prompts, desc="[swap] checking prompts", unit="row")
+    faults = [_fault_of_prompt(prompt, room, tokenizer) for prompt in bar]
+    reasons = [fault or fault_of(answer) for fault, answer in zip(faults, answers, strict=True)]
+    usable = gradable((answer for answer, reason in zip(answers, reasons, strict=True) if reason is None), "swap")
+    return [
+        reason or (None if answer in usable else UNPARSABLE_ANSWER)
+        for reason, answer in zip(reasons, answers, strict=True)
+    ]
+
+
+def _fault_of_prompt(prompt: str | None, room: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    if prompt is None:
+        return "an empty prompt"
+    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    if len(ids) > room:
+        return f"a prompt of more than {room} tokens (--data.max_len minus --rollout.max_new_tokens)"
+    # The reward function finds the response behind the prompt in the decoded text.
+    return None if prompt in tokenizer.decode(ids, skip_special_tokens=False) else CHANGED_PROMPT

@@ -1,0 +1,1 @@
+"""The same OpenRLHF stack on a machine without CUDA."""

@@ -1,0 +1,52 @@
+"""Compile what DeepSpeed compiles on a CPU, once, before any actor would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+STARTING_SECONDS = 20  # between taking the lock and starting the compiler, or between loading the op and letting go
+
+
+def build_communication_op() -> None:
+    """Compile DeepSpeed's shared-memory communication op where this process looks for it; nothing when it is there.
+
+    DeepSpeed would compile it inside the first actor, half a minute to minutes without a word. An actor that is
+    stopped meanwhile leaves the compiler's lock behind, and every later start waits for it without end: so one
+    process compiles, beforehand, and removes a lock that nobody holds.
+    """
+    from deepspeed.accelerator import get_accelerator
+    from filelock import FileLock
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is None or not builder.is_compatible(verbose=False):
+        return
+    folder = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / builder.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".building")):
+        _wait_for_lock(folder)
+        if not any(folder.glob("*.so")):
+            print("compiling DeepSpeed's communication op, once: half a minute or more", flush=True)
+        builder.load(verbose=False)
+
+
+def _wait_for_lock(folder: Path) -> None:
+    lock = folder / "lock"
+    with contextlib.suppress(FileNotFoundError):  # its holder removes it
+        while True:
+            if time.time() - lock.stat().st_mtime > STARTING_SECONDS and not _is_compiling(folder):
+                print(f"removing {lock}, left behind by a process that was stopped while it compiled", flush=True)
+                lock.unlink()
+            time.sleep(0.5)
+
+
+def _is_compiling(folder: Path) -> bool:
+    """True while a ninja runs in the folder: torch starts it there, and its lock does not say whose it is."""
+    for process in psutil.process_iter(["name", "cwd"]):
+        if process.info["name"] == "ninja" and process.info["cwd"] == str(folder.resolve()):
+            return True
+    return False

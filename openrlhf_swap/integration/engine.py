@@ -1,0 +1,31 @@
+"""A vLLM engine for commands that only generate, on GPUs or on a CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_swap.integration.cpu.process import is_cpu_build
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+
+def open_engine(model: str, **options: Any) -> LLM:
+    """A vLLM engine in this process.
+
+    Args:
+        model: folder or hub id.
+        options: of `vllm.LLM`; they win.
+    """
+    defaults: dict[str, Any] = {"dtype": "bfloat16"}
+    if is_cpu_build():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
+        defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
+
+    from vllm import LLM
+
+    return LLM(model, **{**defaults, **options})

@@ -1,0 +1,191 @@
+"""Which of OpenRLHF's flags cannot work with the method, or not with each other: one list, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from itertools import chain
+from types import SimpleNamespace
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags import NEEDED
+from openrlhf_swap.objectives.base import Objective
+
+
+def check_flags(args: SimpleNamespace, objective: Objective, run: RunConfig, on_cpu: bool = False) -> None:
+    """Refuse flags that contradict the method, are not supported with it, or would leave actors waiting.
+
+    Args:
+        args: OpenRLHF's arguments.
+        objective: the method.
+        run: the run's settings.
+        on_cpu: whether there is no accelerator.
+
+    Raises:
+        ConfigError: the message names the flag, its value and the remedy.
+    """
+    refusals = chain(
+        _method_rules(args),
+        _deepspeed_rules(args, run),
+        _missing_flags(args),
+        _objective_rules(args, objective),
+        _cpu_rules(args) if on_cpu else (),
+        _batch_rules(args),
+    )
+    if refusal := next(refusals, None):
+        raise ConfigError(refusal)
+    objective.check(args)
+
+
+def _method_rules(args: SimpleNamespace) -> Iterator[str]:
+    train, rollout, algo = args.train, args.rollout, args.algo
+    if algo.advantage.estimator != "group_norm":
+        yield f"--algo.advantage.estimator is {algo.advantage.estimator}; the outcome term is group_norm: leave it out"
+    if algo.advantage.gamma != 1.0:
+        yield f"--algo.advantage.gamma is {algo.advantage.gamma}; step rewards are not discounted: use 1"
+    if rollout.n_samples_per_prompt < 2:
+        yield f"--rollout.n_samples_per_prompt is {rollout.n_samples_per_prompt}; a group needs at least 2 responses"
+    if train.async_enable:
+        yield "--train.async_enable is not supported yet; leave it out to use the synchronous trainer"
+    if train.agent_func_path:
+        path = train.agent_func_path
+        yield f"--train.agent_func_path is {path}; multi-turn rollouts are not supported: leave it out"
+    if algo.dynamic_filtering_enable:
+        yield (
+            "--algo.dynamic_filtering_enable drops groups that are all correct, where the process term is the only "
+            "signal: leave it out"
+        )
+    if args.critic.freezing_steps >= 0:
+        yield (
+            f"--critic.freezing_steps is {args.critic.freezing_steps}; without a critic the first steps would have no "
+            "update at all, and OpenRLHF 0.11.2 stops at them: leave it out"
+        )
+    if args.critic.model_name_or_path:
+        path = args.critic.model_name_or_path
+        yield f"--critic.model_name_or_path is {path}; the method has no critic: leave it out"
+    if args.reward.model_name_or_path:
+        yield (
+            f"--reward.model_name_or_path is {args.reward.model_name_or_path}; the grader and the policy give the "
+            "rewards: leave it out"
+        )
+    if args.data.max_images_per_prompt > 0:
+        yield f"--data.max_images_per_prompt is {args.data.max_images_per_prompt}; only text is supported: use 0"
+
+
+def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:
+    train, ds = args.train, args.ds
+    if ds.ring_attn_size > 1:
+        yield f"--ds.ring_attn_size is {ds.ring_attn_size}; sequence-sharded keys cannot be scored: use 1"
+    if ds.zero_stage == 0:
+        yield (
+            "--ds.zero_stage is 0; DeepSpeed's optimizer of that stage does not skip gradients that are not finite, "
+            "and one would spoil the policy: use 1 or 2"
+        )
+    if ds.lora.rank > 0 and ds.zero_stage == 3:
+        yield (
+            f"--ds.lora.rank is {ds.lora.rank} with --ds.zero_stage 3, which shards the weights that the adapters are "
+            "added to for vLLM: use 2"
+        )
+    if ds.zero_stage == 1 and ds.grad_accum_dtype == "fp32":
+        yield (
+            "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, whose optimizer DeepSpeed then takes does not skip "
+            "gradients that are not finite: use 2 or 3, or leave it out"
+        )
+    if train.enable_ema and ds.zero_stage == 3:
+        yield (
+            "--train.enable_ema with --ds.zero_stage 3: OpenRLHF 0.11.2 does not update the average of sharded "
+            "weights, and would deliver the policy as it was before the training: use 2"
+        )
+    if train.enable_ema and ds.lora.rank > 0:
+        yield (
+            f"--train.enable_ema with --ds.lora.rank {ds.lora.rank}: OpenRLHF 0.11.2 averages whole models only: "
+            "leave one of them out"
+        )
+    if ds.load_in_4bit:
+        yield "--ds.load_in_4bit: vLLM cannot take 4-bit weights over: leave it out"
+    if ds.tensor_parallel_size > 1:
+        yield (
+            f"--ds.tensor_parallel_size is {ds.tensor_parallel_size}; scoring under DeepSpeed tensor parallelism is "
+            "not supported: use 1 and ZeRO-3"
+        )
+    if run.scoring == "per_prefix" and ds.zero_stage == 3:
+        yield (
+            "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of collective "
+            "forwards: use shared_prefix"
+        )
+
+
+def _missing_flags(args: SimpleNamespace) -> Iterator[str]:
+    if not args.vllm.num_engines:
+        yield f"--vllm.num_engines is {args.vllm.num_engines}; rollouts need at least 1 engine"
+    for flag, remedy in NEEDED.items():
+        if not reduce(getattr, flag.split("."), args):
+            yield f"--{flag} is missing; {remedy}"
+    if args.reward.remote_url is None:
+        yield "--reward.remote_url is empty; leave it out to use the built-in grader"
+
+
+def _objective_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
+    algo, name = args.algo, objective.config.objective
+    if objective.reshapes_responses and algo.advantage.is_correction_level != "off":
+        yield (
+            f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {name} trains "
+            "on tokens that vLLM did not sample: use off"
+        )
+    if objective.normaliser != "group" and (
+        args.reward.overlong_buffer_len is not None or args.reward.stop_properly_penalty_coef is not None
+    ):
+        yield (
+            f"--reward.overlong_buffer_len or --reward.stop_properly_penalty_coef: {name} takes no other "
+            "penalty in the reward: leave them out"
+        )
+    if objective.normaliser != "group" and algo.kl.init_coef > 0 and not algo.kl.use_loss:
+        yield (
+            f"--algo.kl.init_coef is {algo.kl.init_coef}; {name} takes no KL penalty in the reward: "
+            "use 0, or --algo.kl.use_loss"
+        )
+
+
+def _cpu_rules(args: SimpleNamespace) -> Iterator[str]:
+    """What vLLM's CPU platform would refuse after a start of half a minute."""
+    if args.vllm.tensor_parallel_size > 1:
+        yield (
+            f"--vllm.tensor_parallel_size is {args.vllm.tensor_parallel_size}; vLLM has no tensor parallelism under "
+            "Ray on a CPU: use 1"
+        )
+    if args.vllm.enable_sleep and args.train.colocate_all:
+        yield "--vllm.enable_sleep: vLLM has no sleep mode on a CPU: leave it out"
+
+
+def _batch_rules(args: SimpleNamespace) -> Iterator[str]:
+    """Actors with unequal shares would wait for each other without end; an update of its own size mixes two steps."""
+    train, rollout, actor = args.train, args.rollout, args.actor
+    counts = {
+        "--actor.num_nodes": actor.num_nodes,
+        "--actor.num_gpus_per_node": actor.num_gpus_per_node,
+        "--rollout.batch_size": rollout.batch_size,
+        "--rollout.micro_batch_size": rollout.micro_batch_size,
+        "--train.batch_size": train.batch_size,
+        "--train.micro_batch_size": train.micro_batch_size,
+    }
+    for flag, count in counts.items():
+        if count < 1:
+            yield f"{flag} is {count}; use at least 1"
+    actors = actor.num_nodes * actor.num_gpus_per_node
+    responses = rollout.batch_size * rollout.n_samples_per_prompt
+    if responses % train.batch_size:
+        yield (
+            f"--train.batch_size is {train.batch_size}, which does not divide the {responses} responses of a step "
+            f"(--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt "
+            f"{rollout.n_samples_per_prompt}): use {responses}"
+        )
+    shares = [("--train.micro_batch_size", train.micro_batch_size, "an update", train.batch_size)]
+    if actors > 1:
+        shares.append(("--rollout.micro_batch_size", rollout.micro_batch_size, "a step", responses))
+    for flag, micro, what, size in shares:
+        if not train.dynamic_batch_enable and size % (actors * micro):
+            yield (
+                f"{flag} is {micro}; {actors} actors cannot share the {size} responses of {what} in micro-batches "
+                f"of that size: use a number of actors and a micro-batch whose product divides {size}"
+            )

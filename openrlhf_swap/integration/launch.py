@@ -1,0 +1,124 @@
+"""Start Ray where needed and run OpenRLHF's training CLI with our classes in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import ray
+import torch
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
+from openrlhf_swap.integration import attention, patches
+from openrlhf_swap.integration.cpu.build import build_communication_op
+from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+from openrlhf_swap.integration.reference_actor import SwapReferenceActor
+from openrlhf_swap.integration.strategy import SwapStrategy
+from openrlhf_swap.integration.trainer import SwapTrainer
+from openrlhf_swap.runs import checkpoints
+
+OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
+
+
+def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_config: RunConfig, on_cpu: bool) -> None:
+    """Train; returns when the last checkpoint is written.
+
+    Args:
+        argv: OpenRLHF's arguments.
+        args: the same, parsed.
+        config: the method's settings.
+        run_config: the run's.
+        on_cpu: no accelerator here: start a local Ray whose "GPUs" are places for processes on this machine.
+
+    Raises:
+        ConfigError: without the GPUs that the run takes.
+        SwapError: one of ours that was raised in an actor.
+    """
+    replacements = {
+        "openrlhf.trainer.ppo_trainer.PPOTrainer": ray.remote(SwapTrainer),
+        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ray.remote(num_gpus=1)(IntrinsicRewardActor),
+        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ray.remote(num_gpus=1)(SwapReferenceActor),
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy,
+    }
+    print(f"[swap] {attention.summary(args.ds.attn_implementation)}")
+    rollout_actor = "openrlhf.trainer.ray.vllm_engine.RolloutRayActor"
+    if not on_cpu:
+        from openrlhf_swap.integration.rollout_actor import SwapRolloutActor
+
+        check_gpus(args)
+        replacements[rollout_actor] = ray.remote(SwapRolloutActor)
+    else:
+        from openrlhf_swap.integration.cpu.vllm import CpuRolloutActor
+
+        replacements[rollout_actor] = ray.remote(CpuRolloutActor)
+        start_local_ray(_places(args))
+    try:
+        patches.run(argv, config, run_config, replacements)
+    except ray.exceptions.RayError as error:
+        cause = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
+            cause = cause.cause
+        if isinstance(cause, SwapError):
+            raise cause from None
+        if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
+            raise LostActorError(describe_death(cause, args)) from error
+        raise
+    finally:
+        ray.shutdown()
+
+
+def describe_death(error: Exception, args: SimpleNamespace) -> str:
+    """Which process died, how, and how to go on."""
+    text = str(error)
+    saved = checkpoints.newest(Path(args.ckpt.path))
+    remedy = f"start again with --ckpt.load_enable to go on from {saved}" if saved else "no checkpoint was written yet"
+    if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
+        return f"{created[1]} could not start: {text.strip().splitlines()[-1]} What led to it is above; {remedy}"
+    name = re.search(r"class_name: (\w+)", text)
+    pid = re.search(r"pid: (\d+)", text)
+    who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
+    return (
+        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are above; a process "
+        f"that dies without a word was mostly killed for want of memory (the kernel's log tells): {remedy}"
+    )
+
+
+def _places(args: SimpleNamespace) -> int:
+    """Ray actors of a run that ask for a GPU."""
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
+    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
+    return actors + engines + reference
+
+
+def check_gpus(args: SimpleNamespace) -> None:
+    """Without a cluster, count the GPUs of this machine: Ray would wait for more of them without a word.
+
+    Raises:
+        ConfigError: when there are too few.
+    """
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    needed = actors if args.train.colocate_all else _places(args)
+    there = torch.cuda.device_count()
+    if "RAY_ADDRESS" not in os.environ and there < needed:
+        raise ConfigError(
+            f"the run takes {needed} GPUs (--actor.num_gpus_per_node, --vllm.num_engines), but {there} are here; "
+            "ask for fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
+        )
+
+
+def start_local_ray(places: int) -> None:
+    """A Ray of this machine alone, with `places` that ask for a GPU."""
+    build_communication_op()
+    # One CPU more for the trainer, which asks for no GPU.
+    ray.init(
+        address="local",
+        num_cpus=places + 1,
+        num_gpus=places,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+    )

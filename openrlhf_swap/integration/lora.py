@@ -1,0 +1,39 @@
+"""LoRA adapters on their way to vLLM, which knows the model without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from peft.tuners.lora import LoraLayer
+from torch import nn
+
+
+@contextmanager
+def merged_into_weights(model: nn.Module) -> Iterator[None]:
+    """Meanwhile `model.named_parameters()` gives the plain model's names, and weights with the adapters added.
+
+    Does nothing for a model without adapters. The weights without adapters are kept beside the merged ones and put
+    back: subtracting the adapters again would not give the same numbers in bfloat16.
+    """
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    if not layers:
+        yield
+        return
+    kept = [layer.get_base_layer().weight.data for layer in layers]
+    for layer in layers:
+        weight = layer.get_base_layer().weight
+        for adapter in layer.active_adapters:
+            weight.data = weight.data + layer.get_delta_weight(adapter)
+    plain = [
+        (name.removeprefix("base_model.model.").replace(".base_layer.", "."), parameter)
+        for name, parameter in model.named_parameters()
+        if ".lora_" not in name
+    ]
+    try:
+        with mock.patch.object(model, "named_parameters", lambda: iter(plain)):
+            yield
+    finally:
+        for layer, weight in zip(layers, kept, strict=True):
+            layer.get_base_layer().weight.data = weight

@@ -1,0 +1,76 @@
+"""Can the model be trained and scored? Found out from its configuration and tokenizer."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.rollouts.families import unread_marks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def check_model(path: str, context: int, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer and the configuration, and return the tokenizer.
+
+    Args:
+        path: of the model, or its id.
+        context: tokens that prompt and response may have together.
+        trust_remote_code: allow a model with code of its own.
+
+    Raises:
+        ConfigError: when either cannot be read or would run code that comes with the model, the tokenizer is not a
+            fast one, or the model's context is too short.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    message = (
+        f"--actor.model_name_or_path is {path}, which cannot be read ({{reason}}); "
+        "give a folder with config.json, tokenizer.json and weights, or a model id of the hub"
+    )
+    with reader_errors(message, ConfigError):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    own_code = getattr(config, "auto_map", None) or tokenizer.init_kwargs.get("auto_map")
+    if own_code and not trust_remote_code:
+        raise ConfigError(
+            f"--actor.model_name_or_path is {path}, which brings Python code of its own ({own_code}); read that code, "
+            "then give --swap.trust_remote_code to let it run"
+        )
+    if not tokenizer.is_fast:
+        raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
+    if unread := unread_marks(tokenizer.chat_template):
+        print(f"[swap] warning: {unread}")
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and context > longest:
+        raise ConfigError(
+            f"--data.max_len is {context}, but {path} has a context of {longest} tokens; use at most {longest}"
+        )
+    return tokenizer
+
+
+def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
+    """Try out how the model can be scored, and say so and what it costs.
+
+    Raises:
+        ConfigError: under ZeRO-3, where every actor has to run the same forwards, for a model whose prefixes
+            cannot be scored together.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way
+
+    path, actors = args.actor.model_name_or_path, args.actor.num_nodes * args.actor.num_gpus_per_node
+    config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
+    build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
+    way = find_way(config, build, run.scoring)
+    print(f"[swap] {way}")
+    if args.ds.zero_stage == 3 and actors > 1 and way.name != SHARED_PREFIX:
+        raise ConfigError(
+            f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "
+            f"{way.obstacle}: use 2"
+        )

@@ -1,0 +1,155 @@
+"""Scoring answers with the policy while its log-probabilities are computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from peft import PeftModel
+from torch import Tensor
+
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.shared_prefix import (
+    ScoreRequest,
+    remembering,
+    score_branches,
+    score_shared_prefix,
+    unpadded,
+)
+from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way, score_alone
+
+# Any request will do to take part in a collective forward; its score is thrown away.
+_IDLE_REQUEST = ScoreRequest(row=0, prefix_ends=(0,), branch=AnswerBranch(ids=(0,), scored=(True,)))
+
+
+@dataclass(frozen=True)
+class ScoredForward:
+    """What `IntrinsicRewardActor.forward` returns for a micro-batch with requests.
+
+    Attributes:
+        action_log_probs: (B, A) float32, as the stock actor returns them.
+        answer_logprobs: l_0..l_K for each request, in order.
+        seconds: what the scoring took on top of the log-probabilities.
+    """
+
+    action_log_probs: Tensor
+    answer_logprobs: list[Tensor]
+    seconds: float
+
+
+class PolicyScorer:
+    """Scores requests with OpenRLHF's `Actor`, in the forward that gives its action log-probabilities.
+
+    Shapes: B rows, T tokens a row, A = T - 1 actions.
+    """
+
+    def __init__(self, actor: Any, strategy: Any) -> None:
+        """Takes the actor as DeepSpeed trains it, and decides how to score."""
+        self._actor = actor
+        self._model = actor.model
+        self._config = actor.model.module.config
+        # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many of them.
+        self._collective = strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
+        module = actor.model.module
+        base = module.get_base_model() if isinstance(module, PeftModel) else module
+        # Tried here as well, because on a GPU a family may run kernels of its own.
+        device = next(base.parameters()).device
+        self._way = find_way(self._config, type(base), strategy.args.swap_run.scoring, device)
+        if self._way.obstacle is not None:
+            strategy.print(f"[swap] warning: {self._way}")
+
+    def must_take_part(self, requests: Sequence[ScoreRequest]) -> bool:
+        """Whether a forward with these requests needs this scorer, and not the stock one."""
+        return bool(requests) or self._collective
+
+    @torch.no_grad()
+    def forward(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: Sequence[ScoreRequest]
+    ) -> ScoredForward:
+        """Action log-probabilities of a micro-batch, and answer log-probabilities of its requests.
+
+        Args:
+            sequences: (B, T) int64.
+            action_mask: (B, A).
+            attention_mask: (B, T).
+            requests: at most one a row.
+        """
+        device = torch.cuda.current_device()
+        batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
+        self._actor.eval()
+        if self._way.name != SHARED_PREFIX:
+            score = self._score_one_by_one
+        elif self._actor.packing_samples:
+            score = self._score_packed
+        else:
+            score = self._score_fused
+        scored = score(*batch, list(requests))
+        self._actor.train()
+        return scored
+
+    def _score_fused(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
+    ) -> ScoredForward:
+        """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
+        asked = requests or [_IDLE_REQUEST]
+        with remembering(self._model, self._config, attention_mask, asked, self._most_on_a_rank) as cache:
+            log_probs = self._actor(sequences, action_mask, attention_mask, use_cache=True, past_key_values=cache)
+        start = _clock()
+        scores = score_branches(
+            self._model, self._config, cache, sequences, attention_mask, asked, one_chunk=self._collective
+        )
+        return ScoredForward(log_probs.to("cpu"), scores if requests else [], _clock() - start)
+
+    def _score_packed(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
+    ) -> ScoredForward:
+        """A packed pass has no cache that could be branched, so the prefixes need a pass of their own.
+
+        It takes a response at a time: all of them padded to the longest could be many times what packing has room for.
+        """
+        log_probs = self._actor(sequences, action_mask, attention_mask)
+        asked = requests or [_IDLE_REQUEST]
+        asked = asked + [_IDLE_REQUEST] * (self._most_on_a_rank(len(asked)) - len(asked))
+        start = _clock()
+        scores: list[Tensor] = []
+        for request in asked:
+            row, alone = unpadded(request, sequences, attention_mask)
+            scores += score_shared_prefix(
+                self._model,
+                self._config,
+                row,
+                torch.ones_like(row),
+                [alone],
+                self._most_on_a_rank,
+                one_chunk=self._collective,
+            )
+        return ScoredForward(log_probs.to("cpu"), scores[: len(requests)], _clock() - start)
+
+    def _score_one_by_one(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
+    ) -> ScoredForward:
+        log_probs = self._actor(sequences, action_mask, attention_mask)
+        start = _clock()
+        scores = [
+            score_alone(self._way.name, self._model, self._config, sequences, attention_mask, request)
+            for request in requests
+        ]
+        return ScoredForward(log_probs.to("cpu"), scores, _clock() - start)
+
+    def _most_on_a_rank(self, count: int) -> int:
+        """The largest `count` of all ranks where they have to run the same forwards; else this one's."""
+        if not self._collective:
+            return count
+        most = torch.tensor(count, device=torch.cuda.current_device())
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        return int(most)
+
+
+def _clock() -> float:
+    """Seconds, when the device has done what it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,64 @@
+"""What is found out and settled before any GPU is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.flag_rules import check_flags
+from openrlhf_swap.integration.model_check import check_model, check_scoring
+from openrlhf_swap.integration.prompts import load_prompts, write_usable_prompts
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.runs import checkpoints
+
+
+def settle_run(args: SimpleNamespace, objective: Objective, run: RunConfig, on_cpu: bool) -> str:
+    """Check flags, model and data, choose the checkpoint to go on from, and say what was decided.
+
+    Args:
+        args: OpenRLHF's arguments.
+        objective: the method.
+        run: the run's settings.
+        on_cpu: whether there is no accelerator.
+
+    Returns:
+        The data set to train on.
+
+    Raises:
+        ConfigError: for a flag or model that cannot be used.
+        DataError: for a data set that cannot be used.
+        CheckpointError: for a checkpoint of something else.
+    """
+    check_flags(args, objective, run, on_cpu)
+    choose_checkpoint(args, objective.config.objective)
+    if not objective.scores_steps:
+        print(f"[swap] objective {objective.config.objective} needs no step scores; none will be computed")
+    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
+    if objective.scores_steps:
+        check_scoring(args, run)
+    if args.eval.dataset:
+        load_prompts(args, "--eval.dataset")  # its rows are used as they are
+    return write_usable_prompts(args, objective, tokenizer, Path(run.output_dir))
+
+
+def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:
+    """Put the checkpoint to go on from in its place, and those that are not whole out of it. Prints what it finds.
+
+    Raises:
+        ConfigError: when it holds the state of another objective.
+        CheckpointError: when there is one, and the run is to start at the beginning.
+    """
+    path = Path(args.ckpt.path)
+    if not args.ckpt.load_enable:
+        checkpoints.refuse_to_overwrite(path)
+        return
+    recovery = checkpoints.recover(path)
+    for message in recovery.messages:
+        print(f"[swap] {message}")
+    if recovery.objective not in (None, objective):
+        raise ConfigError(
+            f"--swap.objective is {objective}, but the checkpoint in {path} was written by {recovery.objective}; "
+            "use that, or another --ckpt.path"
+        )

@@ -1,0 +1,41 @@
+"""SWAP and the rows of the paper's ablation table, each as what it changes in the coefficients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
+
+ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
+    "swap": lambda config: {},
+    "grpo": lambda config: {"process_weight": 0.0},
+    "outcome_only": lambda config: {"process_weight": 0.0, "penalises_outcome": True},
+    "step_only": lambda config: {"outcome_weight": 0.0},
+    "no_penalty": lambda config: {"length_coef": 0.0},
+    "static_penalty": lambda config: {"length_coef": 0.0, "step_constant": config.static_penalty},
+    "uniform_penalty": lambda config: {"temperature": math.inf},
+}
+
+
+def coefficients(config: SwapConfig) -> Coefficients:
+    """The numbers of `config` as its objective uses them; raises ConfigError for one that is not of the table."""
+    if config.objective not in ABLATION:
+        remedy = "use one of: " + ", ".join(ABLATION)
+        raise ConfigError(f"--swap.objective is {config.objective}, which is not made of step rewards; {remedy}")
+    return replace(plain_coefficients(config), **ABLATION[config.objective](config))
+
+
+def plain_coefficients(config: SwapConfig) -> Coefficients:
+    """The numbers of `config` as they stand."""
+    return Coefficients(
+        length_coef=config.length_coef,
+        temperature=config.temperature,
+        outcome_weight=config.outcome_weight,
+        process_weight=config.process_weight,
+        eps=config.eps,
+    )

@@ -1,0 +1,63 @@
+"""Complete groups of rollouts, and what the arithmetic makes of them.
+
+Shapes: G groups, N responses a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.rollouts.reader import ResponseReader
+from openrlhf_swap.rollouts.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class Batch:
+    """G groups of N rollouts, complete and in order.
+
+    Attributes:
+        groups: the rollouts.
+        coefficients: the numbers of the step arithmetic.
+        reader: decodes and cuts responses.
+    """
+
+    groups: Sequence[Sequence[Rollout]]
+    coefficients: Coefficients
+    reader: ResponseReader
+
+    @cached_property
+    def rewards(self) -> Tensor:
+        """(G, N) float64, what the grader gave."""
+        return self.each(lambda rollout: rollout.reward)
+
+    @cached_property
+    def correct(self) -> Tensor:
+        """(G, N) bool."""
+        return self.each(lambda rollout: rollout.correct).bool()
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """(G, N) int64, response tokens, the end token included."""
+        return self.each(lambda rollout: len(rollout.response_ids)).long()
+
+    @cached_property
+    def steps(self) -> StepBatch:
+        """The step markers; without steps for a method that asks for no scores."""
+        return StepBatch.from_traces([[rollout.trace() for rollout in group] for group in self.groups])
+
+    @cached_property
+    def signals(self) -> StepSignals:
+        """What the step arithmetic makes of them."""
+        return step_signals(self.steps, self.coefficients)
+
+    def each(self, function: Callable[[Rollout], float]) -> Tensor:
+        """(G, N) float64 of a number for every rollout."""
+        return torch.tensor([[function(rollout) for rollout in group] for group in self.groups], dtype=torch.float64)

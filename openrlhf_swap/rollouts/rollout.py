@@ -1,0 +1,42 @@
+"""One response on its way from the engine to the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from openrlhf_swap.algorithm.batch import StepTrace
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A response, what it earned and what its steps scored.
+
+    Attributes:
+        prompt: as the chat template renders it.
+        answer: the known answer.
+        response_ids: L token ids, the end token included.
+        start: position of the response's first token in its (padded) row.
+        reward: what the grader gave.
+        step_ends: e_1..e_K, indices in the response; empty where no steps are scored.
+        answer_logprobs: l_0..l_K in nats per answer token; empty before they are scored.
+        metadata: numbers that the objective keeps about the response from its sampling to the update.
+    """
+
+    prompt: str
+    answer: str
+    response_ids: Sequence[int]
+    start: int
+    reward: float
+    step_ends: Sequence[int] = ()
+    answer_logprobs: Sequence[float] = ()
+    metadata: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def correct(self) -> bool:
+        """c: whether the response earned anything."""
+        return self.reward > 0
+
+    def trace(self) -> StepTrace:
+        """What the arithmetic needs to know of it."""
+        return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, self.step_ends)

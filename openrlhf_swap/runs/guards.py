@@ -1,0 +1,152 @@
+"""What is watched during a run: updates that did not happen, and accuracy or length that falls in."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+from typing import Any
+
+from openrlhf_swap.errors import InertRunError, NonFiniteError
+
+
+class SkippedSteps:
+    """Counts steps without an update, and ends a run that no longer gets one."""
+
+    _REMEDY = (
+        "the policy is no longer usable. Start again from the last checkpoint (--ckpt.load_enable) with a lower "
+        "--actor.adam.lr; if that one is spoiled already, delete its folder, and the one before is used"
+    )
+
+    def __init__(self, limit: int) -> None:
+        """Allow fewer than `limit` of them in a row."""
+        self._limit = limit
+        self.in_a_row = 0
+        self.total = 0
+
+    def observe(self, reason: str | None) -> None:
+        """Count one step; `reason` says why it was skipped, None that it was not.
+
+        Raises:
+            NonFiniteError: when this was the last of `limit` skipped steps in a row.
+        """
+        if reason is None:
+            self.in_a_row = 0
+            return
+        self.total += 1
+        self.in_a_row += 1
+        if self.in_a_row == self._limit:
+            raise NonFiniteError(
+                f"{self._limit} steps in a row were skipped, the last one because {reason}: {self._REMEDY}"
+            )
+
+    def end(self) -> None:
+        """Look at the end of the run.
+
+        Raises:
+            NonFiniteError: when its last step was skipped: the policy that would be delivered may be spoiled.
+        """
+        if self.in_a_row:
+            raise NonFiniteError(
+                f"the run ended with {self.in_a_row} skipped steps, and its policy was not exported: {self._REMEDY}"
+            )
+
+
+class CollapseWatch:
+    """Warns when accuracy or length falls far below what it was at the start of the run.
+
+    The first `window` steps are the measure; after them, the mean over the last `window` steps is compared with it.
+    """
+
+    ACCURACY, LENGTH = 0.5, 0.1  # fractions of the measure; SWAP's own shortening stays far above a tenth
+
+    def __init__(self, window: int = 10) -> None:
+        """Compare means over `window` steps."""
+        self._window = window
+        self._measure: list[tuple[float, float]] = []
+        self._recent: deque[tuple[float, float]] = deque(maxlen=window)
+        self._warned: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to compare with the same start."""
+        return {"measure": list(self._measure), "recent": list(self._recent)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self._measure = list(state["measure"])
+        self._recent.extend(state["recent"])
+
+    def observe(self, accuracy: float, length: float) -> list[str]:
+        """Look at one step; returns a warning for each quantity that has just fallen in.
+
+        Args:
+            accuracy: share of correct responses, 0 to 1.
+            length: mean response length in tokens.
+        """
+        if len(self._measure) < self._window:
+            self._measure.append((accuracy, length))
+            return []
+        self._recent.append((accuracy, length))
+        if len(self._recent) < self._window:
+            return []
+        warnings = []
+        names = (("accuracy", self.ACCURACY, "{:.1%}"), ("response length", self.LENGTH, "{:.0f} tokens"))
+        for column, (name, fraction, form) in enumerate(names):
+            before = fmean(row[column] for row in self._measure)
+            now = fmean(row[column] for row in self._recent)
+            if now >= fraction * before:
+                self._warned.discard(name)
+            elif name not in self._warned:
+                self._warned.add(name)
+                warnings.append(
+                    f"{name} fell from {form.format(before)} in the first {self._window} steps to {form.format(now)} "
+                    f"in the last {self._window}: look at rollouts/ and consider a lower --swap.process_weight"
+                )
+        return warnings
+
+
+class SelfTest:
+    """Stops a run in which the process term never reaches an update.
+
+    Such a run looks healthy and trains plain GRPO: a label column that is wrong, a template that never matches, a
+    response without reasoning.
+    """
+
+    def __init__(self, steps: int) -> None:
+        """Test the first `steps` training steps; 0 tests nothing."""
+        self._steps_left = steps
+        self._seen: list[dict[str, float]] = []
+
+    def observe(self, metrics: dict[str, float]) -> None:
+        """Look at one step's `swap/` metrics.
+
+        Raises:
+            InertRunError: when the last step of the test ends and no process term was different from zero.
+        """
+        if self._steps_left == 0:
+            return
+        if metrics.get("swap/adv_process_absmean", 0.0) > 0:
+            self._steps_left = 0
+            return
+        self._seen.append(metrics)
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            raise InertRunError(
+                f"no correct rollout got a non-zero process term in the first {len(self._seen)} steps: "
+                f"{self._reason()} (--swap.self_test_steps 0 switches this test off)"
+            )
+
+    def _reason(self) -> str:
+        def largest(name: str) -> float:
+            return max(metrics.get(f"swap/{name}", 0.0) for metrics in self._seen)
+
+        if largest("accuracy") == 0:
+            return (
+                "no rollout was graded correct; look at rollouts/ in the output folder, and check "
+                "--data.label_key, the chat template and --rollout.max_new_tokens"
+            )
+        if largest("steps_per_rollout") == 0:
+            return "the correct rollouts have no reasoning before </think>; check the chat template"
+        return (
+            "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
+            "gives no signal when all gains are equal) and --swap.close_template"
+        )

@@ -1,0 +1,70 @@
+"""What a training step did, as scalars. Names start with `swap/`."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import StepSignals
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.penalty import target_lengths
+
+StepMetrics = dict[str, float]
+HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
+
+
+def step_metrics(
+    batch: StepBatch,
+    signals: StepSignals,
+    advantages: Tensor,
+    outcome: Tensor,
+    process: Tensor,
+    score_seconds: float,
+) -> StepMetrics:
+    """Summarise one batch.
+
+    Args:
+        batch: markers of all groups.
+        signals: what the objective made of them.
+        advantages: (tokens,) unified advantage of every action token of the batch.
+        outcome: (tokens,) its outcome part, unweighted.
+        process: (tokens,) its process part, unweighted.
+        score_seconds: what scoring took on top of the log-probabilities.
+
+    Returns:
+        Finite numbers; a mean over nothing (no correct response, no step) is left out.
+    """
+    correct, steps = batch.correct, batch.step_mask
+    targets = target_lengths(batch.lengths, correct)
+    lengths = batch.lengths.double()
+    first = batch.answer_logprobs[..., 0][steps.any(-1)]
+    last = batch.answer_logprobs.gather(-1, steps.sum(-1, keepdim=True)).squeeze(-1)[steps.any(-1)]
+    gains, changes = signals.gains[steps], signals.local_gains[steps]
+    over_target = lengths > targets.unsqueeze(-1)
+    values = {
+        "accuracy": correct.double(),
+        "response_length": lengths,
+        "response_length_correct": lengths[correct],
+        "response_length_wrong": lengths[~correct],
+        "target_length": targets[~targets.isnan()],
+        "over_target_frac": over_target[correct].double(),
+        "penalty_mass": signals.penalty_mass[correct],
+        "steps_per_rollout": steps.sum(-1)[correct].double(),
+        "gain_mean": gains,
+        "gain_zero_frac": (gains == 0).double(),
+        "gain_high_frac": (gains > HIGH_GAIN).double(),
+        "local_gain_mean": changes,
+        "local_gain_absmean": changes.abs(),
+        "answer_logprob_first": first,
+        "answer_logprob_last": last,
+        "adv_outcome_absmean": outcome.abs(),
+        "adv_process_absmean": process.abs(),
+        "adv_negative_frac": (advantages < 0).double(),
+        "groups_no_correct_frac": (~correct.any(-1)).double(),
+        "groups_all_correct_frac": correct.all(-1).double(),
+    }
+    metrics = {f"swap/{name}": value.mean().item() for name, value in values.items() if value.numel()}
+    if len(gains) > 1:
+        metrics["swap/gain_std"] = gains.std().item()
+        metrics["swap/local_gain_std"] = changes.std().item()
+    metrics["swap/score_seconds"] = score_seconds
+    return metrics

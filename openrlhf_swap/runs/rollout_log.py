@@ -1,0 +1,83 @@
+"""Files that a run leaves beside its checkpoints: one line of metrics a step, and tables of rollouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openrlhf_swap.algorithm.advantages import StepSignals
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.files import read_rows, to_line, write_rows
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
+
+
+def append_metrics(folder: Path, step: int, metrics: dict[str, Any]) -> None:
+    """Append one line to `metrics.jsonl`. Numbers only; a number that is not finite becomes null."""
+    numbers = {
+        name: (float(value) if math.isfinite(value) else None)
+        for name, value in sorted(metrics.items())
+        if isinstance(value, int | float)
+    }
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(to_line({"step": step, **numbers}))
+
+
+def drop_metrics_after(folder: Path, step: int) -> None:
+    """Take out of `metrics.jsonl` the steps that a run which goes on after `step` will do again.
+
+    A run that starts at the beginning keeps the lines of the one before it in `metrics.before.jsonl`.
+    """
+    path = folder / "metrics.jsonl"
+    if path.exists() and step == 0:
+        path.replace(folder / "metrics.before.jsonl")
+    elif path.exists():
+        write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+
+
+def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
+    """Write `rollouts/step_<n>.jsonl`, one response a line."""
+    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "rollouts" / f"step_{step:06d}.jsonl", rows)
+
+
+def rollout_rows(
+    groups: Sequence[Sequence[Rollout]], batch: StepBatch, signals: StepSignals, reader: StepReader
+) -> list[dict[str, Any]]:
+    """Describe the first groups of a batch: each response, and each of its steps with what it earned and paid.
+
+    Steps are listed for correct responses only: no other is scored.
+    """
+    rows = []
+    for g, group in enumerate(groups):
+        for n, rollout in enumerate(group):
+            scored = len(rollout.answer_logprobs) > 0
+            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scored else []
+            steps = [
+                {
+                    "text": text,
+                    "end": rollout.step_ends[k],
+                    "answer_logprob": rollout.answer_logprobs[k + 1],
+                    "gain": signals.gains[g, n, k].item(),
+                    "local_gain": signals.local_gains[g, n, k].item(),
+                    "penalty": signals.penalties[g, n, k].item(),
+                    "reward": signals.normalised[g, n, k].item(),
+                }
+                for k, text in enumerate(texts)
+            ]
+            rows.append(
+                {
+                    "group": g,
+                    "prompt": rollout.prompt,
+                    "response": reader.text(rollout.response_ids),
+                    "answer": rollout.answer,
+                    "reward": rollout.reward,
+                    "length": len(rollout.response_ids),
+                    "penalty_mass": signals.penalty_mass[g, n].item(),
+                    "answer_logprob_0": rollout.answer_logprobs[0] if scored else None,
+                    "steps": steps,
+                }
+            )
+    return rows

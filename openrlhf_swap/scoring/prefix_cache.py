@@ -1,0 +1,173 @@
+"""What a forward over whole rows leaves for the branches: keys and values of all tokens, and states before some.
+
+A recurrent or convolution layer (a mixer) reads a row from left to right and keeps a small state in place of keys. In
+the first forward each mixer gets its rows in pieces that end where a branch starts, and its state is copied there; the
+rest of the model runs whole, so the pass costs about what it did. In the second forward each branch goes on from its
+own state, all branches in one batch.
+
+In the first forward a mixer gets one row at a time, without its padding: states of different lengths make no batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, PretrainedConfig
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
+
+Place = tuple[int, int]  # a row, and a position in it
+# A mixer's forward without its wrapping: (rows, tokens, hidden) and the state to go on from, which it moves on.
+MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]
+Run = Callable[[int, MixerForward, Tensor], Tensor]  # the layer's index, its forward and its input
+
+
+class PrefixCache(DynamicCache):
+    """All keys, whatever a layer's window (it hides some from the last token, but not from a branch), and states."""
+
+    def __init__(self, config: PretrainedConfig, model: object) -> None:
+        """Takes the configuration, and the model or what wraps it."""
+        super().__init__(config=config)
+        layers: list[Any] = self.layers
+        for number, layer in enumerate(layers):
+            if isinstance(layer, LinearAttentionAndSlidingWindowAttentionLayer):
+                layers[number] = LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+            elif isinstance(layer, DynamicSlidingWindowLayer):
+                layers[number] = DynamicLayer()  # type: ignore[no-untyped-call]
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        self._mixers = [module for module in modules if _is_mixer(module)]
+        self._states: dict[tuple[int, Place], LinearAttentionLayer] = {}
+
+    @contextmanager
+    def recording(
+        self, attention_mask: Tensor, places: Sequence[Place], agree: Callable[[int], int] = int
+    ) -> Iterator[None]:
+        """Keep the states before the tokens at `places` while a forward over whole rows runs.
+
+        Args:
+            attention_mask: (B, T), 1 for tokens; rows may be padded at their ends.
+            places: of the tokens.
+            agree: makes of a number of calls the largest of all ranks that must keep in step.
+        """
+        pieces = _pieces(attention_mask, places)
+        calls = agree(len(pieces)) if self._mixers else 0
+
+        def run(layer_index: int, forward: MixerForward, hidden: Tensor) -> Tensor:
+            output = None
+            for piece in pieces:
+                state = copy.deepcopy(self._states.get((layer_index, piece.begin), self._fresh(layer_index)))
+                row, stop = piece.end
+                mixed = forward(hidden[row : row + 1, piece.begin[1] : stop], state)
+                self._states[layer_index, piece.end] = state
+                output = mixed.new_zeros(*hidden.shape[:2], mixed.shape[-1]) if output is None else output
+                output[row, piece.begin[1] : stop] = mixed[0]
+            for _ in range(calls - len(pieces)):
+                forward(hidden[:1, :1], self._fresh(layer_index))
+            assert output is not None, "a batch without tokens"
+            return output
+
+        with _wrapped(self._mixers, run):
+            yield
+
+    @contextmanager
+    def resumed(self, places: Sequence[Place], width: int) -> Iterator[None]:
+        """Run N branches of `width` tokens in one row, each from the state at its place."""
+
+        def run(layer_index: int, forward: MixerForward, hidden: Tensor) -> Tensor:
+            state = _stacked([self._states.get((layer_index, place), self._fresh(layer_index)) for place in places])
+            return forward(hidden.view(len(places), width, -1), state).reshape(1, len(places) * width, -1)
+
+        with _wrapped(self._mixers, run):
+            yield
+
+    def _fresh(self, layer_index: int) -> LinearAttentionLayer:
+        layer: Any = self.layers[layer_index]
+        return LinearAttentionLayer(layer.number_of_states)
+
+
+class Piece(NamedTuple):
+    """Tokens of a row that a mixer gets at once, from the place `begin` up to the place `end`."""
+
+    begin: Place
+    end: Place
+
+
+def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[Piece]:
+    """All rows without their padding, cut at the places.
+
+    A single token makes no piece of its own, because a mixer takes it for generation and may run other code: it is
+    run again with the piece before it.
+    """
+    visible = attention_mask.bool()
+    starts = visible.int().argmax(-1).tolist()
+    counts = visible.sum(-1).tolist()
+    pieces = []
+    for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        # The place of an idle request may be padding.
+        cuts = {position for at, position in places if at == row and start < position < start + count}
+        bounds = sorted({start, start + count} | cuts)
+        for number in range(1, len(bounds)):
+            single = number > 1 and bounds[number] - bounds[number - 1] == 1
+            pieces.append(Piece((row, bounds[number - 1 - single]), (row, bounds[number])))
+    return pieces
+
+
+def _is_mixer(module: nn.Module) -> bool:
+    """Whether a module keeps a recurrent or convolution state: each such layer has a convolution over its tokens."""
+    return hasattr(module, "layer_idx") and any(isinstance(child, nn.Conv1d) for child in module.children())
+
+
+@contextmanager
+def _wrapped(mixers: Sequence[nn.Module], run: Run) -> Iterator[None]:
+    """Replace the mixers' forwards by `run`."""
+    replaced = [(mixer, mixer.__dict__.get("forward")) for mixer in mixers]
+    for mixer in mixers:
+        mixer.forward = _calling(mixer, mixer.forward, run)
+    try:
+        yield
+    finally:
+        for mixer, own in replaced:
+            if own is None:
+                del mixer.forward
+            else:
+                mixer.forward = own
+
+
+def _calling(mixer: Any, forward: Callable[..., Tensor], run: Run) -> Callable[..., Tensor]:
+    index: int = mixer.layer_idx
+
+    def called(hidden_states: Tensor, **arguments: Any) -> Tensor:
+        name = "cache_params" if "cache_params" in arguments else "past_key_values"
+
+        def alone(hidden: Tensor, state: LinearAttentionLayer) -> Tensor:
+            # Some mixers ask the cache about its last layer, and mean their own.
+            return forward(hidden, **{name: Cache(layers=[state] * (index + 1))})
+
+        return run(index, alone, hidden_states)
+
+    return called
+
+
+def _stacked(states: Sequence[LinearAttentionLayer]) -> LinearAttentionLayer:
+    """One state of as many rows. Before the first token of a row nothing is kept, which is the same as zeros."""
+    filled = [state for state in states if any(state.has_previous_state.values())]
+    if not filled:
+        return copy.deepcopy(states[0])
+    stacked = copy.deepcopy(filled[0])
+    for name in ("conv_states", "recurrent_states"):
+        for number, kept in getattr(stacked, name).items():
+            if kept is not None:
+                parts = [getattr(state, name)[number] for state in states]
+                rows = torch.cat([torch.zeros_like(kept) if part is None else part for part in parts])
+                getattr(stacked, name)[number] = rows
+    return stacked

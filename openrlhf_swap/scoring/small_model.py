@@ -1,0 +1,139 @@
+"""A small random model of the same architecture, to find out what code of a family does before the model is loaded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+WORDS = 32
+# Sizes that nothing else depends on, and what is left of them.
+_SMALLER = {
+    "vocab_size": WORDS,
+    "vocab_size_per_layer_input": WORDS,
+    "intermediate_size": 64,
+    "intermediate_size_mlp": 64,
+    "moe_intermediate_size": 32,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "n_routed_experts": 8,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "top_k_experts": 2,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0,
+    "chunk_size": 8,
+    "mamba_chunk_size": 8,
+}
+# These must be passed within the few tokens of a proof.
+_LIMITS = ("sliding_window", "attention_chunk_size", "index_topk")
+_LIMIT = 8
+_HEADS = 4
+_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+
+
+def small_model(
+    config: PretrainedConfig,
+    build: Callable[[PretrainedConfig], PreTrainedModel],
+    device: torch.device | str = "cpu",
+    narrow: bool = True,
+) -> PreTrainedModel:
+    """A float32 model in eval mode with a few layers of each kind, windows of 8 tokens and 32 words.
+
+    Its random weights are larger than those that training starts from: nothing that a layer does may be too faint to
+    be noticed. The random state is left as it was.
+
+    Args:
+        config: of the model; not changed.
+        build: makes a model of a configuration.
+        device: where it runs.
+        narrow: take fewer heads and a smaller width. Not every architecture lets these be chosen freely; building or
+            running the model then raises what the model's code raises.
+    """
+    devices = [device] if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), torch.device(device):
+        torch.manual_seed(0)
+        model: Any = build(_shrunk(config, narrow))
+        model.float().eval()
+        for weights in model.parameters():
+            if weights.dim() > 1:
+                weights.normal_(std=weights.shape[-1] ** -0.5)
+            else:
+                weights.add_(torch.randn_like(weights), alpha=0.3)
+    made: PreTrainedModel = model
+    return made
+
+
+def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
+    small = copy.deepcopy(config)
+    text = small.get_text_config()
+    _keep_layers(text)
+    if narrow:
+        _make_narrow(text)
+    if "flash" in (small._attn_implementation or ""):  # it knows no float32; None takes the best that does
+        small._attn_implementation = None
+    for name, size in _SMALLER.items():
+        if isinstance(getattr(text, name, None), int):
+            setattr(text, name, min(size, getattr(text, name)))
+    for name in _LIMITS:
+        if isinstance(getattr(text, name, None), int):
+            setattr(text, name, _LIMIT)
+    for name in _SPECIAL_TOKENS:
+        if getattr(text, name, None) is not None:
+            setattr(text, name, 0)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if "original_max_position_embeddings" in rope:  # some take other frequencies beyond it
+        rope["original_max_position_embeddings"] = 4 * _LIMIT
+    return small
+
+
+def _make_narrow(config: PretrainedConfig) -> None:
+    """Fewer heads in the same groups, and a width that they would fill with 16 numbers each."""
+    for queries, keys in (
+        ("num_attention_heads", "num_key_value_heads"),
+        ("linear_num_value_heads", "linear_num_key_heads"),
+    ):
+        heads, shared = getattr(config, queries, None), getattr(config, keys, None)
+        if heads and shared:
+            group = heads // shared
+            setattr(config, queries, max(_HEADS, group))
+            setattr(config, keys, max(_HEADS, group) // group)
+    config.hidden_size = 16 * config.num_attention_heads
+    if getattr(config, "mamba_num_heads", None):
+        config.mamba_num_heads = config.n_groups
+    if getattr(config, "mamba_d_ssm", None):
+        config.mamba_n_heads = config.mamba_n_groups
+        config.mamba_d_ssm = config.mamba_n_groups * config.mamba_d_head
+    elif getattr(config, "mamba_n_heads", None):
+        config.mamba_n_heads = config.mamba_expand * config.hidden_size // config.mamba_d_head
+
+
+def _keep_layers(config: PretrainedConfig) -> None:
+    """Cut all that is given layer by layer to the first few of each kind, and to as many that share their keys."""
+    layers: int = config.num_hidden_layers
+    shared = getattr(config, "num_kv_shared_layers", None) or 0
+    kinds = {name: value for name, value in vars(config).items() if _is_by_layer(value, layers)}
+    listed = [getattr(config, "layer_types", None), *kinds.values()]
+    few = max([2, *(_covering(value[: layers - shared]) for value in listed if value)])
+    kept = list(range(min(few, layers - shared)))
+    if shared:
+        kept += range(layers - shared, min(layers, layers - shared + few))
+        config.num_kv_shared_layers = len(kept) - few
+    for name, value in kinds.items():
+        setattr(config, name, [value[number] for number in kept])
+    if config.num_hidden_layers != len(kept):  # some count their layers themselves
+        config.num_hidden_layers = len(kept)
+
+
+def _is_by_layer(value: object, layers: int) -> bool:
+    return isinstance(value, list | tuple) and len(value) == layers
+
+
+def _covering(kinds: Sequence[object]) -> int:
+    """The length of the shortest beginning that holds one of each kind."""
+    seen = [kinds.index(kind) for kind in set(kinds) if isinstance(kind, str | int)]
+    return max(seen, default=0) + 1

@@ -1,0 +1,143 @@
+"""How a model's prefixes can be scored: the cheapest way that a small model of its architecture proves to be exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from openrlhf_swap.errors import first_line
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.segments import score_segments
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix, unpadded
+from openrlhf_swap.scoring.small_model import WORDS, small_model
+
+SHARED_PREFIX, SEGMENTS, PER_PREFIX = "shared_prefix", "segments", "per_prefix"
+COSTS = {
+    SHARED_PREFIX: "all prefixes in one short forward on top of the one that gives the log-probabilities",
+    SEGMENTS: "all prefixes in one more pass over each correct response, in segments that end where steps end",
+    PER_PREFIX: "each prefix by a forward of its own; 25 steps cost about 13 forwards of each correct response",
+}
+TOLERANCE = 1e-4
+# What the code of a model raises when it is used in a way that it was not written for.
+_MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How prefixes are scored.
+
+    Attributes:
+        name: shared_prefix, segments or per_prefix.
+        obstacle: why no cheaper way is exact; None for the cheapest.
+    """
+
+    name: str
+    obstacle: str | None = None
+
+    def __str__(self) -> str:
+        """One line: the way, its cost and the reason."""
+        reason = "" if self.obstacle is None else f", because {self.obstacle}"
+        return f"scoring {COSTS[self.name]} ({self.name}){reason}"
+
+
+def find_way(
+    config: PretrainedConfig,
+    build: Callable[[PretrainedConfig], PreTrainedModel],
+    wanted: str = SHARED_PREFIX,
+    device: torch.device | str = "cpu",
+) -> Way:
+    """The cheapest exact way, tried out on a small random model of the same architecture.
+
+    Args:
+        config: the model's configuration.
+        build: makes a model of a configuration, with its code.
+        wanted: `scoring` of RunConfig; "per_prefix" is taken as it is.
+        device: where to try.
+    """
+    if wanted == PER_PREFIX:
+        return Way(PER_PREFIX)
+    batches = [_batch(left, device) for left in (False, True)]
+    for narrow in (True, False):
+        try:
+            model = small_model(config, build, device, narrow)
+            expected = [_per_prefix(model, *batch) for batch in batches]
+            break
+        except _MODEL_ERRORS as error:
+            reason = f"no small model of its architecture could be tried ({first_line(error)})"
+    else:
+        return Way(PER_PREFIX, reason)
+    obstacle = None
+    for name, score in ((SHARED_PREFIX, _shared_prefix), (SEGMENTS, _segments)):
+        problem = _problem(score, model, batches, expected)
+        if problem is None:
+            return Way(name, obstacle)
+        obstacle = obstacle or problem
+    return Way(PER_PREFIX, obstacle)
+
+
+Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, requests
+
+
+def _problem(
+    score: Callable[..., list[Tensor]], model: PreTrainedModel, batches: list[Batch], expected: list[list[Tensor]]
+) -> str | None:
+    """What is wrong with a way, or None."""
+    kind = type(model).__name__
+    try:
+        scores = [score(model, *batch) for batch in batches]
+    except _MODEL_ERRORS as error:
+        return f"branching the cache of a small {kind} failed ({type(error).__name__}: {first_line(error)})"
+    differences = torch.cat([a - b for x, y in zip(scores, expected, strict=True) for a, b in zip(x, y, strict=True)])
+    largest = float(differences.abs().max())
+    if largest < TOLERANCE:
+        return None
+    return f"branching the cache of a small {kind} is off by {largest:.1e} nats"
+
+
+def _batch(left: bool, device: torch.device | str) -> Batch:
+    """Two responses of unequal lengths, padded on one side."""
+    generator = torch.Generator().manual_seed(0)
+    lengths, width = (90, 37), 92
+    ends = ((0, 21, 33, 77, 88, 89), (4, 13, 36))
+    ids = torch.randint(0, WORDS, (2, width), generator=generator)
+    mask = torch.zeros_like(ids)
+    requests = []
+    for row, length in enumerate(lengths):
+        offset = width - length if left else 0
+        mask[row, offset : offset + length] = 1
+        branch = AnswerBranch(tuple(range(3, 9 + row)), (False, False) + (True,) * (4 + row))
+        requests.append(ScoreRequest(row, tuple(end + offset for end in ends[row]), branch))
+    return ids.to(device), mask.to(device), requests
+
+
+def _shared_prefix(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:
+    return score_shared_prefix(model, model.config, ids, mask, requests)
+
+
+def _segments(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:
+    return [score_alone(SEGMENTS, model, model.config, ids, mask, request) for request in requests]
+
+
+def _per_prefix(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:
+    return [score_alone(PER_PREFIX, model, model.config, ids, mask, request) for request in requests]
+
+
+def score_alone(
+    way: str,
+    model: Callable[..., object],
+    config: PretrainedConfig,
+    sequences: Tensor,
+    attention_mask: Tensor,
+    request: ScoreRequest,
+) -> Tensor:
+    """(K+1,) of one request, on the CPU, in a way that takes one response at a time; see `score_branches`."""
+    row, alone = unpadded(request, sequences, attention_mask)
+    lengths = [end + 1 for end in alone.prefix_ends]
+    if way == SEGMENTS:
+        return score_segments(model, config, row[0], lengths, request.branch).cpu()
+    return score_per_prefix(model, row[0], lengths, request.branch).cpu()

@@ -1,0 +1,35 @@
+"""How much arithmetic a training step takes, in floating-point operations."""
+
+from __future__ import annotations
+
+from openrlhf_swap.sizing.models import Model
+from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings
+
+
+def forward_flops(model: Model, tokens: float) -> float:
+    """Of one sequence: 2 for each token and weight that multiplies, and causal attention."""
+    return 2 * (model.parameters - model.looked_up) * tokens + 2 * model.layers * model.query * tokens**2
+
+
+def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
+    """Of the `steps` + 1 branches of one response, on a cache that is there; its steps are taken as equally long."""
+    branches, head = steps + 1, model.hidden * model.vocabulary
+    layers = 2 * (model.parameters - model.looked_up - head) * branches * BRANCH
+    keys = branches * BRANCH * (prompt + response / 2 + BRANCH / 2)
+    return layers + 4 * model.layers * model.query * keys + 2 * head * branches * ANSWER
+
+
+def step_flops(
+    model: Model, settings: Settings, prompt: float, response: float, steps: int, epochs: int
+) -> dict[str, float]:
+    """Of one response through a whole training step, by phase."""
+    forward = forward_flops(model, prompt + response)
+    head = 2 * model.hidden * model.vocabulary * (prompt + response)
+    recomputed = forward - head if settings.checkpointing else 0
+    return {
+        "generate": forward,
+        "log-probabilities": forward,
+        "score": scoring_flops(model, prompt, response, steps) if settings.branches else 0.0,
+        # Frozen weights have no gradient of their own.
+        "update": epochs * ((2 if model.adapters else 3) * forward + recomputed),
+    }

@@ -1,0 +1,204 @@
+"""How much memory a training run takes: on a GPU, in main memory, on disk.
+
+The formulas are pure, in bytes. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM 0.29.0;
+docs/internals/sizing_formulas.md says where each comes from.
+Symbols: N parameters, n tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from openrlhf_swap.sizing.models import GIB, Model
+from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, FP32, Settings
+
+ADAM = 3 * FP32  # the master copy of a parameter and two moments
+BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
+LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size)
+SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
+SEQUENCES = 128  # that one vLLM engine runs at a time: its default for how OpenRLHF starts it
+BRANCH_TOKENS = 4096  # that scoring runs at a time, as in scoring/shared_prefix.py
+VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and what is not torch's
+PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
+"""Of a training step, in words."""
+
+Parts = dict[str, int]
+"""Bytes by what they hold."""
+
+
+def partition(model: Model, settings: Settings) -> int:
+    """Parameters that a rank updates."""
+    return math.ceil(model.trained / settings.ranks)
+
+
+def weights(model: Model, settings: Settings) -> Parts:
+    """bf16 weights that stay on a GPU of the actor."""
+    own = BIT16 * (partition(model, settings) if settings.stage == 3 else model.held)
+    return {"weights": own, **({"reference model": own} if settings.reference else {})}
+
+
+def weights_in_forward(model: Model, settings: Settings) -> Parts:
+    """`weights`, and those of other ranks that ZeRO-3 gathers for a forward or backward pass, at most."""
+    live = {"gathered weights": BIT16 * min(model.parameters, LIVE)} if settings.stage == 3 else {}
+    return {**weights(model, settings), **live}
+
+
+def optimizer(model: Model, settings: Settings) -> Parts:
+    """The fp32 master copy and Adam's two moments on a GPU, from the first update on."""
+    return {} if settings.adam_offload else {"optimizer": ADAM * partition(model, settings)}
+
+
+def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
+    """Gradients on a GPU in any micro-batch of an update but the first.
+
+    Args:
+        model: the model.
+        settings: the run's.
+        backward: while the layers' gradients are made, and not only those of earlier micro-batches are there.
+    """
+    size, own = settings.accumulate_bytes, partition(model, settings)
+    bucket = BIT16 * min(BUCKET, model.trained)
+    newest = BIT16 * model.largest if backward else 0
+    if settings.stage < 2:
+        produced = BIT16 * model.trained if backward and size != BIT16 else 0
+        return {"gradients": size * model.trained + produced}
+    if settings.stage == 2:
+        # Every gradient that touches the rank's partition is kept whole, of this micro-batch and of the earlier ones.
+        kept = 0 if settings.adam_offload else size * (own + (model.largest if settings.ranks > 1 else 0))
+        # A bucket that is filled (two with overlap), and a flat copy of one that is reduced.
+        buckets = bucket * (3 if settings.overlap else 2) if backward else 0
+        return {"gradients": kept * (1 + backward), "gradient buckets": buckets + newest}
+    return {"gradients": 0 if settings.adam_offload else size * own, "gradient buckets": bucket + newest}
+
+
+def layer_bytes(model: Model) -> int:
+    """What one layer keeps of a token for its backward pass, with flash-attention.
+
+    Two norms (a float32 copy, the normed and the scaled values, a scale), queries, keys, values and output of the
+    attention with the logarithm of its sum, and four tensors of the MLP.
+    """
+    norms = 2 * ((FP32 + 2 * BIT16) * model.hidden + FP32)
+    attention = BIT16 * (2 * model.query + 2 * model.key_value) + FP32 * model.heads
+    return norms + attention + 4 * BIT16 * model.intermediate
+
+
+def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
+    """What is alive at the two moments of an update that can be its peak: its loss, and the last layer's backward."""
+    n = settings.update_tokens
+    logits = FP32 * model.vocabulary * n
+    kept = n * model.layers * (BIT16 * model.hidden if settings.checkpointing else layer_bytes(model))
+    resident = {**weights_in_forward(model, settings), **optimizer(model, settings)}
+    at_loss = {
+        "kept activations": kept + 8 * model.hidden * n,  # the final norm's too
+        "logits": logits,
+        # Their gradient, and the same behind the division by the temperature or, without one, in bf16.
+        "gradients of logits": 2 * logits if settings.temperature != 1 else logits + logits * BIT16 // FP32,
+    }
+    gradient = BIT16 * (model.hidden + 2 * model.intermediate)
+    in_layer = {
+        "kept activations": kept,
+        # What it keeps, computed again, and gradients: of its output, and in its MLP two more than were freed.
+        "layer at work": ((layer_bytes(model) if settings.checkpointing else 0) + gradient) * n,
+        "logits": logits,  # OpenRLHF's training step holds them until it ends
+    }
+    return {
+        "loss": {**resident, **gradients(model, settings, backward=False), **at_loss},
+        "layer": {**resident, **gradients(model, settings, backward=True), **in_layer},
+    }
+
+
+def adam_step(model: Model, settings: Settings) -> Parts:
+    """What is alive in the optimizer's step: the gradients, flat and in float32."""
+    own = partition(model, settings)
+    # In bf16 and float32; under ZeRO-3 in float32, group by group.
+    flat = FP32 * min(own, SUB_GROUP) if settings.stage == 3 else (BIT16 + FP32) * own
+    copies = {} if settings.adam_offload else {"flat gradients": flat}
+    kept = gradients(model, settings, backward=False)
+    return {**weights(model, settings), **optimizer(model, settings), **kept, **copies}
+
+
+def idle(model: Model, settings: Settings) -> Parts:
+    """Optimizer and gradient buffers that stay on the GPU while the actor does not update: none in sleep mode."""
+    if settings.actor_sleeps and not settings.adam_offload:
+        return {}
+    buffers = gradients(model, settings, backward=False) if settings.stage == 3 else {}
+    return {**optimizer(model, settings), **buffers}
+
+
+def kept_cache(model: Model, tokens: int) -> int:
+    """Bytes of the keys and values of `tokens` tokens in bf16."""
+    return 2 * BIT16 * model.layers * model.key_value * tokens
+
+
+def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
+    """What is alive at the two moments of the log-probability pass: its logits, and the answer branches."""
+    n, rows = settings.score_tokens, settings.score_rows
+    resident = {**weights_in_forward(model, settings), **idle(model, settings)}
+    cache = {"kept cache": kept_cache(model, n)} if settings.branches else {}
+    # bf16 and a float32 copy of it; with a small vocabulary the layers need more.
+    logits = max((BIT16 + FP32) * model.vocabulary, 6 * model.intermediate + 8 * model.hidden) * n
+    moments = {"logits": {**resident, **({} if settings.packed else cache), "logits": logits}}
+    if settings.branches:
+        count = rows * settings.branches
+        one_chunk = settings.stage == 3 and settings.ranks > 1
+        run = count if one_chunk else min(count, BRANCH_TOKENS // BRANCH)
+        copy = kept_cache(model, n + rows * BRANCH) // model.layers
+        masks = BIT16 * run * BRANCH * n // rows
+        moments["branches"] = {
+            **resident,
+            **cache,
+            "branches": copy + masks + 2 * FP32 * model.vocabulary * run * ANSWER,
+        }
+    return moments
+
+
+def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
+    """Bytes on a GPU by phase of a training step, each at its peak.
+
+    Args:
+        model: the model.
+        settings: the run's.
+        gpu: bytes of a GPU.
+    """
+    vllm, reserve = {"vLLM": int(settings.utilization * gpu)}, {"allowance": settings.reserve}
+    beside = {**weights(model, settings), **idle(model, settings), **reserve} if settings.shared else {}
+    others = {**(vllm if settings.shared and not settings.vllm_sleeps else {}), **reserve}
+    return {
+        "generate": {**vllm, **beside},
+        "score": {**_peak(scoring_moments(model, settings)), **others},
+        "update": {**_peak(update_moments(model, settings)), **others},
+        "adam": {**adam_step(model, settings), **others},
+    }
+
+
+def vllm_room(model: Model, settings: Settings, gpu: int) -> Parts:
+    """Of vLLM's memory on one GPU: its weights, what is left for keys and values (or negative), and one token's."""
+    share = math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
+    return {
+        "weights": share,
+        "cache": int(settings.utilization * gpu) - share - VLLM_OVERHEAD,
+        "token": math.ceil(kept_cache(model, 1) / settings.tensor_parallel),
+    }
+
+
+def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
+    """On disk: DeepSpeed's weights (not under ZeRO-3) and optimizer over all ranks, and what is delivered."""
+    stored = 0 if settings.stage == 3 else BIT16 * model.held
+    return {"deepspeed": ADAM * model.trained + stored, "model": BIT16 * model.trained}
+
+
+def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
+    """What a node's main memory holds beside the processes themselves."""
+    parameters = gpus_of_node * partition(model, settings)
+    held: Parts = {}
+    if settings.shared and settings.vllm_sleeps:
+        held["weights of sleeping vLLM"] = BIT16 * model.parameters * gpus_of_node // settings.tensor_parallel
+    if settings.adam_offload:
+        held["optimizer"] = (ADAM + FP32 + BIT16) * parameters  # gradients in float32 and bf16 weights too
+    elif settings.actor_sleeps:
+        held["sleeping optimizer"] = (ADAM + (settings.accumulate_bytes if settings.stage == 3 else 0)) * parameters
+    return held
+
+
+def _peak(moments: dict[str, Parts]) -> Parts:
+    return max(moments.values(), key=lambda parts: sum(parts.values()))

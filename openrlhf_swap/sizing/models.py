@@ -1,0 +1,155 @@
+"""What GPUs and models measure."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openrlhf_swap.errors import ConfigError, reader_errors
+
+GIB = 2**30
+# GiB that CUDA reports for them.
+GPUS = {"a100-40": 39.4, "a100-80": 79.1, "h100": 79.1, "h200": 139.8, "b200": 178.3, "l40s": 44.4, "rtx4090": 23.5}
+# Known without the hub: hidden size, layers, heads, key-value heads, width of the MLP, vocabulary.
+_DIMENSIONS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
+_R1, _QWEN = {"max_position_embeddings": 131_072}, {"max_position_embeddings": 32_768, "tie_word_embeddings": True}
+PRESETS: dict[str, dict[str, Any]] = {
+    name: dict(zip(_DIMENSIONS, numbers, strict=True)) | others
+    for name, numbers, others in (
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", (1536, 28, 12, 2, 8960, 151_936), _R1),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", (3584, 28, 28, 4, 18_944, 152_064), _R1),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", (5120, 48, 40, 8, 13_824, 152_064), _R1),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", (5120, 64, 40, 8, 27_648, 152_064), _R1),
+        ("Qwen/Qwen2.5-0.5B-Instruct", (896, 24, 14, 2, 4864, 151_936), _QWEN),
+        ("Qwen/Qwen2.5-1.5B-Instruct", (1536, 28, 12, 2, 8960, 151_936), _QWEN),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A dense decoder: attention with grouped heads and a gated MLP, as in Qwen and Llama."""
+
+    parameters: int  # N, tied weights once; without adapters
+    largest: int  # parameters of the largest weight that is trained
+    looked_up: int  # parameters of an input embedding that is not the output layer too: they multiply nothing
+    layers: int
+    hidden: int
+    heads: int
+    query: int  # heads times their size
+    key_value: int  # key-value heads times their size
+    intermediate: int
+    vocabulary: int
+    adapters: int = 0  # parameters of LoRA's, which are then all that is trained
+
+    @property
+    def trained(self) -> int:
+        """Parameters that the optimizer updates."""
+        return self.adapters or self.parameters
+
+    @property
+    def held(self) -> int:
+        """Parameters of the actor."""
+        return self.parameters + self.adapters
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB with one decimal."""
+    return f"{size / GIB:.1f}"
+
+
+def gpu_bytes(name: str) -> int:
+    """Bytes of a GPU, by its name or its GiB.
+
+    Raises:
+        ConfigError: for neither.
+    """
+    with contextlib.suppress(ValueError):
+        size = GPUS.get(name.lower()) or float(name)
+        if 0 < size < math.inf:
+            return int(size * GIB)
+    raise ConfigError(f"--gpu is {name}; use one of {', '.join(GPUS)}, or a number of GiB")
+
+
+def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear") -> Model:
+    """Build the model without its weights, and count.
+
+    Args:
+        path: of the model, or its id.
+        context: tokens of prompt and response together.
+        rank: of LoRA's adapters; 0 trains the model itself.
+        targets: names of the linear layers that have them.
+
+    Raises:
+        ConfigError: when its configuration cannot be read, it is no dense decoder, or its context is too short.
+    """
+    model = _without_weights(path)
+    config = model.config.get_text_config()
+    refused = f"--actor.model_name_or_path is {path}, "
+    if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
+        raise ConfigError(f"{refused}a mixture of experts; the plan knows dense models")
+    for name in (*_DIMENSIONS, "max_position_embeddings"):
+        if not hasattr(config, name):
+            raise ConfigError(f"{refused}whose configuration has no {name}; the plan knows models like Qwen and Llama")
+    if context > config.max_position_embeddings:
+        raise ConfigError(
+            f"--data.max_len is {context}, but {path} has a context of {config.max_position_embeddings} tokens"
+        )
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    adapters = _adapters(model, rank, targets) if rank else []
+    if rank and not adapters:
+        raise ConfigError(f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}")
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Model(
+        parameters=sum(sizes),
+        largest=max(adapters or sizes),
+        looked_up=0 if embedding is output else embedding.numel(),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        query=config.num_attention_heads * size,
+        key_value=config.num_key_value_heads * size,
+        intermediate=config.intermediate_size,
+        vocabulary=config.vocab_size,
+        adapters=sum(adapters),
+    )
+
+
+def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
+    """Parameters of each weight that LoRA adds: two for each linear layer, but none for the output layer."""
+    from torch.nn import Linear
+
+    layers = [
+        layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, Linear) and layer is not model.get_output_embeddings()
+        if targets in ("all-linear", ["all-linear"]) or name.rpartition(".")[2] in targets
+    ]
+    return [rank * size for layer in layers for size in (layer.in_features, layer.out_features)]
+
+
+def _without_weights(path: str) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+
+    known = PRESETS.get(path)
+    make_model: Any = AutoModelForCausalLM.from_config  # comes without types
+    message = (
+        f"--actor.model_name_or_path is {path}, whose configuration cannot be read ({{reason}}); give a folder with "
+        f"config.json, a model id of the hub, or one that is known offline: {', '.join(PRESETS)}"
+    )
+    with reader_errors(message, ConfigError):
+        config = Qwen2Config(**known) if known else AutoConfig.from_pretrained(path)
+        with torch.device("meta"):
+            return make_model(config)

@@ -1,0 +1,211 @@
+"""All numbers of a run, what will not work, and what is worth knowing before the start."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.flops import step_flops
+from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
+from openrlhf_swap.sizing.remedies import most_update_rows, remedy, room_remedy
+from openrlhf_swap.sizing.settings import Settings, read_settings
+
+DEEPSCALER_ROWS = 40_315
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A step's work, as far as the settings leave it open."""
+
+    samples: int  # responses
+    prompt: int  # mean tokens
+    response: int  # mean tokens
+    most: int  # tokens of a response
+    steps: int  # of a response of mean length
+    correct: float  # share of the responses, which are scored
+
+
+def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> dict[str, Any]:
+    """All numbers of a plan, in bytes, tokens and floating-point operations, its warnings and notes.
+
+    Args:
+        own: the plan's own flags: `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` (GiB).
+        gpu: bytes of a GPU.
+        config: the method's settings.
+        args: OpenRLHF's.
+
+    Raises:
+        ConfigError: for a model or setting that cannot be planned.
+    """
+    work = _workload(own, gpu, config, args)
+    settings = read_settings(config, args, reserve=int(own.reserve * GIB))
+    lora = args.ds.lora
+    model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+    if model.heads % settings.tensor_parallel:
+        raise ConfigError(
+            f"--vllm.tensor_parallel_size is {settings.tensor_parallel}, which does not divide the {model.heads} "
+            "attention heads; use a divisor"
+        )
+    plan = {
+        "model": args.actor.model_name_or_path,
+        "parameters": model.parameters,
+        "adapters": model.adapters,
+        "gpu_bytes": gpu,
+        "gpus": settings.ranks + (0 if settings.shared else settings.engines * settings.tensor_parallel),
+        "settings": dataclasses.asdict(settings),
+        "most_update_rows": most_update_rows(model, settings, gpu),
+        "phases": memory.phases(model, settings, gpu),
+        "vllm": _vllm(model, settings, gpu, work),
+        "step": _step(model, settings, work, args.train.max_epochs),
+        "run": _run(own, args, memory.checkpoint_bytes(model, settings)),
+        "host_bytes": memory.host_bytes(model, settings, args.actor.num_gpus_per_node),
+    }
+    warnings = list(_warnings(plan, model, settings))
+    notes = [*_notes_on_room(plan), *_notes_on_run(plan["run"], args), *_notes_on_flags(args)]
+    return plan | {"warnings": warnings, "notes": notes, "fits": not warnings}
+
+
+def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> Workload:
+    most = min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len)
+    response = most // 2 if own.response is None else own.response
+    for flag, value, good in (
+        ("--reserve", own.reserve, 0 <= own.reserve * GIB < gpu),
+        ("--correct", own.correct, 0 <= own.correct <= 1),
+        ("--rows", own.rows, own.rows is None or own.rows > 0),
+        ("--prompt", own.prompt, 0 < own.prompt < args.data.max_len),
+        ("--response", response, 0 < response <= most),
+    ):
+        if not good:
+            raise ConfigError(f"{flag} is {value}, which is out of range; see --help for what it takes")
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    steps = min(config.max_steps, math.ceil(response / config.step_tokens))
+    return Workload(samples, own.prompt, response, most, steps, own.correct)
+
+
+def _vllm(model: Model, settings: Settings, gpu: int, work: Workload) -> dict[str, Any]:
+    room = memory.vllm_room(model, settings, gpu)
+    tokens = max(0, room["cache"]) // room["token"]
+    full = room["weights"] + memory.VLLM_OVERHEAD + memory.SEQUENCES * settings.context * room["token"]
+    return {
+        "weights_bytes": room["weights"],
+        "cache_bytes": max(0, room["cache"]),
+        "cache_tokens": tokens,
+        "full_sequences": tokens // settings.context,
+        "mean_sequences": tokens // (work.prompt + work.response),
+        "most_sequences": memory.SEQUENCES,
+        "share_for_most_sequences": math.ceil(100 * full / gpu) / 100,
+        "sequences_a_step": math.ceil(work.samples / settings.engines),
+    }
+
+
+def _step(model: Model, settings: Settings, work: Workload, epochs: int) -> dict[str, Any]:
+    flops = step_flops(model, settings, work.prompt, work.response, work.steps, epochs)
+    of_forward = flops["score"] / flops["log-probabilities"]
+    flops["score"] *= work.correct
+    return {
+        "responses": work.samples,
+        "mean_response": work.response,
+        "tokens": work.samples * work.response,
+        "most_tokens": work.samples * work.most,
+        "prefixes": work.steps + 1 if settings.branches else 0,
+        "scored": work.correct,
+        "flops": {phase: work.samples * value for phase, value in flops.items()},
+        "scoring_of_a_forward": of_forward,
+        "scoring_of_the_step": flops["score"] / sum(flops.values()),
+    }
+
+
+def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -> dict[str, Any]:
+    rows, assumed = count_rows(own, args)
+    run: dict[str, Any] = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
+    if rows is None:
+        return run
+    rollout, train, ckpt = args.rollout, args.train, args.ckpt
+    steps = rows // rollout.batch_size * train.num_episodes  # the rest of an episode is left out
+    saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
+    kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
+    responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
+    return run | {
+        "steps": steps,
+        "updates": responses // train.batch_size,
+        "left_out": rows % rollout.batch_size,
+        "saves": saves,
+        "disk_bytes": kept * disk["deepspeed"] + (saves * ckpt.save_hf + 1) * disk["model"],
+    }
+
+
+def count_rows(own: argparse.Namespace, args: SimpleNamespace) -> tuple[int | None, bool]:
+    """Prompts of the data set, and whether the number is assumed.
+
+    As given, counted in a JSONL file, or DeepScaleR's, assumed from the name; None if unknown.
+    """
+    rows, path, assumed = own.rows, Path(args.data.prompt_dataset), False
+    if rows is None and path.is_file() and path.suffix == ".jsonl":
+        with open(path, encoding="utf-8") as file:
+            rows = sum(1 for line in file if line.strip())
+    elif rows is None and "deepscaler" in args.data.prompt_dataset.lower():
+        rows, assumed = DEEPSCALER_ROWS, True
+    return (None if rows is None else min(rows, args.data.max_samples)), assumed
+
+
+def _warnings(plan: dict[str, Any], model: Model, settings: Settings) -> Iterator[str]:
+    """What will not work, with the remedy."""
+    gpu = plan["gpu_bytes"]
+    for phase, parts in plan["phases"].items():
+        total, largest = sum(parts.values()), max(parts, key=lambda part: parts[part])
+        if total > gpu:
+            yield (
+                f"{memory.PHASES[phase]} needs {gib(total)} GiB of {gib(gpu)}, {gib(parts[largest])} of it for "
+                f"{largest}. Remedy: {remedy(model, settings, gpu, phase)}"
+            )
+    if change := room_remedy(model, settings, gpu):
+        yield (
+            f"vLLM has {gib(plan['vllm']['cache_bytes'])} GiB for keys and values, less than one response of "
+            f"{settings.context} tokens needs. Remedy: {change}"
+        )
+
+
+def _notes_on_room(plan: dict[str, Any]) -> Iterator[str]:
+    vllm, gpu = plan["vllm"], plan["gpu_bytes"]
+    for phase, parts in plan["phases"].items():
+        left = gpu - sum(parts.values())
+        if "allowance" in parts and 0 <= left < 0.05 * gpu:
+            yield f"{memory.PHASES[phase]} leaves only {gib(left)} GiB beside the allowance"
+    asked, most, full = vllm["sequences_a_step"], vllm["most_sequences"], vllm["full_sequences"]
+    if full < min(asked, most):
+        yield f"an engine gets {asked} responses a step, and has room for {full} of full length at a time"
+    elif asked > most:
+        yield (
+            f"an engine gets {asked} responses a step and runs {most} at a time, which fit at full length with "
+            f"--vllm.gpu_memory_utilization {vllm['share_for_most_sequences']:.2f}: more is of no use"
+        )
+
+
+def _notes_on_run(run: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
+    if run["rows_assumed"]:
+        yield (
+            f"the {run['rows']:,} prompts are assumed from the data set's name; openrlhf_swap.prepare leaves fewer: "
+            "--rows sets them"
+        )
+    if run.get("left_out"):
+        yield f"the last {run['left_out']} prompts of an episode do not fill a batch and are left out"
+    if args.ckpt.save_hf and run.get("saves", 0) > 1:
+        size = gib(run["saves"] * run["checkpoint_bytes"]["model"])
+        yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"
+
+
+def _notes_on_flags(args: SimpleNamespace) -> Iterator[str]:
+    if "flash" not in (attention := args.ds.attn_implementation):
+        yield f"--ds.attn_implementation {attention} makes matrices of length x length, which are not counted"
+    if args.ds.zero_stage == 2 and args.ds.grad_accum_dtype == "fp32":
+        yield "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which adds up in bf16; 3 obeys"
+    if args.actor.entropy_coef is not None:
+        yield "--actor.entropy_coef makes further copies of the logits, which are not counted"

@@ -1,0 +1,76 @@
+"""A plan as text."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from tabulate import tabulate
+
+from openrlhf_swap.sizing.memory import PHASES
+from openrlhf_swap.sizing.models import GIB, gib
+
+
+def report(plan: dict[str, Any]) -> str:
+    """A plan as text."""
+    ranks, shared = plan["settings"]["ranks"], plan["settings"]["shared"]
+    trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
+    place = "vLLM and DeepSpeed in turn" if shared else f"{ranks} for DeepSpeed, the rest for vLLM"
+    return "\n".join(
+        [
+            f"{plan['model']}, {plan['parameters']:,} parameters{trained}",
+            f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}",
+            "Computed from the settings, for the longest sequences they allow. Nothing was measured.",
+            "",
+            _memory_table(plan),
+            "",
+            *(_wrapped(name, fact) for name, fact in _facts(plan).items()),
+            "",
+            *(_wrapped("warning:", warning) for warning in plan["warnings"]),
+            *(_wrapped("note:", note) for note in plan["notes"]),
+            "It fits." if plan["fits"] else "See the warnings.",
+        ]
+    )
+
+
+def _facts(plan: dict[str, Any]) -> dict[str, str]:
+    settings, vllm, step, run = plan["settings"], plan["vllm"], plan["step"], plan["run"]
+    flops, disk = sum(step["flops"].values()), run["checkpoint_bytes"]
+    held = ", ".join(f"{name} {gib(size)} GiB" for name, size in plan["host_bytes"].items())
+    facts = {
+        "micro-batch": f"log-probabilities {settings['score_tokens']:,} tokens, update {settings['update_tokens']:,}; "
+        f"responses of full length that an update has room for: {plan['most_update_rows']}",
+        "main memory": f"of a node, beside the processes: {held or 'little'}",
+        "vLLM": f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys and "
+        f"values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of full length or "
+        f"{vllm['mean_sequences']} of mean length. An engine runs at most {vllm['most_sequences']} at a time and gets "
+        f"{vllm['sequences_a_step']} a step",
+        "a step": f"{step['responses']:,} responses of {step['mean_response']:,} tokens: {step['tokens'] / 1e6:.1f}M "
+        f"(at most {step['most_tokens'] / 1e6:.1f}M)",
+        "FLOPs": f"{flops:.2e}: " + ", ".join(f"{name} {value:.2e}" for name, value in step["flops"].items()),
+        "scoring": f"{step['prefixes']} prefixes: {step['scoring_of_a_forward']:.1%} of a forward of their response; "
+        f"{step['scoring_of_the_step']:.1%} of the step with {step['scored']:.0%} of the responses scored",
+        "checkpoint": f"{gib(disk['deepspeed'])} GiB of DeepSpeed's, {gib(disk['model'])} GiB as a model",
+        "the run": "prompts unknown: give --rows",
+    }
+    if run["rows"] is not None:
+        facts["the run"] = (
+            f"{run['rows']:,} prompts, {run['steps']} steps with {run['updates']} updates, {run['steps'] * flops:.2e} "
+            f"FLOPs; {run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
+        )
+    return facts
+
+
+def _wrapped(label: str, text: str) -> str:
+    return textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)
+
+
+def _memory_table(plan: dict[str, Any]) -> str:
+    phases = plan["phases"].values()
+    parts = sorted({part: None for phase in phases for part in phase if phase[part]}, key="allowance".__eq__)
+    used = [sum(phase.values()) for phase in phases]
+    rows = {part: [phase.get(part, 0) for phase in phases] for part in parts}
+    rows |= {"together": used, "left": [plan["gpu_bytes"] - total for total in used]}
+    cells = [[name, *(size / GIB if size else None for size in sizes)] for name, sizes in rows.items()]
+    head = ["GiB on a GPU", *PHASES.values()]
+    return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")

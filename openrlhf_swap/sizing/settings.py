@@ -1,0 +1,112 @@
+"""What decides the size of a run, out of its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.registry import build
+
+BIT16, FP32 = 2, 4  # bytes of a number
+BRANCH, ANSWER = 24, 6  # assumed: tokens of close template and answer together, and of the answer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the size of a run."""
+
+    ranks: int  # GPUs of the actor
+    stage: int  # of ZeRO
+    adam_offload: bool  # the optimizer lives and steps on the CPU
+    accumulate_bytes: int  # of an accumulated gradient
+    overlap: bool  # gradients are reduced during the backward pass
+    checkpointing: bool  # each layer is computed again in the backward pass
+    temperature: float  # of the rollouts; OpenRLHF divides the logits by it
+    context: int  # tokens of prompt and response together, at most
+    batch: int  # responses of an update
+    update_rows: int  # responses of its micro-batch
+    update_tokens: int  # and their tokens
+    score_rows: int  # the same of the log-probability pass
+    score_tokens: int
+    dynamic: bool  # micro-batches are made up by tokens
+    packed: bool  # the pass leaves no cache that could be branched
+    branches: int  # K+1 prefixes scored of a response; 0 for an objective that scores none
+    reference: bool  # a frozen reference model shares the actor's GPUs
+    shared: bool  # vLLM shares the actor's GPUs
+    vllm_sleeps: bool  # and frees its memory while the actor works
+    actor_sleeps: bool  # DeepSpeed keeps optimizer and gradients on the CPU while it does not update
+    engines: int
+    tensor_parallel: int  # GPUs of an engine
+    utilization: float  # share of a GPU that vLLM takes
+    reserve: int  # bytes of a GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
+
+
+def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Settings:
+    """What decides the size, out of a run's flags.
+
+    Args:
+        config: the method's settings.
+        args: OpenRLHF's.
+        reserve: bytes of a GPU, as in `Settings`.
+
+    Raises:
+        ConfigError: for what the plan has no formula for, or what OpenRLHF or DeepSpeed would stop at.
+    """
+    for broken, message in _rules(args):
+        if broken:
+            raise ConfigError(message)
+    ds, train, rollout, vllm = args.ds, args.train, args.rollout, args.vllm
+    shared, dynamic, context = train.colocate_all, train.dynamic_batch_enable, args.data.max_len
+    update_most = train.max_tokens_per_gpu
+    score_most = rollout.max_tokens_per_gpu or update_most
+    score_tokens = max(context, score_most) if dynamic else rollout.micro_batch_size * context
+    return Settings(
+        ranks=args.actor.num_nodes * args.actor.num_gpus_per_node,
+        stage=ds.zero_stage,
+        adam_offload=ds.adam_offload,
+        accumulate_bytes=FP32 if ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2 else BIT16,
+        overlap=ds.overlap_comm,
+        checkpointing=args.actor.gradient_checkpointing_enable,
+        temperature=rollout.temperature,
+        context=context,
+        batch=train.batch_size,
+        update_rows=train.micro_batch_size,
+        update_tokens=max(context, update_most) if dynamic else train.micro_batch_size * context,
+        score_rows=max(1, score_tokens // context),
+        score_tokens=score_tokens,
+        dynamic=dynamic,
+        packed=ds.packing_samples or dynamic,
+        branches=config.max_steps + 1 if build(config).scores_steps else 0,
+        reference=args.algo.kl.init_coef > 0 and (shared or train.colocate_actor_ref) and not args.ref.offload,
+        shared=shared,
+        vllm_sleeps=vllm.enable_sleep and shared,
+        actor_sleeps=ds.enable_sleep,
+        engines=vllm.num_engines,
+        tensor_parallel=vllm.tensor_parallel_size,
+        utilization=vllm.gpu_memory_utilization,
+        reserve=reserve,
+    )
+
+
+def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:
+    """What cannot be planned: whether it is so, and what to say then."""
+    train, vllm = args.train, args.vllm
+    ranks, places = args.actor.num_nodes * args.actor.num_gpus_per_node, vllm.num_engines * vllm.tensor_parallel_size
+    micro = (train.micro_batch_size, args.rollout.micro_batch_size)
+    yield (
+        min(ranks, places, *micro, train.batch_size, args.data.max_len) < 1,
+        "a number of GPUs, engines, responses or tokens is below 1",
+    )
+    yield args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan knows adam only: leave it out"
+    yield (
+        not 0 < vllm.gpu_memory_utilization <= 1,
+        f"--vllm.gpu_memory_utilization is {vllm.gpu_memory_utilization}; use a share between 0 and 1",
+    )
+    yield (
+        train.colocate_all and ranks != places,
+        f"--actor.num_nodes x --actor.num_gpus_per_node is {ranks} and --vllm.num_engines x "
+        f"--vllm.tensor_parallel_size is {places}; with --train.colocate_all both must be equal",
+    )

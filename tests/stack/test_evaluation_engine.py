@@ -1,0 +1,53 @@
+"""An evaluation with the real engine."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from support.paths import POLICY, ROOT
+
+from evaluation.samples import grades_path, samples_path
+from openrlhf_swap.files import read_rows
+
+
+def evaluation_command(problems, output):
+    command = [sys.executable, "-m", "evaluation.run", "--model", str(POLICY), "--benchmarks", str(problems)]
+    command += ["--output", str(output), "--samples", "4", "--temperature", "1", "--top-p", "1"]
+    return [*command, "--max-tokens", "320", "--max-model-len", "400"]
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_goes_on_to_the_same_file(tmp_path, prompts_file):
+    long = json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}) + "\n"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(prompts_file.read_text() + long)
+    prompts_file = prompts
+    subprocess.run(evaluation_command(prompts_file, tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True)
+    whole = samples_path(tmp_path / "whole", "prompts")
+    rows = list(read_rows(whole))
+    assert len(rows) == 65 * 4
+    # The last problem does not fit the context: empty responses, counted as cut off.
+    assert [(row["text"], row["truncated"]) for row in rows[-4:]] == [("", True)] * 4
+    assert all(row["tokens"] > 0 for row in rows[:-4])
+
+    killed = subprocess.Popen(
+        evaluation_command(prompts_file, tmp_path / "killed"),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    path = samples_path(tmp_path / "killed", "prompts")
+    while killed.poll() is None and not (path.exists() and path.stat().st_size > whole.stat().st_size / 4):
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    before = len(list(read_rows(path)))
+    assert 0 < before < 65 * 4
+    done = subprocess.run(
+        evaluation_command(prompts_file, tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert f"[evaluation] {before} of 260 samples are there" in done.stdout
+    assert path.read_text() == whole.read_text()
+    assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 65 * 4

@@ -1,0 +1,150 @@
+"""What a run survives: processes killed or stuck at any moment, and checkpoints that are not whole."""
+
+import re
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.paths import POLICY
+from support.running import run_training, start_training, training
+
+from openrlhf_swap.files import read_rows
+
+pytestmark = pytest.mark.slow
+
+# Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
+FLAGS = [
+    "--ckpt.save_steps",
+    "2",
+    "--ckpt.load_enable",
+    "--train.full_determinism_enable",
+    "--swap.rollouts_every",
+    "1",
+    "--train.enable_ema",
+    "--train.ema_beta",
+    "0.5",
+]
+FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "20"]
+TIMES = re.compile("timing/|seconds")  # metrics that are no property of the run
+
+
+class Run:
+    """One run that is started again and again, always with the same command."""
+
+    def __init__(self, folder, prompts):
+        self.output = folder / "run"
+        self.command = training(self.output, prompts, *FLAGS)
+        self.log = folder / "log"
+        self.done = []  # every step that was ever done; a start takes out of metrics.jsonl what it does again
+
+    def new_rows(self):
+        return [row for row in read_rows(self.output / "metrics.jsonl") if row not in self.done]
+
+    def start_and_disturb(self, step, process_name, signal_number):
+        """Start, wait until it has done `step`, send a signal to one of its processes; returns output and exit status.
+
+        `process_name` None is the driver. The output is what came after the signal.
+        """
+        started = time.monotonic()
+        with open(self.log, "w") as log:
+            process = subprocess.Popen(**self.command, stdout=log, stderr=log)
+            recovered = 0.0
+            while process.poll() is None and step not in [row["step"] for row in self.new_rows()]:
+                if not self.new_rows():
+                    recovered = time.monotonic() - started
+                time.sleep(0.05)
+            assert process.poll() is None, self.log.read_text()[-3000:]
+            tree = psutil.Process(process.pid)
+            target = tree if process_name is None else self._find(tree, process_name)
+            target.send_signal(signal_number)
+            disturbed = time.monotonic()
+            status = process.wait(timeout=300)
+        self.done += self.new_rows()
+        name = process_name or "driver"
+        print(
+            f"first new step after {recovered:.0f} s; {name} gets {signal.Signals(signal_number).name} after {step}: "
+            f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
+        )
+        return self.log.read_text(), status
+
+    @staticmethod
+    def _find(tree, name):
+        found = [
+            child for child in tree.children(recursive=True) if name in " ".join(child.cmdline() or [child.name()])
+        ]
+        assert found, [child.cmdline() for child in tree.children(recursive=True)]
+        return found[0]
+
+    def latest(self):
+        return (self.output / "checkpoints" / "_actor" / "latest").read_text()
+
+
+def errors(output):
+    return [line for line in output.splitlines() if line.startswith("error:")]
+
+
+def by_step(rows):
+    """Every metric of every step that does not depend on the clock, of each time it was done."""
+    found = {}
+    for row in rows:
+        values = {name: value for name, value in row.items() if not TIMES.search(name)}
+        found.setdefault(values["step"], []).append(values)
+    return found
+
+
+def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path, prompts_file):
+    calm = tmp_path / "calm" / "run"
+    calm.parent.mkdir()
+    result = start_training(calm, prompts_file, *FLAGS)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert "the last 8 prompts of this episode do not fill a batch" in result.stdout + result.stderr
+
+    run = Run(tmp_path, prompts_file)
+    _, status = run.start_and_disturb(3, None, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    assert run.latest() == "global_step2"
+
+    # Nothing of the killed run is in the way of the next one.
+    output, status = run.start_and_disturb(5, "IntrinsicRewardActor", signal.SIGKILL)
+    assert "going on from checkpoint global_step2" in output
+    assert status == 2
+    (line,) = errors(output)
+    assert (
+        "IntrinsicRewardActor" in line and "died" in line and "--ckpt.load_enable to go on from global_step4" in line
+    )
+
+    # A file of the newest checkpoint is cut short: the one before takes its place.
+    newest = run.output / "checkpoints" / "_actor" / "global_step4"
+    (file,) = newest.glob("*optim_states.pt")
+    file.write_bytes(file.read_bytes()[:1000])
+    output, status = run.start_and_disturb(4, "VLLM::EngineCore", signal.SIGKILL)
+    assert "checkpoint global_step4 is left out" in output and f"{file.name} has 1000 bytes instead of" in output
+    assert status == 2
+    (line,) = errors(output)
+    assert "died" in line
+
+    # Stopped, not dead: only the time limit ends it.
+    output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
+    assert status == 2
+    (line,) = errors(output)
+    assert "no prompt was finished within --swap.generation_timeout 20 seconds" in line
+
+    rows = run_training(run.output, prompts_file, *FLAGS)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]  # each of them once, after all
+    expected = by_step(read_rows(calm / "metrics.jsonl"))
+    found = by_step([*run.done, *run.new_rows()])
+    assert sum(map(len, found.values())) > 6
+    assert list(expected) == [1, 2, 3, 4, 5, 6] and set(found) == set(expected)
+    for step, (values,) in expected.items():
+        assert all(again == values for again in found[step]), f"step {step}"
+        table = f"rollouts/step_{step:06d}.jsonl"
+        assert (run.output / table).read_text() == (calm / table).read_text()
+    # What is delivered is the moving average of the weights, which began long before the last start.
+    ours, theirs = (load_file(folder / "policy" / "model.safetensors") for folder in (run.output, calm))
+    assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    base = load_file(POLICY / "model.safetensors")
+    assert sum(torch.equal(theirs[name], weight) for name, weight in base.items()) < len(base) / 2

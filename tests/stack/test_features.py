@@ -1,0 +1,252 @@
+"""The update itself, on the real actors: features of OpenRLHF against the plain run, and what must not happen."""
+
+import copy
+import os
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+import torch
+from support.actors import changed, make_batch, make_config, make_experiences, makers, running_actors
+from task import problems, prompt, shortest_trace
+
+from openrlhf_swap.integration import random_state
+from openrlhf_swap.runs import checkpoints
+
+pytestmark = pytest.mark.slow
+UPDATE = {"actor.adam.lr": 1e-3, "train.micro_batch_size": 4, "rollout.micro_batch_size": 4}
+
+
+def made_by_one_actor(actor_group, tokenizer, responses):
+    """Sixteen responses in four micro-batches with SWAP's advantages."""
+    _, swap_class = makers()
+    actor_group[1].args.rollout.micro_batch_size = 4
+    maker, made = make_experiences(swap_class, actor_group, tokenizer, responses, config=make_config())
+    assert maker.metrics["swap/adv_process_absmean"] > 0
+    assert len(made) == 4
+    return made
+
+
+@pytest.fixture(scope="module")
+def experiences(actor_group, tokenizer, responses):
+    return made_by_one_actor(actor_group, tokenizer, responses)
+
+
+@pytest.fixture(scope="module")
+def equally_long(actor_group, tokenizer, responses):
+    """Responses of one length: for others the logged loss depends on how they were put into micro-batches.
+
+    (OpenRLHF weights a micro-batch's loss by its tokens a second time when it logs it; what it trains on is right.)
+    """
+    chosen = [problem for problem, _ in zip(problems(13), range(40), strict=False) if len(problem.answer) == 3][:4]
+    made = []
+    for number, response in enumerate(responses):
+        problem = chosen[number // 4]
+        head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
+        tail = tokenizer(shortest_trace(problem), add_special_tokens=False)["input_ids"]
+        reward = float(number % 4 != 3)
+        made.append(
+            {
+                **response,
+                "prompt": prompt(problem),
+                "label": problem.answer,
+                "observation_tokens": head + tail,
+                "action_ranges": [(len(head), len(head) + len(tail))],
+                "reward": reward,
+                "scores": reward,
+            }
+        )
+    assert len({len(response["observation_tokens"]) for response in made}) == 1
+    return made_by_one_actor(actor_group, tokenizer, made)
+
+
+@pytest.fixture(scope="module")
+def half_wrong(responses):
+    """All responses that the first of two ranks gets, and the first two of four, are wrong: nothing to score there."""
+    return [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
+
+
+def marked_by(actors, tokenizer, responses):
+    """Step markers and advantages of each response."""
+    _, swap_class = makers()
+    maker, rows = make_batch(swap_class, actors, tokenizer, responses, config=make_config())
+    return [rollout.answer_logprobs for rollout in maker._rollouts], [advantages for advantages, _ in rows]
+
+
+def assert_marked_alike(found, expected):
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        assert ours == pytest.approx(theirs, rel=0.05, abs=0.1)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.1)
+
+
+@dataclass
+class Update:
+    """What one update did: the logged metrics, and by how much it moved the log-probability of every action."""
+
+    loss: float
+    gradient_norm: float
+    moved: torch.Tensor
+
+
+def run_update(actors, experiences):
+    import ray
+
+    group, _ = actors
+    before = log_probs(group, experiences)
+    ray.get(group.async_run_method_batch("append", experience=copy.deepcopy(experiences)), timeout=300)
+    status = ray.get(group.async_run_method("fit"), timeout=300)[0]
+    assert status["swap/skipped_updates"] == 0
+    return Update(status["policy_loss"], status["actor_grad_norm"], log_probs(group, experiences) - before)
+
+
+def assert_skips_what_is_not_finite(group, experiences):
+    """A NaN in one micro-batch, which only one of several actors has, and no actor changes a weight."""
+    import ray
+
+    before = log_probs(group, experiences)
+    broken = copy.deepcopy(experiences)
+    broken[1].advantages *= float("nan")
+    ray.get(group.async_run_method_batch("append", experience=broken), timeout=300)
+    statuses = ray.get(group.async_run_method("fit"), timeout=300)
+    assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
+    assert torch.equal(log_probs(group, experiences), before)
+
+
+def log_probs(group, experiences):
+    import ray
+
+    names = ("sequences", "action_mask", "attention_mask")
+    inputs = {name: [getattr(batch, name) for batch in experiences] for name in names}
+    results = ray.get(group.async_run_method_batch("forward", **inputs), timeout=300)
+    batches = [batch for rank in results for batch in rank]
+    return torch.cat([b[e.action_mask.bool()] for b, e in zip(batches, experiences, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experiences):
+    """One actor, ZeRO-2, no features."""
+    with running_actors(changed(arguments, UPDATE)) as actors:
+        marked = marked_by(actors, tokenizer, half_wrong)
+        return marked, run_update(actors, equally_long), run_update(actors, experiences)
+
+
+PACKED = {"ds.packing_samples": True}
+FEATURES = {
+    "zero_1_ema_and_gradient_checkpointing": (
+        {"ds.zero_stage": 1, "train.enable_ema": True, "actor.gradient_checkpointing_enable": True},
+        1,
+    ),
+    "zero_3": ({"ds.zero_stage": 3}, 1),
+    "packing": (PACKED, 1),
+    # OpenRLHF packs dynamic batches in any case.
+    "dynamic_batch": (
+        {
+            **PACKED,
+            "train.dynamic_batch_enable": True,
+            "train.max_tokens_per_gpu": 500,
+            "rollout.max_tokens_per_gpu": 500,
+        },
+        1,
+    ),
+    "two_actors": ({"actor.num_gpus_per_node": 2}, 2),
+    "four_actors": ({"actor.num_gpus_per_node": 4}, 4),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_does_not_change_the_update(
+    name, ray_session, arguments, tokenizer, half_wrong, equally_long, experiences, plain, tmp_path
+):
+    """The same sixteen responses give the same advantages, loss, gradient and step, up to bfloat16."""
+    import ray
+
+    changes, ranks = FEATURES[name]
+    with running_actors(changed(arguments, {**UPDATE, **changes, "ckpt.path": str(tmp_path)}), ranks) as actors:
+        marked = marked_by(actors, tokenizer, half_wrong)
+        assert_skips_what_is_not_finite(actors[0], experiences)
+        updates = run_update(actors, equally_long), run_update(actors, experiences)
+        saving = actors[0].async_run_method("save_checkpoint", tag="global_step2", client_states={"global_step": 2})
+        ray.get(saving, timeout=300)
+    expected_marks, *expected_updates = plain
+    assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
+    assert_marked_alike(marked, expected_marks)
+    # The second update starts from where the first one led, which bfloat16 lets differ a little.
+    for ours, expected, tolerance in zip(updates, expected_updates, (0.02, 0.1), strict=True):
+        print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
+        assert expected.moved.abs().mean() > 0.02  # far above what bfloat16 does to the same weights
+        assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
+        assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=tolerance)
+    if name != "dynamic_batch":  # logs its loss on another scale
+        assert updates[0].loss == pytest.approx(expected_updates[0].loss, abs=2e-3)
+
+    # What is saved is complete, and can be loaded as data.
+    assert checkpoints.newest(tmp_path) == "global_step2"
+    random_state.forbid_pickles()
+    files = sorted((tmp_path / "_actor" / "global_step2").glob("*.pt"))
+    assert len(files) == 1 + 2 * ranks + ("ema" in name)
+    for file in files:
+        assert torch.serialization.get_unsafe_globals_in_checkpoint(file) == []
+
+
+def test_lora_trains_its_adapters(ray_session, arguments, tokenizer, half_wrong, experiences, plain):
+    with running_actors(changed(arguments, {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2})) as actors:
+        assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain[0])
+        update = run_update(actors, experiences)
+    assert update.gradient_norm > 0
+    assert update.moved.abs().mean() > 0.01
+
+
+def test_an_engine_that_cannot_start_is_not_waited_for(ray_session, arguments):
+    import ray
+
+    from openrlhf_swap.integration.launch import describe_death
+
+    @ray.remote(num_cpus=0)
+    class Engine:
+        def __init__(self):
+            raise RuntimeError("no memory for the cache.")
+
+    with (
+        pytest.raises(ray.exceptions.RayTaskError) as caught,
+        running_actors(changed(arguments, {"vllm.num_engines": 1}), engines=[Engine.remote()]),
+    ):
+        pass
+    assert isinstance(caught.value.cause, ray.exceptions.RayActorError)
+    said = describe_death(caught.value.cause, arguments)
+    assert said.startswith("Engine could not start: RuntimeError: no memory for the cache. What led to it is above; ")
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_session, arguments, experiences, tmp_path):
+    import ray
+
+    small = tmp_path / "small"
+    small.mkdir()
+    with running_actors(changed(arguments, {**UPDATE, "ckpt.path": str(small)})) as actors:
+        group, _ = actors
+        run_update(actors, experiences)  # fills the optimizer
+
+        def save(tag):
+            ray.get(group.async_run_method("save_checkpoint", tag=tag, client_states={"global_step": 1}), timeout=300)
+
+        mounted = (
+            os.geteuid() == 0
+            and not subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small)], check=False
+            ).returncode
+        )
+        if not mounted:
+            pytest.skip("only root can mount the small disk")
+        try:
+            save("global_step1")  # 12 MB
+            assert checkpoints.newest(small) == "global_step1"
+            with pytest.raises(ray.exceptions.RayTaskError) as caught:
+                save("global_step2")
+            message = str(caught.value.cause)
+            assert message.startswith(f"checkpoint global_step2 cannot be written to --ckpt.path {small} (")
+            assert message.endswith("start again with --ckpt.load_enable to go on from global_step1")
+            assert checkpoints.newest(small) == "global_step1"
+            assert checkpoints.recover(small).tag == "global_step1"  # deletes the half of the other one
+            assert [folder.name for folder in (small / "_actor").glob("global_step*")] == ["global_step1"]
+        finally:
+            subprocess.run(["umount", "-l", str(small)], check=True)

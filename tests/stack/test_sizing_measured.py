@@ -1,0 +1,69 @@
+"""What DeepSpeed's engines keep and save, against the plan."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.paths import POLICY, ROOT
+from support.sizing import NODE
+
+from openrlhf_swap.sizing.memory import checkpoint_bytes, gradients, optimizer
+from openrlhf_swap.sizing.models import read_model
+
+ENGINE = """
+import json, os, sys
+from pathlib import Path
+from openrlhf_swap.integration.cpu.build import build_communication_op
+import deepspeed
+from torch import bfloat16, is_tensor
+from transformers import AutoModelForCausalLM
+from openrlhf.utils.deepspeed.deepspeed_utils import get_optimizer_grouped_parameters, get_train_ds_config
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29617", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+build_communication_op()
+deepspeed.init_distributed(dist_backend="gloo")
+def size(tensors): return sum(tensor.nbytes for tensor in tensors if is_tensor(tensor))
+results = {}
+for stage in (2, 3):
+    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=bfloat16)
+    adam = {"type": "AdamW", "params": {"lr": 1e-6}}
+    config = get_train_ds_config(offload=False, adam_offload=False, stage=stage, zpg=1, optim_config=adam)
+    config |= {"train_micro_batch_size_per_gpu": 1, "train_batch_size": 2}
+    groups = get_optimizer_grouped_parameters(model, 0.0)
+    engine, optimizer, _, _ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+    for _ in range(2):
+        engine.backward(engine(**model.dummy_inputs).logits.float().sum())
+        if stage == 2:
+            kept = [tensor for group in optimizer.all_grad_tensors.values() for tensor in group or ()]
+            gradients = size(kept) or gradients
+        else:
+            gradients = size([optimizer.grad_partitions_flat_buffer])
+        engine.step()
+    master = optimizer.single_partition_of_fp32_groups if stage == 2 else optimizer.fp32_partitioned_groups_flat
+    moments = [tensor for state in optimizer.optimizer.state.values() for tensor in state.values()]
+    folder = Path(sys.argv[2]) / str(stage)
+    engine.save_checkpoint(str(folder), tag="tag")
+    saved = sum(file.stat().st_size for file in (folder / "tag").iterdir())
+    results[stage] = {"gradients": gradients, "optimizer": size(master) + size(moments), "saved": saved}
+print("RESULTS", json.dumps(results), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_deepspeed_keeps_and_saves_what_the_plan_says(tmp_path):
+    command = [sys.executable, "-c", ENGINE, str(POLICY), str(tmp_path)]
+    # The tools that compile its op are those of the environment, or it would be compiled anew.
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    (line,) = [line for line in output.stdout.splitlines() if line.startswith("RESULTS ")] or [output.stderr]
+    model = read_model(str(POLICY), 512)
+    for stage, found in json.loads(line.removeprefix("RESULTS ")).items():
+        settings = replace(NODE, ranks=1, stage=int(stage))
+        assert found["gradients"] == gradients(model, settings, backward=False)["gradients"]
+        # Beside the states only the steps' counters and a padding of a few numbers.
+        assert found["optimizer"] == pytest.approx(optimizer(model, settings)["optimizer"], abs=200)
+        assert found["saved"] == pytest.approx(checkpoint_bytes(model, settings)["deepspeed"], rel=0.01)

@@ -1,0 +1,119 @@
+"""Whole training runs on the command line, as a user starts them."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+from safetensors.torch import load_file, save_file
+from support.paths import POLICY
+from support.running import start_training, training
+from transformers import AutoTokenizer
+
+pytestmark = pytest.mark.slow
+
+
+def test_training_end_to_end(tmp_path, prompts_file):
+    """With a reference model, a KL loss, importance-sampling correction and evaluation on the way."""
+    output = tmp_path / "run"
+    flags = ["--ckpt.save_steps", "2", "--swap.rollouts_every", "2", "--logger.tensorboard_dir", str(tmp_path / "tb")]
+    # With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
+    flags += ["--algo.advantage.is_correction_level", "token"]
+    flags += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
+    flags += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
+    flags += ["--eval.dataset", str(prompts_file), "--eval.steps", "4", "--eval.n_samples_per_prompt", "1"]
+    result = start_training(output, prompts_file, *flags)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4]
+    for line in metrics:
+        assert line["swap/adv_process_absmean"] > 0
+        assert 0 <= line["swap/accuracy"] <= 1
+        assert line["timing/generation"] > 0
+        assert line["swap/skipped_steps"] == 0
+        # The rollouts of steps 2 to 4 come from weights that were updated and synchronised: vLLM agrees with them.
+        assert abs(line["vllm_kl"]) < 5e-3
+    # The reference model keeps the weights that the policy leaves.
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-3) and metrics[3]["kl"] > 0.01
+    trained = load_file(output / "policy" / "model.safetensors")
+    base = load_file(POLICY / "model.safetensors")
+    moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
+    assert moved > 1e-3  # four steps of 1e-3: had vLLM kept the old weights, vllm_kl would have shown it
+    assert {path.name for path in (output / "rollouts").iterdir()} == {"step_000002.jsonl", "step_000004.jsonl"}
+    assert list((tmp_path / "tb").rglob("events.out.tfevents.*"))
+    assert json.loads((output / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
+    # Two checkpoints are kept, and the one with the best evaluation; all complete.
+    saved = (output / "checkpoints" / "_actor").glob("*/complete.json")
+    assert {file.parent.name for file in saved} == {"global_step2", "global_step4", "best_global_step4"}
+
+
+def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
+    rows = [json.loads(line) for line in prompts_file.read_text().splitlines()]
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text("".join(json.dumps({**row, "answer": "1"}) + "\n" for row in rows))
+    result = start_training(tmp_path / "run", wrong, "--swap.self_test_steps", "1")
+    assert result.returncode == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert line.startswith(
+        "error: no correct rollout got a non-zero process term in the first 1 steps: no rollout was"
+    )
+
+
+def test_a_run_whose_scores_are_not_finite_stops_with_the_reason(tmp_path, prompts_file):
+    """Rollouts and their log-probabilities are in order, but the answer template holds a letter without a meaning."""
+    broken = tmp_path / "broken"
+    shutil.copytree(POLICY, broken)
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    weights = load_file(broken / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    weights["model.embed_tokens.weight"][tokenizer.convert_tokens_to_ids("F")] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+
+    flags = ["--actor.model_name_or_path", str(broken), "--swap.close_template", r"</think>\n\nF\boxed{"]
+    result = start_training(tmp_path / "run", prompts_file, *flags, "--swap.max_skipped_steps", "2")
+    assert result.returncode == 2
+    reason = r"response \d+ of group \d+: answer_logprobs\[0\] is nan; a log-probability must be finite"
+    assert re.search(rf"warning: step 1 was skipped, because {reason}\n", result.stdout), result.stdout[-3000:]
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert re.match(rf"error: 2 steps in a row were skipped, the last one because {reason}: the policy is no", line)
+    (metrics,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics["step"] == metrics["swap/skipped_steps"] == 1
+
+
+def test_an_objectives_state_survives_kill_9(tmp_path, prompts_file):
+    output = tmp_path / "run"
+    flags = ["--swap.objective", "laser_d", "--swap.laser_d.shortest", "40", "--swap.laser_d.longest", "320"]
+    flags += [
+        "--swap.laser_d.grid",
+        "8",
+        "--swap.laser_d.monitor_prompts",
+        "16",
+        "--swap.laser_d.monitor_every",
+        "100",
+    ]
+    flags += ["--ckpt.save_steps", "1", "--ckpt.load_enable"]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(**training(output, prompts_file, *flags), stdout=log, stderr=log)
+        seal = output / "checkpoints" / "_actor" / "global_step2" / "complete.json"
+        while process.poll() is None and not seal.exists():
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+    before = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    targets = {name: value for name, value in before[0].items() if name.startswith("swap/laser_d_target")}
+    assert targets, (tmp_path / "log").read_text()[-3000:]
+
+    # The monitoring set is sampled before step 1 only: without the saved state there would be no target any more.
+    result = start_training(output, prompts_file, *flags)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    saved = int(re.search(r"going on from checkpoint global_step(\d)", result.stdout)[1])
+    assert saved >= 2
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    resumed = lines[-(4 - saved) :]
+    assert [line["step"] for line in resumed] == list(range(saved + 1, 5))
+    for line in resumed:
+        assert {name: line[name] for name in targets} == targets

@@ -1,0 +1,82 @@
+"""Real actors on the embedded policy, and batches for them."""
+
+import copy
+import functools
+from contextlib import contextmanager
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.reader import StepReader
+from support.paths import POLICY
+
+CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
+GROUPS, GROUP_SIZE = 4, 4
+
+
+def make_config(**changes):
+    return SwapConfig(step_tokens=8, close_template=CLOSE, **changes)
+
+
+@contextmanager
+def running_actors(arguments, ranks=1, engines=None):
+    """IntrinsicRewardActors in a real Ray actor group, and the strategy that made them."""
+    import ray
+    from openrlhf.trainer.ray.launcher import RayActorGroup
+    from openrlhf.utils import get_strategy
+    from ray.util import placement_group, remove_placement_group
+
+    from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+
+    strategy = get_strategy(arguments)
+    places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
+    ray.get(places.ready(), timeout=300)
+    group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)
+    try:
+        ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 10, engines), timeout=900)
+        yield group, strategy
+    finally:
+        for actor in group._actor_handlers:
+            ray.kill(actor)
+        remove_placement_group(places)
+
+
+def make_experiences(maker_class, actor_group, tokenizer, responses, **options):
+    """Run a real experience maker on fresh copies of the responses; returns its micro-batches."""
+    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    group, strategy = actor_group
+    maker = maker_class(group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options)
+    samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in responses]
+    return maker, maker.make_experience_batch(samples)
+
+
+def make_batch(maker_class, actor_group, tokenizer, responses, **options):
+    """The same; returns advantages and log-probabilities of each response, in their order."""
+    maker, experiences = make_experiences(maker_class, actor_group, tokenizer, responses, **options)
+    rows = {}
+    for experience in experiences:
+        for row, index in enumerate(experience.index):
+            used = experience.action_mask[row].bool()
+            rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
+    return maker, [rows[i] for i in range(len(responses))]
+
+
+def makers():
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+    from openrlhf_swap.integration.experience import SwapExperienceMaker
+
+    def swap_maker(*args, config):
+        reader = StepReader(args[-1], *config.segmentation)
+        return SwapExperienceMaker(*args, objective=build(config), reader=reader)
+
+    return RemoteExperienceMaker, swap_maker
+
+
+def changed(arguments, changes):
+    arguments = copy.deepcopy(arguments)
+    for dotted, value in changes.items():
+        *path, name = dotted.split(".")
+        setattr(functools.reduce(getattr, path, arguments), name, value)
+    return arguments

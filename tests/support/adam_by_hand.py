@@ -1,0 +1,69 @@
+"""Five updates as DeepSpeed is set up, and by hand: how many weights differ, by stage and offload."""
+
+from types import SimpleNamespace
+
+import torch
+
+from openrlhf_swap.integration.strategy import SwapStrategy
+
+OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).bfloat16()
+
+
+def losses(model):
+    for seed in range(5):
+        batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        yield model(batch).float().pow(2).mean()
+
+
+def flat(model):
+    return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
+
+
+def by_hand():
+    """Float32 copies of the weights, clipped gradients, and torch's AdamW without any fusing."""
+    model = make_model()
+    copies = [parameter.detach().float().clone() for parameter in model.parameters()]
+    adam = torch.optim.AdamW(copies, foreach=False, fused=False, **OPTIONS)
+    for loss in losses(model):
+        loss.backward()
+        gradients = [parameter.grad.float() for parameter in model.parameters()]
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+        for copy, gradient in zip(copies, gradients, strict=True):
+            copy.grad = gradient / max(1.0, norm + 1e-6)
+        adam.step()
+        for parameter, copy in zip(model.parameters(), copies, strict=True):
+            parameter.data.copy_(copy)
+            parameter.grad = None
+    return flat(model)
+
+
+def by_deepspeed(stage, offload):
+    import deepspeed
+
+    ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1)
+    args = SimpleNamespace(ds=ds, train=SimpleNamespace())
+    strategy = SwapStrategy(zero_stage=stage, max_norm=1.0, micro_train_batch_size=1, train_batch_size=1, args=args)
+    config = strategy.get_ds_train_config({"type": "AdamW", "params": {**OPTIONS, "betas": [0.9, 0.95]}})
+    model = make_model()
+    engine, optimizer, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+    assert type(optimizer.optimizer) is torch.optim.AdamW
+    for loss in losses(engine):
+        engine.backward(loss)
+        engine.step()
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        return flat(engine.module)
+
+
+if __name__ == "__main__":
+    import deepspeed
+
+    deepspeed.init_distributed("gloo")
+    expected = by_hand()
+    for stage in (1, 2, 3):
+        for offload in (False, True):
+            print("differ", stage, offload, (by_deepspeed(stage, offload) != expected).sum().item())

@@ -1,0 +1,36 @@
+"""Training runs of the embedded policy, as commands."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.paths import POLICY, ROOT
+
+
+def training(output: Path, prompts: Path, *extra: str) -> dict:
+    """Command, environment and folder of a training run of four steps."""
+    environment = {
+        **os.environ,
+        "MODEL": str(POLICY),
+        "PROMPTS": str(prompts),
+        "OUTPUT": str(output),
+        "STEPS": "4",
+        "LEARNING_RATE": "1e-3",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    command = ["bash", str(ROOT / "examples" / "addition" / "train_swap.sh"), *extra]
+    return {"args": command, "env": environment, "cwd": output.parent}
+
+
+def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
+    """Run it to its end."""
+    return subprocess.run(**training(output, prompts, *extra), capture_output=True, text=True, timeout=1800)
+
+
+def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
+    """A run that must succeed; returns its lines of metrics."""
+    result = start_training(output, prompts, *extra)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]

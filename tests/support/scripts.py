@@ -1,0 +1,47 @@
+"""The shell scripts, run from the checkout, and what they print."""
+
+import os
+import shlex
+import subprocess
+
+from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.defaults import with_defaults
+from openrlhf_swap.integration.flag_rules import check_flags
+from openrlhf_swap.objectives.registry import build
+from support.paths import ROOT
+
+MULTINODE = "scripts/train_swap_multinode.sh"
+COMMANDS = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("openrlhf_swap", "evaluation")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
+]
+"""What `python -m` runs."""
+
+
+def bash(*command, **environment):
+    """A script, or `-c` and a line, with changes to the environment."""
+    return subprocess.run(
+        ["bash", *command], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
+    )
+
+
+def make_smi(folder, gpus):
+    """An nvidia-smi that lists so many GPUs; returns the PATH on which it comes first."""
+    tool = folder / "nvidia-smi"
+    lines = "".join(f"echo 'GPU {n}: NVIDIA (UUID: GPU-{n})'\n" for n in range(gpus))
+    tool.write_text(f"#!/bin/bash\n{lines}")
+    tool.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def parse_training(line):
+    """Both parsers and the checks on a command line of the training; our settings of both kinds and OpenRLHF's."""
+    python, dash_m, module, *argv = shlex.split(line)
+    assert (python, dash_m, module) == ("python", "-m", "openrlhf_swap.train")
+    config, run, rest = parse_swap_arguments(argv)
+    args = patches.parse_arguments(with_defaults(rest, config.objective, on_cpu=False))
+    check_flags(args, build(config), run)
+    return config, run, args

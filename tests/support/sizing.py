@@ -1,0 +1,32 @@
+"""The run that most formulas are tried with: one response a GPU on a node of eight."""
+
+from openrlhf_swap.sizing.models import GIB
+from openrlhf_swap.sizing.settings import Settings
+
+R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-"
+NODE = Settings(
+    ranks=8,
+    stage=2,
+    adam_offload=False,
+    accumulate_bytes=2,
+    overlap=False,
+    checkpointing=True,
+    temperature=0.6,
+    context=14_000,
+    batch=2048,
+    update_rows=1,
+    update_tokens=14_000,
+    score_rows=1,
+    score_tokens=14_000,
+    dynamic=False,
+    packed=False,
+    branches=26,
+    reference=False,
+    shared=True,
+    vllm_sleeps=True,
+    actor_sleeps=True,
+    engines=8,
+    tensor_parallel=1,
+    utilization=0.7,
+    reserve=4 * GIB,
+)

@@ -1,0 +1,240 @@
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.slow_advantages import EPS, slow_advantages
+
+from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
+from openrlhf_swap.algorithm.advantages import outcome_advantages, process_advantages, step_signals
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
+from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights, target_lengths
+from openrlhf_swap.errors import NonFiniteError
+from openrlhf_swap.objectives.ablation import ABLATION, coefficients
+
+# The worked group: three correct responses and a wrong one (tau = lambda = beta = 1, theta = 0.3).
+WORKED = [
+    StepTrace(1400, True, [-4, -3, -3.2, -1, -1.1], [349, 699, 1049, 1389]),
+    StepTrace(700, True, [-4, -3.5, -0.5], [349, 689]),
+    StepTrace(1050, True, [-4, -2, -2.5, -2.2], [349, 699, 1039]),
+    StepTrace(400, False, [], []),
+]
+
+
+SLOW_ARGUMENTS = {
+    "swap": {},
+    "grpo": {"theta": 0.0},
+    "outcome_only": {"theta": 0.0, "shaped": True},
+    "step_only": {"beta": 0.0},
+    "no_penalty": {"lam": 0.0},
+    "static_penalty": {"lam": 0.0, "static": 0.1},
+    "uniform_penalty": {"tau": math.inf},
+}
+
+
+@st.composite
+def traces(draw, correct=None):
+    steps = draw(st.integers(0, 6))
+    gaps = draw(st.lists(st.integers(1, 9), min_size=steps, max_size=steps))
+    ends = [sum(gaps[: k + 1]) - 1 for k in range(steps)]
+    scores = draw(st.lists(st.floats(-8, 0), min_size=steps + 1, max_size=steps + 1))
+    tail = draw(st.integers(1, 9))
+    is_correct = draw(st.booleans()) if correct is None else correct
+    return StepTrace((ends[-1] + 1 if ends else 0) + tail, is_correct, scores, ends)
+
+
+groups = st.lists(traces(), min_size=2, max_size=6)
+
+
+def test_worked_group_by_hand():
+    # Target: median(1400, 700, 1050) = 1050; only the first response pays, P = 350/1050 = 1/3.
+    # g = 1, -.2, 2.2, -.1; exp(-g) = .367879, 1.221403, .110803, 1.105171; sum 2.805256.
+    exponentials = [math.exp(-1), math.exp(0.2), math.exp(-2.2), math.exp(0.1)]
+    penalties = [e / sum(exponentials) / 3 for e in exponentials]
+    rewards = [1 - penalties[0], -penalties[1], 2 - penalties[2], -penalties[3], 0.5, 3.0, 2.0, 0.0, 0.0]
+    mean, std = statistics.fmean(rewards), statistics.stdev(rewards)
+    assert (round(mean, 6), round(std, 6)) == (0.907407, 1.158653)
+    z = [(r - mean) / (std + EPS) for r in rewards]
+    a_out = 0.25 / (0.5 + EPS)  # outcomes 1, 1, 1, 0: mean .75, unbiased std .5
+    expected = [
+        [a_out + 0.3 * sum(z[k:4]) for k in range(4)],
+        [a_out + 0.3 * sum(z[k:6]) for k in (4, 5)],
+        [a_out + 0.3 * sum(z[k:9]) for k in (6, 7, 8)],
+    ]
+    advantages = swap_advantages(WORKED, SwapConfig())
+    for trace, row, values in zip(WORKED, advantages, expected, strict=False):
+        assert [row[end].item() for end in trace.step_ends] == pytest.approx(values, abs=1e-9)
+        assert row[-1].item() == pytest.approx(a_out, abs=1e-9)
+    assert advantages[3].tolist() == pytest.approx([-0.75 / (0.5 + EPS)] * 400, abs=1e-9)
+    # To the four digits of the published table.
+    table = [[0.2507, 0.2380, 0.5105, 0.2311], [0.9363, 1.0418], [0.3130, 0.0301, 0.2651]]
+    for row, trace, values in zip(advantages, WORKED, table, strict=False):
+        assert [round(row[end].item(), 4) for end in trace.step_ends] == values
+
+
+@pytest.mark.parametrize("objective", ABLATION)
+@given(group=groups)
+def test_agrees_with_the_slow_version(objective, group):
+    fast = swap_advantages(group, SwapConfig(objective=objective))
+    slow = slow_advantages(group, **SLOW_ARGUMENTS[objective])
+    for row, expected in zip(fast, slow, strict=True):
+        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.floats(0.01, 100))
+def test_weights_sum_to_one_and_follow_the_gains(gains, temperature):
+    gains = torch.tensor(gains, dtype=torch.float64)
+    weights = penalty_weights(gains, torch.ones_like(gains, dtype=torch.bool), temperature)
+    assert weights.sum().item() == pytest.approx(1)
+    order = gains.argsort()
+    assert (weights[order].diff() <= 1e-12).all()
+
+
+@given(st.lists(st.floats(-50, 0), min_size=1, max_size=20))
+def test_monotone_gains_add_up_to_the_best_improvement(scores):
+    logprobs = torch.tensor(scores, dtype=torch.float64)
+    gains = monotone_gains(logprobs, torch.ones(len(scores) - 1, dtype=torch.bool))
+    assert (gains >= 0).all()
+    assert gains.sum().item() == pytest.approx(max(scores) - scores[0])
+
+
+@given(groups)
+def test_only_correct_responses_over_the_target_pay(group):
+    lengths = torch.tensor([[t.length for t in group]])
+    correct = torch.tensor([[t.correct for t in group]])
+    masses = penalty_masses(lengths, correct, 1.0)[0]
+    target = target_lengths(lengths, correct).item()
+    for trace, mass in zip(group, masses.tolist(), strict=True):
+        assert (mass > 0) == (trace.correct and trace.length > target)
+
+
+@given(groups, st.floats(0.1, 3))
+def test_process_term_stays_inside_the_steps_of_correct_responses(group, theta):
+    with_process = swap_advantages(group, SwapConfig(process_weight=theta))
+    without = swap_advantages(group, SwapConfig(objective="grpo"))
+    for trace, row, outcome in zip(group, with_process, without, strict=True):
+        if not trace.correct or not trace.step_ends:
+            assert torch.equal(row, outcome)
+            continue
+        assert torch.equal(row[trace.step_ends[-1] + 1 :], outcome[trace.step_ends[-1] + 1 :])
+        starts = [0, *(end + 1 for end in trace.step_ends[:-1])]
+        for start, end in zip(starts, trace.step_ends, strict=True):
+            assert (row[start : end + 1] == row[end]).all()
+
+
+@given(groups, st.randoms())
+def test_permuting_a_group_permutes_the_result(group, random):
+    order = list(range(len(group)))
+    random.shuffle(order)
+    straight = swap_advantages(group, SwapConfig())
+    permuted = swap_advantages([group[i] for i in order], SwapConfig())
+    for position, i in enumerate(order):
+        torch.testing.assert_close(permuted[position], straight[i], rtol=0, atol=1e-9)
+
+
+@given(groups)
+def test_reductions_are_exact(group):
+    def same(left, right):
+        pairs = zip(swap_advantages(group, left), swap_advantages(group, right), strict=True)
+        return all(torch.equal(a, b) for a, b in pairs)
+
+    assert same(SwapConfig(length_coef=0.0), SwapConfig(objective="no_penalty"))
+    assert same(SwapConfig(temperature=math.inf), SwapConfig(objective="uniform_penalty"))
+    assert same(SwapConfig(process_weight=0.0), SwapConfig(objective="grpo"))
+    assert same(SwapConfig(outcome_weight=0.0), SwapConfig(objective="step_only"))
+
+
+@given(st.lists(traces(), min_size=1, max_size=5), st.sampled_from(list(ABLATION)), st.floats(1e-300, 1e300))
+def test_finite_in_finite_out(group, objective, temperature):
+    for row in swap_advantages(group, SwapConfig(objective=objective, temperature=temperature)):
+        assert row.isfinite().all()
+
+
+def test_a_constant_group_gives_zero_not_noise():
+    # Seven times 0.95 in float32 has a standard deviation of 6e-8.
+    assert torch.equal(outcome_advantages(torch.full((1, 7), 0.95), EPS), torch.zeros(1, 7, dtype=torch.float64))
+    same = [StepTrace(10, True, [-1.0, -0.95], [5])] * 7
+    assert all(torch.equal(row, torch.zeros(10, dtype=torch.float64)) for row in swap_advantages(same, SwapConfig()))
+
+
+def test_one_response_and_one_step_have_no_statistics():
+    (row,) = swap_advantages([StepTrace(4, True, [-2.0, -1.0], [2])], SwapConfig())
+    assert torch.equal(row, torch.zeros(4, dtype=torch.float64))
+
+
+def test_target_is_the_mean_of_the_middle_two():
+    lengths, correct = torch.tensor([[10, 40, 20, 30, 999]]), torch.tensor([[True] * 4 + [False]])
+    assert target_lengths(lengths, correct).tolist() == [25.0]
+
+
+def test_a_group_without_a_correct_response_gets_nothing():
+    rows = swap_advantages([StepTrace(3, False, [], []), StepTrace(5, False, [], [])], SwapConfig())
+    assert [row.tolist() for row in rows] == [[0.0] * 3, [0.0] * 5]
+
+
+def test_an_all_correct_group_keeps_the_process_term():
+    group = [StepTrace(9, True, [-4, -1, -1], [3, 7]), StepTrace(5, True, [-4, -1], [3])]
+    rows = swap_advantages(group, SwapConfig())
+    assert rows[0][0] != 0
+    assert rows[0][8] == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_named(bad):
+    group = [StepTrace(9, True, [-4, -1], [3]), StepTrace(9, True, [-4, bad, -1], [3, 5])]
+    with pytest.raises(NonFiniteError, match=r"response 1 of group 0: answer_logprobs\[1\] is"):
+        swap_advantages(group, SwapConfig())
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        (StepTrace(9, True, [-4, -1], [3, 5]), "2 answer_logprobs for 2 step_ends"),
+        (StepTrace(5, True, [-4, -1, -1], [3, 5]), "must ascend within 0..4"),
+        (StepTrace(9, True, [-4, -1, -1], [5, 5]), "must ascend"),
+        (StepTrace(-1, True, [-4], []), "length is -1"),
+    ],
+)
+def test_a_trace_that_does_not_fit_is_refused(trace, message):
+    with pytest.raises(ValueError, match=message):
+        swap_advantages([trace], SwapConfig())
+
+
+def test_an_empty_group_is_refused():
+    with pytest.raises(ValueError, match="same number of responses"):
+        swap_advantages([], SwapConfig())
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=30)
+def test_a_batch_of_groups_equals_the_groups_one_by_one(seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def random_trace():
+        ends = torch.randperm(50, generator=generator)[: int(torch.randint(0, 6, (), generator=generator))]
+        scores = torch.randn(len(ends) + 1, generator=generator, dtype=torch.float64).tolist()
+        return StepTrace(
+            50 + int(torch.randint(1, 9, (), generator=generator)),
+            bool(scores[0] > -0.5),
+            scores,
+            sorted(ends.tolist()),
+        )
+
+    config = SwapConfig()
+    batch_groups = [[random_trace() for _ in range(4)] for _ in range(3)]
+    batch = StepBatch.from_traces(batch_groups)
+    signals = step_signals(batch, coefficients(config))
+    process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, 60)
+    for g, group in enumerate(batch_groups):
+        full, outcome = swap_advantages(group, config), swap_advantages(group, SwapConfig(objective="grpo"))
+        for n, trace in enumerate(group):
+            expected = (full[n] - outcome[n]) / config.process_weight
+            torch.testing.assert_close(process[g, n, : trace.length], expected, rtol=0, atol=1e-9)
+
+
+def test_local_gains_are_differences():
+    mask = torch.tensor([True, True, False])
+    assert local_gains(torch.tensor([-3.0, -1.0, -2.0, 9.0]), mask).tolist() == [2.0, -1.0, 0.0]

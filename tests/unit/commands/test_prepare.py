@@ -1,0 +1,212 @@
+"""The data preparation: the files that it reads, writes and leaves alone, and what it says."""
+
+import json
+
+import pytest
+
+from openrlhf_swap.command import run_command
+from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
+from openrlhf_swap.data.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
+from openrlhf_swap.prepare import main, removed_path
+from openrlhf_swap.rollouts.answers import SUFFIX
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory):
+    """What `datasets` caches of the small files goes with them."""
+    import datasets
+
+    before = datasets.config.HF_DATASETS_CACHE
+    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("cache")
+    yield
+    datasets.config.HF_DATASETS_CACHE = before
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_rows(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def run(source, output, *flags):
+    return run_command(main, ["--input", str(source), "--output", str(output), *(flags or ("--no-benchmarks",))])
+
+
+ROWS = [
+    {"id": "a", "problem": "What is $1+1$?", "answer": "2", "source": "own"},
+    {"id": "b", "problem": "What is $1 + 1$", "answer": "2", "source": "own"},
+    {"id": "c", "problem": "Éric counts to\u2028three.", "answer": r"\frac{1}{3}", "source": "own"},
+    {"id": "d", "problem": None, "answer": "4", "source": "own"},
+    {"id": "e", "problem": "What is $2+2$?", "answer": None, "source": "own"},
+    {"id": "f", "problem": "What is $2+3$?", "answer": "5", "source": "own"},
+]
+KEPT = [
+    {"id": "a", "problem": "What is $1+1$?" + SUFFIX, "answer": "2"},
+    {"id": "c", "problem": "Éric counts to\u2028three." + SUFFIX, "answer": r"\frac{1}{3}"},
+    {"id": "f", "problem": "What is $2+3$?" + SUFFIX, "answer": "5"},
+]
+
+
+def test_all_file_kinds_give_the_same(tmp_path, capsys):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_rows(tmp_path / "rows.jsonl", ROWS)
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
+    for ending in ("jsonl", "json", "parquet"):
+        output = tmp_path / "new" / ending / "prompts.jsonl"
+        assert run(tmp_path / f"rows.{ending}", output) == 0
+        assert read_rows(output) == KEPT
+        assert [(row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))] == [
+            (1, "b", DUPLICATE),
+            (3, "d", EMPTY_PROBLEM),
+            (4, "e", EMPTY_ANSWER),
+        ]
+        assert sorted(path.name for path in output.parent.iterdir()) == [
+            "prompts.jsonl",
+            "prompts.jsonl.removed.jsonl",
+        ]
+        summary = capsys.readouterr().out
+        for line in ("6 rows read", f"1 dropped: {DUPLICATE}", f"0 dropped: {NEAR_BENCHMARK}", "3 rows written"):
+            assert line in summary
+
+
+def test_preparing_twice_changes_nothing(tmp_path):
+    once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
+    assert run(write_rows(tmp_path / "rows.jsonl", ROWS), once) == 0
+    assert run(once, twice) == 0
+    assert once.read_bytes() == twice.read_bytes()
+    assert read_rows(removed_path(twice)) == []
+
+
+def test_options(tmp_path):
+    source = write_rows(
+        tmp_path / "rows.jsonl", [{"question": f"What is ${n}$ halves?", "result": n / 2} for n in range(1, 5)]
+    )
+    output = tmp_path / "prompts.jsonl"
+    keys = ("--problem-key", "question", "--answer-key", "result", "--no-benchmarks")
+    assert run(source, output, *keys, "--suffix", "", "--limit", "2") == 0
+    # Numbers become text, and a row without an id stays without one.
+    assert read_rows(output) == [
+        {"problem": "What is $1$ halves?", "answer": "0.5"},
+        {"problem": "What is $2$ halves?", "answer": "1"},
+    ]
+
+
+def test_whole_numbers_and_mixed_answers(tmp_path):
+    rows = [{"problem": f"p{n}", "answer": answer} for n, answer in enumerate((7, r"\pi", [3], True))]
+    output = tmp_path / "prompts.jsonl"
+    assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
+    assert [row["answer"] for row in read_rows(output)] == ["7", r"\pi"]
+    assert [row["reason"] for row in read_rows(removed_path(output))] == [EMPTY_ANSWER, EMPTY_ANSWER]
+
+
+def test_solutions_give_their_answers(tmp_path, capsys):
+    """Raw GSM8K, other golds that are none, and what is said of them."""
+    rows = [
+        {"problem": "p1", "answer": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"},
+        {"problem": "p2", "answer": "#### 1,018"},
+        {"problem": "p3", "answer": "They sold all of it on Monday and the next day."},
+        {"problem": "p4", "answer": "1+" * 200 + "1"},
+        {"problem": "p5", "answer": "So it is \\boxed{\\frac{1}{2}}."},
+    ]
+    output = tmp_path / "prompts.jsonl"
+    assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
+    assert [row["answer"] for row in read_rows(output)] == ["72", "1018", r"\frac{1}{2}"]
+    assert [row["reason"] for row in read_rows(removed_path(output))] == [PROSE_ANSWER, LONG_ANSWER]
+    shown = capsys.readouterr().out
+    for line in (f"1 dropped: {LONG_ANSWER}", f"1 dropped: {PROSE_ANSWER}", "  '72' (from '", "  '1018' (from "):
+        assert line in shown
+
+
+def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
+    import datasets
+
+    asked = []
+
+    def load_dataset(*words, **options):
+        asked.append((*words, options))
+        return datasets.Dataset.from_list([{"question": "What is 1+1?", "answer": "1+1 = 2\n#### 2"}])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    output = tmp_path / "prompts.jsonl"
+    flags = ("--config", "main", "--problem-key", "question", "--no-benchmarks")
+    assert run("openai/gsm8k", output, *flags) == 0
+    assert asked == [("openai/gsm8k", "main", {"split": "train", "revision": None})]
+    assert read_rows(output) == [{"problem": "What is 1+1?" + SUFFIX, "answer": "2"}]
+
+
+def test_training_reads_the_prompt_set(tmp_path):
+    from types import SimpleNamespace
+
+    from openrlhf_swap.integration.prompts import load_prompts
+
+    output = tmp_path / "prompts.jsonl"
+    assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
+    data = SimpleNamespace(
+        prompt_dataset=str(output),
+        prompt_probs=None,
+        max_samples=100,
+        prompt_split="train",
+        input_key="problem",
+        label_key="answer",
+    )
+    rows = load_prompts(SimpleNamespace(data=data, train=SimpleNamespace(seed=1), use_ms=False))
+    assert list(rows) == KEPT
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    good = write_rows(tmp_path / "rows.jsonl", ROWS)
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text('{"problem": "p", "answer": "1"}\n{"problem": \n')
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "noise.parquet").write_bytes(bytes(range(200)))
+    (tmp_path / "rows.csv").write_text("problem,answer\np,1\n")
+    useless = write_rows(tmp_path / "useless.jsonl", [{"problem": "p", "answer": ""}, {"problem": "", "answer": "1"}])
+    output = tmp_path / "prompts.jsonl"
+    none = "--no-benchmarks"
+    cases = [
+        ((tmp_path / "no.parquet", output), "which is no file, or an empty one"),
+        ((tmp_path / "empty.json", output), "which is no file, or an empty one"),
+        ((tmp_path / "rows.csv", output), "whose kind is unknown; give a file that ends in .json, .jsonl, .parquet"),
+        ((tmp_path, output), "whose kind is unknown"),
+        ((torn, output), "cannot be loaded (JSON parse error"),
+        ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
+        (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),
+        ((good, output, none, "--answer-key", "gold"), "its columns are: id, problem, answer, source"),
+        ((good, output, none, "--problem-key", "text"), "--problem-key is text, but"),
+        ((useless, output), f"no row can be used: 1 with {EMPTY_PROBLEM}, 1 with {EMPTY_ANSWER}"),
+        ((good, output, none, "--limit", "0"), "--limit is 0; use at least 1"),
+        ((good, tmp_path / "prompts.parquet"), "use .jsonl"),
+        ((good, good), "which is the input"),
+        ((good, good / "prompts.jsonl"), "cannot be written"),
+        ((good, output, "--benchmarks", str(tmp_path)), "math500.jsonl cannot be read"),
+        ((good, output, "--suffix", ""), "HuggingFaceH4/MATH-500 cannot be loaded"),
+    ]
+    for arguments, message in cases:
+        assert run(*arguments) == 2, message
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert message in line
+        assert not output.exists()
+        assert not removed_path(output).exists()
+
+
+def test_a_failed_run_leaves_the_earlier_files(tmp_path):
+    output = tmp_path / "prompts.jsonl"
+    assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
+    before = {path: path.read_bytes() for path in (output, removed_path(output))}
+    assert run(write_rows(tmp_path / "bad.jsonl", [{"problem": "", "answer": ""}]), output) == 2
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_help_explains(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = "".join(capsys.readouterr().out.split())  # long names are broken at their hyphens
+    for word in ("--benchmarks", "--no-benchmarks", "removed.jsonl", "agentica-org/DeepScaleR-Preview-Dataset"):
+        assert word in shown

@@ -1,0 +1,90 @@
+"""The reference accuracies, with a stand-in for vLLM that answers by rule."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from support.paths import POLICY
+
+from openrlhf_swap import reference
+from openrlhf_swap.command import run_command
+
+ROWS = [
+    {"problem": "What is 123 + 456?", "answer": "579"},
+    {"problem": "What is 111 + 222?", "answer": 333},
+    {"problem": "", "answer": "1"},
+    {"problem": "What is 123 + 456?", "answer": "579"},
+]
+
+
+class Engine:
+    """Half of its answers to a prompt are 579, the other half are 579 in a thought that does not end."""
+
+    def __init__(self):
+        self.asked = []
+
+    def generate(self, prompts, sampling, use_tqdm):
+        self.asked += [prompt["prompt_token_ids"] for prompt in prompts]
+        texts = [r"</think> \boxed{579}", r"\boxed{579}"] * (sampling["n"] // 2)
+        responses = [SimpleNamespace(text=text, token_ids=range(len(text))) for text in texts]
+        return [SimpleNamespace(outputs=responses) for _ in prompts]
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    from openrlhf_swap.integration import engine as module
+
+    made = Engine()
+    monkeypatch.setattr(module, "open_engine", lambda model, **options: made)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
+    return made
+
+
+def run(tmp_path, *extra, rows=ROWS):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({**row, "answer": str(row["answer"])}) + "\n" for row in rows))
+    flags = ["--model", str(POLICY), "--dataset", str(path), "--output", str(tmp_path / "new" / "reference.jsonl")]
+    return run_command(reference.main, [*flags, "--samples", "4", *extra])
+
+
+def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
+    assert run(tmp_path) == 0
+    rendered = [f"<|user|>{row['problem']}<|assistant|><think>\n" for row in ROWS[:2]]
+    assert [tokenizer.decode(ids) for ids in engine.asked] == rendered
+    path = tmp_path / "new" / "reference.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    from openrlhf_swap.objectives.adaptthink import prompt_key
+
+    tokens = (len(r"</think> \boxed{579}") + len(r"\boxed{579}")) / 2
+    assert rows == [
+        {"key": prompt_key(rendered[0]), "accuracy": 0.5, "tokens": tokens},
+        {"key": prompt_key(rendered[1]), "accuracy": 0.0, "tokens": tokens},
+    ]
+
+    # What is there is not sampled again; a line that was torn is.
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:20])
+    assert run(tmp_path) == 0
+    assert len(engine.asked) == 3
+    assert path.read_text() == "".join(lines)
+    capsys.readouterr()
+    assert run(tmp_path) == 0
+    assert capsys.readouterr().out == f"{path} is complete\n"
+    assert len(engine.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--input-key", "text"], "--input-key is text, but "),
+        (["--label-key", "gold"], "--label-key is gold, but "),
+        (["--dataset", "no/such/data"], "--dataset is no/such/data, which cannot be read"),
+        (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
+        (["--max-model-len", "999999"], "--max-model-len is 999999, but "),
+    ],
+)
+def test_errors_name_the_commands_own_flags(tmp_path, capsys, flags, message):
+    assert run(tmp_path, *flags) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: " + message)
+    assert not (tmp_path / "new").exists()

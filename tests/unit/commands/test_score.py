@@ -1,0 +1,117 @@
+import json
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from support.paths import POLICY
+from task import CLOSE, overthinking_trace, problems
+from transformers import AutoModelForCausalLM
+
+from openrlhf_swap import score
+from openrlhf_swap.algorithm.steps import segment_steps
+from openrlhf_swap.command import run_command
+
+
+@pytest.fixture
+def rows():
+    rng = random.Random(3)
+    return [
+        {"problem": p.question, "answer": p.answer, "response": overthinking_trace(p, rng), "source": i}
+        for i, p in zip(range(6), problems(21), strict=False)
+    ]
+
+
+def run(tmp_path, rows, *extra, name="scores.jsonl"):
+    source, target = tmp_path / "rows.jsonl", tmp_path / name
+    source.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--step-tokens", "8"]
+    status = run_command(score.main, [*argv, "--close-template", CLOSE.replace("\n", "\\n"), *extra])
+    with open(target) as file:
+        return status, [json.loads(line) for line in file]
+
+
+def test_scores_against_the_definition(tmp_path, rows, tokenizer):
+    status, scored = run(tmp_path, rows)
+    assert status == 0
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
+    for row, result in zip(rows, scored, strict=True):
+        assert row.items() <= result.items()
+        ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
+        reasoning = ids[: ids.index(tokenizer.convert_tokens_to_ids("</think>"))]
+        newlines = ["\n" in tokenizer.decode([i]) for i in reasoning]
+        assert result["step_ends"] == segment_steps(newlines, 8, 25)
+        assert "".join(result["steps"]) == tokenizer.decode(reasoning)
+
+        expected = []
+        for text in ["", *("".join(result["steps"][: k + 1]) for k in range(len(result["steps"])))]:
+            head = tokenizer(
+                f"<|user|>{row['problem']}<|assistant|><think>\n" + text + CLOSE, add_special_tokens=False
+            )["input_ids"]
+            tail = tokenizer(row["answer"], add_special_tokens=False)["input_ids"]
+            logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
+            values = [logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)]
+            expected.append(sum(values) / len(values))
+        assert result["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
+        assert result["local_gains"] == pytest.approx([b - a for a, b in pairwise(expected)], abs=1e-4)
+        best = [max(expected[: k + 1]) for k in range(len(expected))]
+        gains = [max(0.0, value - before) for before, value in zip(best, expected[1:], strict=False)]
+        assert result["gains"] == pytest.approx(gains, abs=1e-4)
+
+
+def test_both_scorers_agree(tmp_path, rows):
+    _, fast = run(tmp_path, rows)
+    _, slow = run(tmp_path, rows, "--scoring", "per_prefix", name="slow.jsonl")
+    for left, right in zip(fast, slow, strict=True):
+        assert left["answer_logprobs"] == pytest.approx(right["answer_logprobs"], abs=1e-4)
+
+
+def test_an_interrupted_run_goes_on(tmp_path, rows):
+    _, complete = run(tmp_path, rows)
+    target = tmp_path / "scores.jsonl"
+    lines = target.read_text().splitlines(keepends=True)
+    target.write_text("".join(lines[:2]) + lines[2][:40])  # killed in the middle of a line
+    _, resumed = run(tmp_path, rows)
+    assert resumed == complete
+
+
+def test_bad_rows_are_counted_and_skipped(tmp_path, rows, capsys):
+    bad = ["not json", "[1]", {"problem": "x", "response": "y"}, {**rows[0], "answer": " $ $ "}]
+    long = {**rows[0], "response": "ones: 1+1+0=02\n" * 200}
+    status, scored = run(tmp_path, [rows[0], *bad, long, rows[1]])
+    assert status == 0
+    assert [row["row"] for row in scored] == [0, 6]
+    report = capsys.readouterr().out
+    for line in (
+        "2 scored",
+        "2 skipped: not a JSON object",
+        "1 skipped: no answer",
+        "longer than the model's context",
+    ):
+        assert line in report
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--input", "missing.jsonl"], "--input is missing.jsonl, which is not a file"),
+        (["--step-tokens", "0"], "--swap.step_tokens is 0"),
+        (["--scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),
+        (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
+    ],
+)
+def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps(rows[0]) + "\n")
+    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(tmp_path / "out" / "s.jsonl")]
+    assert run_command(score.main, [*argv, *flags]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line.startswith("error: " + message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
+    row = {**rows[0], "problem": rows[0]["problem"] + "\u2028"}
+    status, output = run(tmp_path, [json.dumps(row, ensure_ascii=False), rows[1]])
+    assert status == 0
+    assert [line["problem"] for line in output] == [row["problem"], rows[1]["problem"]]

@@ -1,0 +1,71 @@
+"""Wrong command lines as a user types them: one line, status 2, and most of them at once."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from support.paths import POLICY, ROOT
+
+SECONDS = 1.0  # of processor time, which a busy machine does not change; the imports of a training take ten
+MODEL = str(POLICY)
+DATA = "--data.prompt_dataset ROWS --data.input_key problem --data.label_key answer"
+GOOD = f"train --actor.model_name_or_path {MODEL} {DATA}"
+LINES = [
+    ("train --swap.lenght_coef 1", "unknown flag --swap.lenght_coef; did you mean --swap.length_coef?"),
+    ("train", "--actor.model_name_or_path is missing; give a Hugging Face model or a folder"),
+    (
+        GOOD.removesuffix(" --data.label_key answer"),
+        "--data.label_key is missing; name the column with the known answers",
+    ),
+    (
+        GOOD + " --data.max_len 300 --rollout.max_new_tokens 320",
+        "--data.max_len is 300, in which --rollout.max_new_tok",
+    ),
+    ("train --swap.length_coef x", "--swap.length_coef is 'x'"),
+    ("train --swap.objective lazer", "--swap.objective is 'lazer'; did you mean laser?"),
+    ("train --rollout.batch_size many", "--rollout.batch_size: invalid int value: 'many'"),
+    (
+        "train --rollout.batchsize 8",
+        "unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.batch_size?",
+    ),
+    ("train --algo.advantage.estimator swap", "--algo.advantage.estimator: invalid choice: 'swap'"),
+    (GOOD.replace(MODEL, "/no/such"), "--actor.model_name_or_path is /no/such, which cannot be read"),
+    (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which is not there"),
+    (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which is not there"),
+    (GOOD + " --swap.output_dir ROWS/out", "--swap.output_dir is ROWS/out, which cannot be written (Not a directory)"),
+    (GOOD + " --ckpt.path ROWS", "--ckpt.path is ROWS, which cannot be written (Not a directory)"),
+    ("prepare --output rows.parquet", "--output is rows.parquet; training tells files by their ending: use .jsonl"),
+    ("prepare --output new.jsonl --limit 0", "--limit is 0; use at least 1"),
+    ("prepare --input ROWS", "the following arguments are required: --output"),
+    ("score --model /no/such --input ROWS --output new", "--model is /no/such, which cannot be read"),
+    (f"score --model {MODEL} --input no.jsonl --output new", "--input is no.jsonl, which is not a file"),
+    ("reference --model /no/such --dataset ROWS --output new", "--model is /no/such, which cannot be read"),
+    ("evaluation --model /no/such --output new", "--model is /no/such, which cannot be read"),
+    (f"evaluation --model {MODEL} --output ROWS/out", "--output is ROWS/out, which cannot be written (Not a direct"),
+    (f"evaluation --model {MODEL} --output new --samples 0", "--samples is 0; use at least 1"),
+    (f"evaluation --model {MODEL} --output new --benchmarks aime26", "--benchmarks has 'aime26'"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), LINES, ids=[line.replace(MODEL, "MODEL") for line, _ in LINES])
+def test_a_wrong_command_line(tmp_path, line, message):
+    (tmp_path / "ROWS").write_text('{"problem": "What is 100 + 100?", "answer": "200"}\n')
+    command, *flags = line.split()
+    module = "evaluation.run" if command == "evaluation" else f"openrlhf_swap.{command}"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = subprocess.run(
+        [sys.executable, "-m", module, *flags],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (result.returncode, result.stdout) == (2, "")
+    (error,) = result.stderr.splitlines()
+    assert error.startswith("error: " + message)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ROWS"]
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS

@@ -1,0 +1,92 @@
+"""Known answers: their normal form, and which of them are none."""
+
+import math
+
+import pytest
+
+from openrlhf_swap.data.golds import (
+    EMPTY_ANSWER,
+    LONG_ANSWER,
+    PROSE_ANSWER,
+    examples,
+    fault_of,
+    gradable,
+    normal_answer,
+)
+from openrlhf_swap.rewards import Grader
+
+GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+24=72>>72.\n#### 72"
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        (GSM8K, "72"),
+        ("so\n#### 1,018", "1018"),
+        (r"Adding, \boxed{5} or better \boxed{\frac12}.", r"\frac12"),
+        (r"\boxed{(1, 2)}", "(1, 2)"),
+        (72.0, "72"),  # a column of integers with holes
+        (-3.0, "-3"),
+        (0.5, "0.5"),
+        (math.nan, ""),
+        (7, "7"),
+        ("72.0", "72"),
+        ("\uff17\uff12", "72"),
+        ("¾", r"\frac{3}{4}"),
+        ("1¾", r"1\frac{3}{4}"),
+        ("x²", "x^{2}"),
+        ("10²³", "10^{23}"),
+        ("\u22123", "-3"),
+        ("$202$", "$202$"),
+        (r"\boxed{}", r"\boxed{}"),
+        ("1,000", "1,000"),
+        (None, ""),
+        (True, ""),
+        (["72"], ""),
+    ],
+)
+def test_the_normal_form(given, normal):
+    assert normal_answer(given) == normal
+    assert normal_answer(normal) == normal
+
+
+def test_the_grader_agrees_with_every_normal_form():
+    answers = {"¾": "0.75", "1¾": "1.75", "x²": "xx", "\uff17\uff12": "72", "10²": "100", GSM8K: "72"}
+    grader = Grader()
+    pairs = [(f"\\boxed{{{right}}}", normal_answer(given)) for given, right in answers.items()]
+    assert all(grade.correct for grade in grader.grade_many(pairs))
+    grader.close()
+    normal = [normal_answer(given) for given in answers]
+    assert gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ("$ $", EMPTY_ANSWER),
+        ("1+" * 150 + "1", LONG_ANSWER),
+        ("He sold 48 eggs", PROSE_ANSWER),
+        ("The answer is 42", PROSE_ANSWER),
+        ("seventy two clips sold in April and May", PROSE_ANSWER),
+        # Answers of the benchmarks and of the training pools.
+        ("East", None),
+        ("7 minutes and 5 seconds", None),
+        (r"5225 \text{ cubic inches}", None),
+        (r"\text{two lines}", None),
+        (r"\frac{\sin x}{\cos x}", None),
+        ("no solution", None),
+    ],
+)
+def test_what_is_no_answer(answer, fault):
+    assert fault_of(answer) == fault
+
+
+def test_examples_show_what_was_made_of_what():
+    pairs = [(GSM8K, "72"), (GSM8K, "72"), ("$3$", "$3$"), (4, "4"), (5.0, "5"), (6, "6"), (7, "7")]
+    assert examples(pairs) == [
+        "'72' (from '...ther 48+24 = <<48+24=72>>72.\\n#### 72')",
+        "'3' (from '$3$')",
+        "'4'",
+        "'5' (from '5.0')",
+        "'6'",
+    ]

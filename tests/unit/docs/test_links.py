@@ -1,0 +1,129 @@
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+from support.paths import ROOT
+
+PACKAGE = ROOT / "openrlhf_swap"
+ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+# What a run may put beside them is not the repository's.
+TOP = {path.name for path in ROOT.iterdir() if path.name not in ("data", "outputs")}
+SOURCES = {
+    path.name
+    for folder in ("benchmarks", "docs", "evaluation", "examples", "openrlhf_swap", "scripts", "tests", ".")
+    for path in (ROOT / folder).glob("*" if folder == "." else "**/*")
+}
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> str:
+    """Its text without blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def spans(page: Path) -> list[str]:
+    """What stands in back-ticks."""
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of its headings."""
+    headings = re.findall(r"^#+ (.*)", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing_link(page: Path, link: str) -> bool:
+    if link.startswith("https://"):
+        return False
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    return not target.exists() or (bool(anchor) and anchor not in anchors(target))
+
+
+def missing_file(span: str) -> bool:
+    """Whether a path or a name of code leads nowhere; names of other files may be a run's."""
+    if re.search(r"[^\w./-]", span):
+        return False
+    first, slash, _ = span.partition("/")
+    if slash and first in TOP | ROOMS:
+        return not ((ROOT if first in TOP else PACKAGE) / span).exists()
+    return not slash and span.endswith((".py", ".sh", ".sbatch", ".toml")) and span not in SOURCES
+
+
+def missing_name(span: str) -> bool:
+    """Whether a dotted name of ours, or the name of a file of tests, stands for nothing."""
+    if re.fullmatch(r"test_\w+", span):
+        return f"{span}.py" not in SOURCES
+    if not re.fullmatch(r"[a-z_]+(\.\w+)+", span) or span in SOURCES:
+        return False
+    first = span.split(".")[0]
+    if first not in ROOMS | {"openrlhf_swap", "evaluation"}:
+        return False
+    try:
+        resolve_name(f"openrlhf_swap.{span}" if first in ROOMS else span)
+    except (ImportError, AttributeError):
+        return True
+    return False
+
+
+def missing_command(module: str) -> bool:
+    spec = find_spec(module)
+    return spec is None or (spec.submodule_search_locations is not None and find_spec(f"{module}.__main__") is None)
+
+
+def test_there_are_pages():
+    names = {str(page.relative_to(ROOT)) for page in PAGES}
+    assert {"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/method/method.md"} <= names
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    found = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    assert found == {link for link in re.findall(r"\]\(([^)]+)\)", index) if not link.startswith("..")}
+
+
+@pages
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    assert [link for link in links if missing_link(page, link)] == []
+
+
+@pages
+def test_files_that_are_named_exist(page):
+    assert [span for span in spans(page) if missing_file(span)] == []
+
+
+@pages
+def test_names_of_code_stand_for_something(page):
+    assert [span for span in spans(page) if missing_name(span)] == []
+
+
+@pages
+def test_commands_that_are_shown_can_be_run(page):
+    text = page.read_text(encoding="utf-8")
+    modules = re.findall(r"python -m ([\w.]+)", text)
+    assert [module for module in modules if missing_command(module)] == []
+    scripts = re.findall(r"(?<![\w/.])(?:benchmarks|docs|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b", text)
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
+def test_the_python_of_the_readme_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    found = {}
+    exec(code, found)
+    assert [len(advantages) for advantages in found["advantages"]] == [9, 5, 6]
+
+
+def test_what_leads_nowhere_is_found():
+    page = ROOT / "docs" / "README.md"
+    assert missing_link(page, "use/nothing.md") and missing_link(page, "use/cluster.md#nowhere")
+    assert not missing_link(page, "use/cluster.md#what-has-been-run") and not missing_link(page, "../README.md")
+    assert missing_file("docs/nothing.md") and missing_file("scoring/nothing.py") and missing_file("nothing.sh")
+    assert not missing_file("scoring/per_prefix.py") and not missing_file("swap_config.json")
+    assert missing_command("openrlhf_swap.nothing") and missing_command("openrlhf_swap.sizing")
+    assert not missing_command("openrlhf_swap.train") and not missing_command("pytest")
+    assert missing_name("algorithm.gains.nothing") and missing_name("test_nothing")
+    assert not missing_name("algorithm.gains.local_gains") and not missing_name("torch.nothing")

@@ -1,0 +1,47 @@
+"""Figures: what they show, and that each is drawn."""
+
+import json
+
+from evaluation import figures
+from openrlhf_swap.command import run_command
+from openrlhf_swap.files import write_rows
+
+
+def test_the_pareto_front():
+    # (tokens, accuracy): the second costs more and is worse than the first, the third is dearer and better.
+    assert figures.pareto_front([(10, 50), (20, 40), (30, 60), (10, 45)]) == [0, 2]
+
+
+def test_accuracy_within_a_budget(evaluated):
+    # base: right with 10 and with 50 tokens, four samples.
+    assert figures.accuracy_within(evaluated / "base", "own", [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
+
+
+def test_every_figure_is_drawn(evaluated, tmp_path, scored):
+    rows = [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)]
+    file, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
+    write_rows(file, rows)
+    write_rows(
+        metrics,
+        # Step 2 done again after a resume, step 3 skipped for its scores.
+        [{"step": s, "swap/accuracy": 0.5, "swap/response_length": 9} for s in (1, 2, 2)] + [{"step": 3}],
+    )
+    for value in (0.1, 0.3):
+        for seed in (1, 2):
+            folder = tmp_path / "sweep" / f"theta_{value}" / f"seed_{seed}"
+            folder.mkdir(parents=True)
+            (folder / "result.json").write_text(json.dumps({"accuracy": value, "tokens": 100 - seed}))
+    inputs = {
+        "pareto": [evaluated / "base", evaluated / "short"],
+        "budget": [evaluated / "base", evaluated / "short"],
+        "gains": [file],
+        "density": [file],
+        "sweep": [tmp_path / "sweep"],
+        "dynamics": [metrics],
+    }
+    assert inputs.keys() == figures.FIGURES.keys()
+    for name, paths in inputs.items():
+        assert run_command(figures.main, [name, *map(str, paths), "--output", str(tmp_path / "out" / name)]) == 0
+        for ending, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+            assert (tmp_path / "out" / f"{name}.{ending}").read_bytes().startswith(magic)
+    assert run_command(figures.main, ["sweep", str(tmp_path / "out"), "--output", str(tmp_path / "x")]) == 2

@@ -1,0 +1,70 @@
+"""Forced answers, with a small program in the place of the engine."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from evaluation import forced
+from evaluation.samples import problems_path, samples_path
+from openrlhf_swap.command import run_command
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.rollouts.tokenizer import prompt_ids
+
+CLOSE = "</think>\\boxed{"
+
+
+class Engine:
+    """What is used of vLLM: it writes the same answer to every prompt."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.prompts = tokenizer, []
+
+    def get_tokenizer(self):
+        return self.tokenizer
+
+    def generate(self, prompts, parameters):
+        assert vars(parameters) == {"temperature": 0, "max_tokens": 64, "skip_special_tokens": False}
+        self.prompts += [prompt["prompt_token_ids"] for prompt in prompts]
+        return [SimpleNamespace(outputs=[SimpleNamespace(text="2}")]) for _ in prompts]
+
+
+@pytest.fixture
+def asked(evaluated, monkeypatch):
+    """The evaluations with their problems."""
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
+    rows = [{"id": "p", "problem": "1 + 1", "answer": "2"}, {"id": "q", "problem": "2 + 2", "answer": "4"}]
+    write_rows(problems_path(evaluated / "base", "own"), rows)
+    return evaluated / "base"
+
+
+def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_are(
+    asked, tokenizer, monkeypatch, capsys
+):
+    engine = Engine(tokenizer)
+    opening = SimpleNamespace(open_engine=lambda model, **options: engine)
+    monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.engine", opening)
+    budgets = ["--budgets", "1", "10", "30", "1000"]
+    assert run_command(forced.main, [str(asked), *budgets, "--close-template", CLOSE]) == 0
+    # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token all answer 2, which is right for p;
+    # after ten, the second response to p is in its box already and answers 32.
+    accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5}
+    rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items()]
+    assert list(read_rows(forced.forced_path(asked, "own"))) == rows
+    assert "own: 25.0% right when forced to answer after 30 tokens\n" in capsys.readouterr().out
+
+    assert len(engine.prompts) == 4 + 3 + 2
+    (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}
+    first, second = (prompt[start:] for prompt in (engine.prompts[0], engine.prompts[4]))
+    close = tokenizer(CLOSE, add_special_tokens=False)["input_ids"]
+    assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close
+    assert second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]  # it has ended
+
+
+def test_without_graded_samples_there_is_nothing_to_force(asked, tokenizer, tmp_path, capsys):
+    samples_path(asked, "own").unlink()
+    with pytest.raises(DataError, match="holds no graded samples of own; make them with"):
+        forced.force(asked, "own", [9], Engine(tokenizer), CLOSE, "")
+    assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9"]) == 2
+    assert "nothing holds no graded samples; make them with python -m evaluation.run" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""Sampling, with a small program in the place of the engine."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from evaluation import generate
+from evaluation.samples import seed_of
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
+
+
+class Engine:
+    """What is used of vLLM's: one request is finished in a step, the last one first."""
+
+    def __init__(self, answers, context):
+        self.model_config = SimpleNamespace(max_model_len=context)
+        self.answers, self.waiting, self.most, self.parameters = answers, [], 0, []
+
+    def add_request(self, number, prompt, parameters):
+        self.waiting.append(number)
+        self.most = max(self.most, len(self.waiting))
+        self.parameters.append(parameters)
+
+    def get_num_unfinished_requests(self):
+        return len(self.waiting)
+
+    def has_unfinished_requests(self):
+        return bool(self.waiting)
+
+    def step(self):
+        number = self.waiting.pop()
+        text, ids, reason = self.answers[int(number)]
+        made = SimpleNamespace(text=text, token_ids=ids, finish_reason=reason)
+        return [
+            SimpleNamespace(finished=False, request_id=number, outputs=[]),
+            SimpleNamespace(finished=True, request_id=number, outputs=[made]),
+        ]
+
+
+@pytest.fixture
+def sample(monkeypatch, tokenizer):
+    """Runs `generate` with an engine whose requests get these (text, ids, reason), in the order of the tasks."""
+
+    def run(answers, *arguments):
+        engine = Engine(answers, context=50)
+        llm = SimpleNamespace(llm_engine=engine, get_tokenizer=lambda: tokenizer)
+        opening = SimpleNamespace(open_engine=lambda model, **options: llm)
+        monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
+        monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.engine", opening)
+        generate.generate("model", *arguments)
+        return engine
+
+    return run
+
+
+def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypatch, tokenizer, sample):
+    monkeypatch.setattr(generate, "QUEUE", 2)
+    (close,) = tokenizer(END_OF_THOUGHT, add_special_tokens=False)["input_ids"]
+    tasks = [generate.Task("own", "p", 0, "1 + 1"), generate.Task("own", "p", 1, "1 + 1")]
+    tasks += [generate.Task("own", "long", 0, "1 + 1" * 50), generate.Task("other", "q", 0, "2 + 2")]
+    answers = [("a</think>b", [5, close, 7], "stop"), ("a", [5, 6], "length"), None, ("b", [8], "stop")]
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("own", "other")}
+    files["own"].write_text('{"unfinished')
+    settings = generate.SamplingSettings(temperature=0.6, top_p=0.9, max_tokens=9, seed=3)
+    counts = []
+    engine = sample(answers, tasks, settings, " Think.", files, counts.append)
+
+    assert engine.most == 2
+    fits = [task for task in tasks if task.id != "long"]
+    assert [vars(parameters) for parameters in engine.parameters] == [
+        {
+            "temperature": 0.6,
+            "top_p": 0.9,
+            "max_tokens": 9,
+            "seed": seed_of(task.benchmark, task.id, task.sample, 3),
+            "skip_special_tokens": False,
+        }
+        for task in fits
+    ]
+    rows = {(row["id"], row["sample"]): row for row in read_rows(files["own"])}
+    whole = {"text": "a</think>b", "tokens": 3, "thinking_tokens": 2, "truncated": False}
+    assert rows["p", 0] == {"id": "p", "sample": 0, **whole}
+    assert (rows["p", 1]["thinking_tokens"], rows["p", 1]["truncated"]) == (2, True)
+    # It does not fit the context: an empty response that counts as cut off.
+    empty = {"text": "", "tokens": 0, "thinking_tokens": 0, "truncated": True}
+    assert rows["long", 0] == {"id": "long", "sample": 0, **empty}
+    assert (len(rows), len(list(read_rows(files["other"])))) == (3, 1)
+    assert sorted(counts) == [0, 1, 2, 3]
+
+
+def test_a_thought_whose_end_is_several_tokens_is_counted_by_its_text():
+    task = generate.Task("own", "p", 0, "1 + 1")
+    row = generate._row(task, "12</think>", list(range(30)), "stop", close=[1, 2])
+    assert row["thinking_tokens"] == 6  # 2 of 10 characters

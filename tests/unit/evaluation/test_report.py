@@ -1,0 +1,53 @@
+"""Tables, and warnings where evaluations do not compare."""
+
+import json
+import shutil
+
+from evaluation import report
+from evaluation.grade import grade_file
+from evaluation.samples import samples_path
+from openrlhf_swap.command import run_command
+from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.rewards import Grader
+
+
+def test_tables(evaluated, capsys):
+    folders = [str(evaluated / name) for name in ("base", "short")]
+    assert run_command(report.main, [*folders, "--format", "markdown", "--paper", "1.5B"]) == 0
+    text = capsys.readouterr().out
+    assert "| base | own | 2 | 50.0 |" in text
+    assert "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |" in text
+    assert "not measured here" in text
+    assert "SWAP (paper)" in text
+    assert run_command(report.main, [*folders, "--format", "latex"]) == 0
+    assert r"short & 100.0 & 10 & 100.0 & 10 \\" in capsys.readouterr().out
+    assert run_command(report.main, [*folders, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("base,own,2.0,2.0,0.5,")
+    # An answer in the thought alone: nothing is boxed after it.
+    text = "\\boxed{2}</think>so 2"
+    sample = {"id": "p", "sample": 2, "text": text, "tokens": 9, "thinking_tokens": 5, "truncated": False}
+    with open(samples_path(evaluated / "base", "own"), "a") as file:
+        file.write(json.dumps(sample) + "\n")
+    grader = Grader()
+    grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader)
+    grader.close()
+    assert run_command(report.main, [str(evaluated / "base"), "--disagreements"]) == 0
+    assert "own p sample 2: 'so 2' after the thought, '2' anywhere (right)" in capsys.readouterr().out
+    (evaluated / "empty").mkdir()
+    assert run_command(report.main, [str(evaluated / "empty")]) == 2
+    assert "holds no graded samples" in capsys.readouterr().err
+
+
+def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evaluated, tmp_path, capsys):
+    settings = {"model": "a", "temperature": 0.6, "top_p": 0.95, "max_tokens": 9, "seed": 0, "suffix": ""}
+    other = tmp_path / "elsewhere" / "base"
+    shutil.copytree(evaluated / "base", other)
+    (evaluated / "base" / "run.json").write_text(json.dumps(settings))
+    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, "suffix": " Think."}))
+    assert run_command(report.main, [str(evaluated / "base"), str(other)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"warning: --suffix is '' in {evaluated / 'base'}, ' Think.' in {other}: do not compare them\n"
+    assert str(other) in shown.out and str(evaluated / "base") in shown.out  # both are called base
+    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1}))
+    assert run_command(report.main, [str(evaluated / "base"), str(other)]) == 0
+    assert capsys.readouterr().err == ""

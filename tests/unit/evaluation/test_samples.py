@@ -1,0 +1,48 @@
+"""The files of an evaluation: seeds, order, and what several engines leave."""
+
+import random
+
+from evaluation.samples import merge_parts, part_path, seed_of, sort_file
+from openrlhf_swap.files import read_new_rows, read_rows, write_rows
+
+
+def test_seeds_depend_on_the_sample_alone():
+    seeds = {seed_of(b, p, n, s) for b in "ab" for p in "xy" for n in range(5) for s in (0, 1)}
+    assert len(seeds) == 40
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert seed_of("a", "x", 0, 0) == seed_of("a", "x", 0, 0)
+
+
+def test_a_growing_file_is_read_once(tmp_path):
+    path = tmp_path / "f.jsonl"
+    assert read_new_rows(path, 0) == ([], 0)
+    write_rows(path, [{"id": "é"}, {"id": "b"}])
+    with open(path, "a") as file:
+        file.write('{"id": ')
+    rows, offset = read_new_rows(path, 0)
+    assert [row["id"] for row in rows] == ["é", "b"]
+    with open(path, "a") as file:
+        file.write('"c"}\n')
+    rows, offset = read_new_rows(path, offset)
+    assert ([row["id"] for row in rows], offset) == (["c"], path.stat().st_size)
+
+
+def test_files_are_sorted_by_problem_and_sample(tmp_path):
+    rows = [{"id": i, "sample": n, "text": "é" * n} for i in ("b", "a", "c") for n in range(4)]
+    shuffled = random.Random(0).sample(rows, len(rows))
+    path = tmp_path / "f.jsonl"
+    write_rows(path, shuffled)
+    sort_file(path, {"b": 0, "a": 1, "c": 2})
+    assert list(read_rows(path)) == rows
+
+
+def test_parts_of_several_engines_are_merged(tmp_path):
+    path = tmp_path / "own.samples.jsonl"
+    path.write_text('{"id": "a", "sample": 0}\n{"id": "a", "sam')
+    for number in (0, 1):
+        write_rows(part_path(path, number), [{"id": "b", "sample": number}])
+    with open(part_path(path, 1), "a") as file:
+        file.write('{"unfinished')
+    merge_parts(path)
+    assert [(row["id"], row["sample"]) for row in read_rows(path)] == [("a", 0), ("b", 0), ("b", 1)]
+    assert list(tmp_path.glob("*.part*")) == []

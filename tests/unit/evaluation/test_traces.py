@@ -1,0 +1,21 @@
+"""Traces: what `openrlhf_swap.score` reads."""
+
+from evaluation import traces
+from evaluation.samples import problems_path
+from openrlhf_swap.command import run_command
+from openrlhf_swap.files import read_rows, write_rows
+
+
+def test_traces_join_problem_sample_and_grade(evaluated, tmp_path):
+    folder = evaluated / "base"
+    write_rows(
+        problems_path(folder, "own"),
+        [{"id": "p", "problem": "1+1", "answer": "2"}, {"id": "q", "problem": "2+2", "answer": "4"}],
+    )
+    output = tmp_path / "traces.jsonl"
+    assert run_command(traces.main, [str(folder), "--output", str(output), "--samples", "1"]) == 0
+    rows = list(read_rows(output))
+    assert [(row["id"], row["problem"], row["answer"], row["correct"]) for row in rows] == [
+        ("p", "1+1 Think.", "2", True),  # as it was asked
+        ("q", "2+2 Think.", "4", True),
+    ]

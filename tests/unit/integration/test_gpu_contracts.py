@@ -1,0 +1,185 @@
+"""What a run on GPUs relies on and a CPU run does not touch: contracts that would break without a word."""
+
+import inspect
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+from openrlhf_swap.errors import CompatibilityError, ConfigError
+from openrlhf_swap.integration import attention, launch, patches
+
+# flash-attn
+
+
+def test_the_stand_in_is_seen_by_openrlhf_only():
+    code = """
+import importlib.util, os
+import openrlhf_swap.integration
+from flash_attn.bert_padding import index_first_axis, pad_input, rearrange, unpad_input
+from flash_attn.utils.distributed import all_gather
+from flash_attn.ops.triton.cross_entropy import cross_entropy_loss
+assert importlib.util.find_spec("flash_attn") is None
+for name in ("flash_attn", "flash_attn.ops.triton.rotary"):  # what vLLM and transformers look for
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        continue
+    raise AssertionError(name)
+assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_padding_goes_out_and_comes_back():
+    mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
+    values = torch.randn(3, 4, 2) * mask.unsqueeze(-1)
+    tokens, places, cumulated, longest, lengths = attention._unpad_input(values, mask)
+    assert (cumulated.tolist(), longest, lengths.tolist()) == ([0, 2, 6, 7], 4, [2, 4, 1])
+    assert torch.equal(attention._pad_input(tokens, places, 3, 4), values)
+
+
+@pytest.mark.parametrize("rows", [1, 5, attention.ROWS + 3])
+def test_the_cross_entropy_is_torchs(rows):
+    torch.manual_seed(0)
+    logits = torch.randn(rows, 11, dtype=torch.float64, requires_grad=True)
+    labels, weights = torch.randint(11, (rows,)), torch.randn(rows, dtype=torch.float64)
+    ours = attention.cross_entropy_loss(logits, labels)[0]
+    (gradient,) = torch.autograd.grad((ours * weights).sum(), logits)
+    theirs = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, torch.autograd.grad((theirs * weights).sum(), logits)[0])
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked", "taken", "says"),
+    [
+        (True, "flash_attention_2", "flash_attention_2", "attention: flash-attn; with --ds.attn_implementation sdpa"),
+        (True, "sdpa", "sdpa", "flash-attn, which needs none, is installed"),
+        (False, "flash_attention_2", "sdpa", "FLASH_ATTN=1 bash scripts/setup.sh"),
+        (False, "eager", "eager", "attention: eager, where packed or padded rows get masks"),
+    ],
+)
+def test_the_attention_that_is_there_is_taken_and_said(monkeypatch, installed, asked, taken, says):
+    monkeypatch.setattr(attention, "is_installed", lambda: installed)
+    assert attention.implementation(asked) == taken
+    assert says in attention.summary(asked) and "\n" not in attention.summary(asked)
+
+
+# Before the start
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_expandable_segments_are_refused(monkeypatch, name):
+    monkeypatch.setenv(name, "max_split_size_mb:128,expandable_segments:False")
+    patches.check_versions()
+    monkeypatch.setenv(name, "max_split_size_mb:128, expandable_segments:True")
+    with pytest.raises(CompatibilityError, match=f"^{name} is max_split.*: unset expandable_segments$"):
+        patches.check_versions()
+
+
+@pytest.mark.parametrize(("colocated", "needed"), [(True, 2), (False, 4)])
+def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(monkeypatch, colocated, needed):
+    args = SimpleNamespace(
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        vllm=SimpleNamespace(num_engines=2, tensor_parallel_size=1),
+        train=SimpleNamespace(colocate_all=colocated),
+        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
+    )
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: needed)
+    launch.check_gpus(args)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: needed - 1)
+    with pytest.raises(ConfigError, match=f"^the run takes {needed} GPUs .* but {needed - 1} are here"):
+        launch.check_gpus(args)
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    launch.check_gpus(args)
+
+
+# Weights and sleep
+
+
+def test_the_device_is_where_the_worker_puts_it():
+    """OpenRLHF's worker puts its own device into the seventh argument of a handle, whatever that is."""
+    from openrlhf.trainer.ray import utils
+    from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+
+    assert list(inspect.signature(rebuild_cuda_tensor).parameters).index("storage_device") == 6
+    loaded, opened = [], []
+    worker = SimpleNamespace(
+        device=torch.device("cuda", 3),
+        model_config=SimpleNamespace(dtype=torch.bfloat16),
+        model_runner=SimpleNamespace(model=SimpleNamespace(load_weights=lambda weights: loaded.extend(weights))),
+    )
+    handle = (lambda *parts: opened.append(parts) or "weight", tuple(range(14)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "get_physical_gpu_id", lambda: "GPU-1")
+        patch.setattr(torch.distributed, "get_rank", lambda: 1)
+        patch.setattr(torch.cuda, "synchronize", lambda: None)
+        handles = {"GPU-0": None, "GPU-1": handle}
+        WorkerWrap.update_weight_cuda_ipc(worker, "w", torch.bfloat16, (2, 2), handles)
+    assert loaded == [("w", "weight")]
+    assert opened == [(0, 1, 2, 3, 4, 5, 3, 7, 8, 9, 10, 11, 12, 13)]
+
+
+def test_the_extension_takes_no_name_that_vllms_workers_have():
+    """vLLM puts the extension behind its own class: a name of both would be vLLM's, or stop the engine."""
+    from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from openrlhf_swap.integration.cpu.vllm import CpuWorker
+
+    for worker, extension in ((Worker, WorkerWrap), (CPUWorker, CpuWorker)):
+        names = {name for name in dir(extension) if not name.startswith("__")}
+        assert {"update_weight", "update_weight_cuda_ipc", "init_process_group"} <= names
+        assert not [name for name in names if hasattr(worker, name)]
+
+
+def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch):
+    """Both tags before a generation, sleep behind it, the weights' tag alone before an update."""
+    from openrlhf.trainer import ppo_trainer
+    from openrlhf.trainer.ppo_utils import samples_generator
+
+    from openrlhf_swap.integration.sampling import SwapSamplesGenerator
+    from openrlhf_swap.integration.trainer import SwapTrainer
+
+    done = []
+    for module in (ppo_trainer, samples_generator):
+        monkeypatch.setattr(module, "batch_vllm_engine_call", lambda _, name, **options: done.append((name, options)))
+    monkeypatch.setattr(ppo_trainer.ray, "get", lambda refs: refs)
+    args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=True))
+    group = SimpleNamespace(async_run_method=lambda method_name: done.append((method_name, {})))
+    generator = SwapSamplesGenerator.__new__(SwapSamplesGenerator)
+    generator.args, generator.vllm_engines, generator._eval_dataloader_iter = args, [], iter(())
+    generator.args.rollout = SimpleNamespace(batch_size=1)
+    generator._generate_vllm = lambda **_: done.append(("generate", {})) or ([], 0, True)
+    samples_generator.SamplesGenerator.generate_eval_samples(generator)
+    trainer = SwapTrainer.__new__(SwapTrainer)
+    trainer.args, trainer.vllm_engines, trainer.actor_model_group = args, [], group
+    trainer.broadcast_to_vllm()
+    weights = {"tags": ["weights"]}
+    assert done == [("wake_up", {}), ("generate", {}), ("sleep", {}), ("wake_up", weights), ("broadcast_to_vllm", {})]
+
+
+# Adam
+
+
+@pytest.mark.parametrize(("kind", "torchs"), [("AdamW", True), ("Muon", False), (None, False)])
+def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
+    from openrlhf_swap.integration import strategy
+
+    monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
+    made = {"optimizer": {"type": kind, "params": {"lr": 1e-6}}} if kind else {}
+    monkeypatch.setattr(strategy._StockStrategy, "get_ds_train_config", lambda self, *_, **__: made)
+    ours = strategy.SwapStrategy(SimpleNamespace(ds=SimpleNamespace(attn_implementation="flash_attention_2")))
+    assert ours.args.ds.attn_implementation == ("flash_attention_2" if attention.is_installed() else "sdpa")
+    config = ours.get_ds_train_config()
+    if torchs:
+        assert config["optimizer"]["params"] == {"lr": 1e-6, "torch_adam": True, "fused": True}
+        assert config["zero_force_ds_cpu_optimizer"] is False
+    else:
+        assert config == made and "zero_force_ds_cpu_optimizer" not in config

@@ -1,0 +1,331 @@
+"""Bad input on the real command line: one clear line, exit status 2, nothing written, no Ray."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.paths import POLICY, ROOT
+
+from openrlhf_swap import train
+from openrlhf_swap.command import run_command
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.prompts import write_usable_prompts
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.runs import checkpoints
+
+GOOD = {
+    "--actor.model_name_or_path": str(POLICY),
+    "--data.input_key": "problem",
+    "--data.label_key": "answer",
+    "--rollout.n_samples_per_prompt": "4",
+    "--rollout.max_new_tokens": "320",
+    "--data.max_len": "400",
+    "--rollout.batch_size": "1",
+    "--train.batch_size": "4",
+}
+
+
+def run_main(capsys, *extra, **changes):
+    flags = {**GOOD, **{key: value for key, value in changes.items() if value is not None}}
+    argv = [word for flag, value in flags.items() for word in (flag, value)]
+    status = run_command(train.main, [*argv, "--data.apply_chat_template", *extra])
+    return status, capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def rows_file(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+OTHER_COLUMNS = ROOT / "evaluation" / "paper_rows.csv"
+SETTINGS = [
+    (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
+    (["--swap.temperature", "0"], "--swap.temperature is 0.0"),
+    (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
+    (["--ds.zero_stage", "0"], "--ds.zero_stage is 0"),
+    (["--critic.freezing_steps", "0"], "--critic.freezing_steps is 0"),
+    (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
+    (["--reward.model_name_or_path", "m"], "--reward.model_name_or_path is m"),
+    (["--rollout.batch_size", "65", "--train.batch_size", "260"], "--data.prompt_dataset is "),
+    (["--rollout.batch_size", "2", "--train.batch_size", "5"], "--train.batch_size is 5, which does not divide the 8"),
+    (["--train.micro_batch_size", "3"], "--train.micro_batch_size is 3; 1 actors cannot share the 4 responses of an"),
+    (["--train.micro_batch_size", "0"], "--train.micro_batch_size is 0; use at least 1"),
+    (
+        ["--actor.num_gpus_per_node", "2", "--train.micro_batch_size", "2", "--rollout.micro_batch_size", "4"],
+        "--rollout.micro_batch_size is 4; 2 actors cannot share the 4 responses of a step",
+    ),
+    (["--ds.lora.rank", "4", "--ds.zero_stage", "3"], "--ds.lora.rank is 4 with --ds.zero_stage 3"),
+    (
+        ["--vllm.tensor_parallel_size", "2"],
+        "--vllm.tensor_parallel_size is 2; vLLM has no tensor parallelism under Ray",
+    ),
+    (["--train.colocate_all", "--vllm.enable_sleep"], "--vllm.enable_sleep: vLLM has no sleep mode on a CPU"),
+    (
+        ["--ds.zero_stage", "1", "--ds.grad_accum_dtype", "fp32"],
+        "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1",
+    ),
+    (["--train.enable_ema", "--ds.zero_stage", "3"], "--train.enable_ema with --ds.zero_stage 3: "),
+    (["--train.enable_ema", "--ds.lora.rank", "4"], "--train.enable_ema with --ds.lora.rank 4: "),
+    (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
+    (["--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
+    (["--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),
+    (["--train.async_enable"], "--train.async_enable is not supported yet"),
+    (["--algo.dynamic_filtering_enable"], "--algo.dynamic_filtering_enable drops groups"),
+    (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
+    (["--algo.advantage.gamma", "0.9"], "--algo.advantage.gamma is 0.9"),
+    (["--ds.ring_attn_size", "2"], "--ds.ring_attn_size is 2"),
+    (["--swap.scoring", "per_prefix", "--ds.zero_stage", "3"], "--swap.scoring is per_prefix"),
+    (["--swap.objective", "lazer"], "--swap.objective is 'lazer'; did you mean laser?"),
+    (["--data.max_len", "100000"], "--data.max_len is 100000"),
+    (["--swap.objective", "laser", "--swap.laser.taget_length", "9"], "unknown flag --swap.laser.taget_length"),
+    (["--swap.objective", "laser", "--swap.laser.bonus", "much"], "--swap.laser.bonus is 'much'"),
+    (["--swap.laser.bonus", "1"], "--swap.laser.bonus belongs to laser"),
+    (["--swap.objective", "thinkprune"], "--swap.thinkprune.limits has 4000"),
+    (["--swap.objective", "adaptthink"], "--swap.adaptthink.reference is ''"),
+    (["--swap.objective", "lc_r1", "--swap.lc_r1.extractor", "nowhere:f"], "--swap.lc_r1.extractor is 'nowhere:f'"),
+    (
+        ["--swap.objective", "lc_r1", "--algo.advantage.is_correction_level", "token"],
+        "--algo.advantage.is_correction_level is token",
+    ),
+    (["--swap.objective", "lc_r1", "--algo.kl.init_coef", "0.1"], "--algo.kl.init_coef is 0.1"),
+    (["--swap.objective", "lc_r1", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
+    (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is 0"),
+    (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is 0"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), SETTINGS, ids=[" ".join(case[0]) for case in SETTINGS])
+def test_contradictory_settings(capsys, tmp_path, prompts_file, flags, message):
+    out = tmp_path / "out"
+    status, line = run_main(capsys, "--data.prompt_dataset", str(prompts_file), "--swap.output_dir", str(out), *flags)
+    assert status == 2
+    assert line.startswith("error: " + message)
+    assert not out.exists()
+
+
+def test_a_data_set_without_the_answer_column(capsys, tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "solution": "200"}])
+    status, line = run_main(capsys, "--data.prompt_dataset", path)
+    assert status == 2
+    assert line.startswith("error: --data.label_key is answer, but ")
+    assert line.endswith("its columns are: problem, solution")
+
+
+def test_an_empty_or_unreadable_data_set(capsys, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    for path in (tmp_path / "empty.jsonl", tmp_path / "missing.jsonl"):
+        status, line = run_main(capsys, "--data.prompt_dataset", str(path))
+        assert status == 2
+        assert line.startswith(f"error: --data.prompt_dataset is {path}, which ")
+
+
+def test_an_unreadable_model(capsys, tmp_path, prompts_file):
+    missing = str(tmp_path / "no_model")
+    status, line = run_main(
+        capsys, "--data.prompt_dataset", str(prompts_file), **{"--actor.model_name_or_path": missing}
+    )
+    assert status == 2
+    assert line.startswith(f"error: --actor.model_name_or_path is {missing}, which cannot be read")
+
+
+def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prompts_file):
+    model = tmp_path / "model"
+    shutil.copytree(POLICY, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
+    status, error = run_main(capsys, **changes)
+    assert status == 2
+    assert "which brings Python code of its own" in error and "--swap.trust_remote_code" in error
+
+
+def test_a_model_whose_cache_cannot_be_branched_is_refused_under_zero_3(capsys, tmp_path, prompts_file):
+    model = tmp_path / "model"
+    shutil.copytree(POLICY, model)
+    config = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 1, "n_head": 2}
+    (model / "config.json").write_text(json.dumps(config))
+    changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
+    changes |= {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2", "--train.micro_batch_size": "2"}
+    status, error = run_main(capsys, "--rollout.micro_batch_size", "2", **changes)
+    assert status == 2
+    assert error.startswith(f"error: --ds.zero_stage is 3 with 2 actors, and {model} can be scored only prefix by")
+    assert "branching the cache of a small BloomForCausalLM is off by" in error and error.endswith(" nats: use 2")
+
+
+def test_an_unknown_flag_of_openrlhf(capsys, prompts_file):
+    status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), "--rollout.no_such_flag", "1")
+    assert status == 2
+    assert error.startswith("error: unrecognized arguments: --rollout.no_such_flag 1; ")
+
+
+def data_arguments(path, **changes):
+    argv = [word for flag, value in GOOD.items() for word in (flag, value)]
+    args = patches.parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
+    vars(args.data).update(changes)
+    return args
+
+
+def usable(path, tokenizer, output):
+    return write_usable_prompts(data_arguments(path), build(SwapConfig()), tokenizer, output)
+
+
+def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": "200"},
+        {"problem": "What is 1?" * 200, "answer": "1"},
+        {"problem": "What is 100 + 101?", "answer": " "},
+        {"problem": "", "answer": "3"},
+        {"problem": "What is 100 + 102?", "answer": "$202$"},
+    ]
+    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
+    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [rows[0], rows[4]]
+    report = capsys.readouterr().out
+    assert "2 of 5 rows usable" in report
+    for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty prompt"):
+        assert reason in report
+
+
+def test_a_prompt_set_without_faults_is_used_as_it_is(tmp_path, tokenizer, prompts_file):
+    assert usable(str(prompts_file), tokenizer, tmp_path / "out") == str(prompts_file)
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_become_text(tmp_path, tokenizer):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
+    kept = usable(path, tokenizer, tmp_path / "out")
+    assert json.loads(Path(kept).read_text())["answer"] == "200"
+
+
+def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokenizer):
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": "100 + 100 = 200\n#### 200"},
+        {"problem": "What is 100 + 101?", "answer": 201.0},
+        {"problem": "What is 100 + 102?", "answer": "He sold 202 of them."},
+        {"problem": "What is 100 + 103?", "answer": "203"},
+    ]
+    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
+    assert [json.loads(line)["answer"] for line in Path(kept).read_text().splitlines()] == ["200", "201", "203"]
+    report = capsys.readouterr().out
+    assert "3 of 4 rows usable; dropped 1 with a sentence for an answer" in report
+    for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
+        assert shown in report
+
+
+def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
+    """Its responses could not be told from it in the decoded text, and would all be graded wrong."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    characters = {character: number for number, character in enumerate("Andreé 1+=?\n\u0301")}
+    inner = Tokenizer(models.WordLevel(characters))
+    inner.normalizer = normalizers.NFC()
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
+    prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
+    assert reasons_to_drop(prompts, ["2", "2"], 100, tokenizer) == [None, CHANGED_PROMPT]
+
+
+def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
+    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "What is 100 + 100?"}]
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
+    config = SwapConfig(objective="l1_exact", options={"shortest": "7", "longest": "7"})
+    kept = write_usable_prompts(data_arguments(path, max_len=1000), build(config), tokenizer, tmp_path / "out")
+    system, user = json.loads(Path(kept).read_text())["problem"]
+    assert system == chat[0]
+    assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(" Think for 7 tokens.")
+
+
+def test_no_usable_row_is_an_error(capsys, tmp_path):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": ""}])
+    status, line = run_main(capsys, "--data.prompt_dataset", path, "--swap.output_dir", str(tmp_path / "out"))
+    assert status == 2
+    assert "of which no row can be used: 1 with an empty answer" in line
+
+
+def test_another_openrlhf_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(patches.metadata, "version", lambda _: "0.12.0")
+    assert run_command(train.main, []) == 2
+    assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
+
+
+def test_help_explains_both_parsers():
+    output = subprocess.run(
+        [sys.executable, "-m", "openrlhf_swap.train", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "--swap.process_weight" in output
+    assert "--rollout.n_samples_per_prompt" in output
+
+
+def test_parse_arguments_gives_openrlhfs_own_namespace():
+    args = patches.parse_arguments(["--rollout.batch_size", "7"])
+    assert isinstance(args, SimpleNamespace)
+    assert args.rollout.batch_size == 7
+    assert args.algo.kl.init_coef == 0.01  # OpenRLHF's own default: ours are applied by train.py
+
+
+def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
+    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
+    checkpoints.begin(folder)
+    checkpoints.seal(folder, "swap")
+    flags = ["--ckpt.path", str(tmp_path / "checkpoints")]
+    status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
+    assert status == 2
+    assert error.startswith(f"error: --ckpt.path is {tmp_path / 'checkpoints'}, which holds checkpoint global_step2")
+    assert "give --ckpt.load_enable to go on from it, or another --ckpt.path" in error
+    assert checkpoints.newest(tmp_path / "checkpoints") == "global_step2"
+
+
+def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file, monkeypatch):
+    started = []
+    monkeypatch.setattr(train, "_train", lambda *words: started.append(words))
+    output = ["--swap.output_dir", str(tmp_path / "out"), "--data.prompt_dataset", str(prompts_file)]
+    (tmp_path / "out").mkdir()
+
+    def start(*flags):
+        status = run_command(train.main, [*(word for pair in GOOD.items() for word in pair), *output, *flags])
+        return status, len(started), "is finished" in capsys.readouterr().out
+
+    assert start() == (0, 1, False)
+    assert start("--ckpt.load_enable") == (0, 1, True)
+    assert start("--ckpt.load_enable", "--train.num_episodes", "2") == (0, 2, False)
+    assert start("--ckpt.load_enable", "--train.num_episodes", "2") == (0, 2, True)
+    assert start("--ckpt.load_enable") == (0, 3, False)  # another command trains again: it ended elsewhere
+    assert start() == (0, 4, False)
+    train._write_configuration(SwapConfig(), RunConfig(output_dir=str(tmp_path / "out")), {})  # a run begins
+    assert not (tmp_path / "out" / train.FINISHED).exists()
+
+
+def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
+    _, first = train._tracked_run(tmp_path, resumed=True)
+    given = ["--swap.close_template", "a b", "--logger.wandb.key", "secret"]
+    told = {"command": train.command_line(given), "run_name": "a", "run_id": first}
+    train._write_configuration(SwapConfig(), RunConfig(output_dir=str(tmp_path)), told)
+    written = json.loads((tmp_path / "swap_config.json").read_text())
+    assert shlex.split(written["command"]) == [
+        *("python", "-m", "openrlhf_swap.train"),
+        *("--swap.close_template", "a b", "--logger.wandb.key", "***"),
+    ]
+    assert written["versions"]["openrlhf"] == "0.11.2"
+    assert train._tracked_run(tmp_path, resumed=True) == ("a", first)
+    name, other = train._tracked_run(tmp_path, resumed=False)
+    assert name is None
+    assert other != first
+
+
+def test_a_checkpoint_of_another_objective_is_not_taken_over(capsys, tmp_path, prompts_file):
+    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
+    checkpoints.begin(folder)
+    checkpoints.seal(folder, "laser_d")
+    flags = ["--ckpt.path", str(tmp_path / "checkpoints"), "--ckpt.load_enable"]
+    status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
+    assert status == 2
+    assert error.startswith("error: --swap.objective is swap, but the checkpoint in ")
+    assert error.endswith("was written by laser_d; use that, or another --ckpt.path")

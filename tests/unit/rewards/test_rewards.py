@@ -1,0 +1,208 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.paths import ROOT
+
+from openrlhf_swap.rewards import Grade, Grader, grade_answer
+from openrlhf_swap.rewards.openrlhf_reward import reward_func
+from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
+
+RIGHT = Grade(True, "ok")
+WRONG = Grade(False, "ok")
+
+
+@pytest.fixture(scope="module")
+def grader():
+    grader = Grader(processes=2, time_limit=3.0)
+    yield grader
+    grader.close()
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "grade"),
+    [
+        (r"so \boxed{\frac{1}{2}}", "0.5", RIGHT),
+        (r"so \boxed{0.5}", r"$\frac12$", RIGHT),
+        (r"so \boxed{41}", "42", WRONG),
+        ("It is 42.", "42", RIGHT),
+        (r"\boxed{(1, 2)}", "(1,2)", RIGHT),
+        (r"\boxed{x^2 + 2x + 1}", "(x+1)^2", RIGHT),
+        (r"\boxed{the set is empty}", "the set is empty", RIGHT),
+        ("I do not know", "42", Grade(False, "no_answer")),
+        # A response that is nothing but an answer.
+        ("4a-2", "4a-2", RIGHT),
+        ("2(2a-1)", "4a-2", RIGHT),
+        (r"12\frac{3}{5}", r"12\frac{3}{5}", RIGHT),
+        ("1.22", "1,22", RIGHT),
+        ("1.23", "1,22", WRONG),
+        ("", "42", Grade(False, "no_answer")),
+        (r"\boxed{42}", "", Grade(False, "error")),
+        # What stands before the end of the thought is not the answer.
+        (r"maybe \boxed{42}</think>so \boxed{41}", "42", WRONG),
+        (r"maybe \boxed{41}</think>so \boxed{42}", "42", RIGHT),
+        # An unfinished thought is graded as it stands.
+        (r"maybe \boxed{42}", "42", RIGHT),
+        (r"\boxed{1} or rather \boxed{2}", "2", RIGHT),
+    ],
+)
+def test_grades(grader, response, answer, grade):
+    assert grader.grade(response, answer) == grade
+
+
+def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
+    started = time.monotonic()
+    grades = grader.grade_many([(r"\boxed{9^{9^{9^{9}}}}", "3"), *[(r"\boxed{3}", "3")] * 20])
+    assert grades == [Grade(False, "timeout"), *[RIGHT] * 20]
+    assert time.monotonic() - started < 15
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+
+
+def children():
+    """Grading processes of this one."""
+    found = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "rewards.worker"], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_a_child_that_dies_is_an_error_and_is_replaced(grader):
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+    grades = []
+    thread = threading.Thread(target=lambda: grades.append(grader.grade(r"\boxed{9^{9^{9^{9}}}}", "3")))
+    thread.start()
+    time.sleep(0.5)  # it is in the middle of the grading
+    for pid in children():
+        os.kill(pid, signal.SIGKILL)
+    thread.join()
+    assert grades == [Grade(False, "error")]
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+
+
+def test_a_child_that_dies_idle_costs_nothing(grader):
+    """As the kernel kills it for want of memory, between two gradings, and again."""
+    for _ in range(3):
+        assert grader.grade_many([(r"\boxed{3}", "3")] * 4) == [RIGHT] * 4
+        assert children()
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+        assert grader.grade_many([(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2) == [RIGHT, WRONG] * 2
+
+
+SCRIPT = r"""
+from openrlhf_swap.rewards import grade_answer
+
+print("start")
+print(grade_answer(r"so \boxed{0.5}", r"\frac12"))
+"""
+
+
+@pytest.mark.parametrize("way", ["a script without a main guard", "standard input", "a notebook"])
+def test_grading_needs_no_main_module(tmp_path, way):
+    """A notebook's cells run in a main module that has no file."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words, text = {
+        "a script without a main guard": (["script.py"], ""),
+        "standard input": (["-"], SCRIPT),
+        "a notebook": (["-c", "import code, sys; code.InteractiveInterpreter().runcode(sys.argv[1])", SCRIPT], ""),
+    }[way]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, *words], input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert (result.stdout, result.stderr) == ("start\nGrade(correct=True, status='ok')\n", "")
+
+
+def test_grading_from_threads():
+    """OpenRLHF calls the reward function in worker threads."""
+    grades = []
+    threads = [
+        threading.Thread(target=lambda i=i: grades.append((i, grade_answer(rf"\boxed{{{i}}}", "3")))) for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(grades) == [(i, RIGHT if i == 3 else WRONG) for i in range(8)]
+
+
+def test_the_reward_function_grades_the_response_alone():
+    prompt = r"Put your answer in \boxed{}. Is it \boxed{42}?<think>"
+    graded = reward_func([prompt + r"no</think>\boxed{41}"], [prompt], ["42"])
+    assert (graded["rewards"], graded["scores"]) == (0.0, 0.0)
+    graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
+    assert graded["rewards"] == 1.0
+    assert set(graded["extra_logs"].values()) == {0.0}
+    # Evaluation data comes as it is, and may have numbers for answers.
+    assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
+
+
+@pytest.mark.parametrize(("query", "label"), [("another prompt", "42"), ("p x", None), ("p x", [42])])
+def test_the_reward_function_never_raises(query, label):
+    graded = reward_func([query], ["p"], [label]) if query.startswith("p ") else reward_func([query], ["zzz"], [label])
+    assert graded["rewards"] == 0.0
+    assert graded["extra_logs"]["swap/grader_error"] == 1.0
+
+
+ENDS = [
+    "<|im_end|>",
+    "<\uff5cend▁of▁sentence\uff5c>",
+    "</s>",
+    "<eos>",
+    "<end>",
+    "<|end|>",
+    "<|endoftext|>\n",
+    "<end_of_turn>",
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_token_is_no_part_of_the_answer(end):
+    """Training decodes it, evaluation does not: `East` is graded the same."""
+    assert reward_func(["p a</think>East" + end], ["p "], ["East"])["rewards"] == 1.0
+    assert reward_func(["p a</think>" + end], ["p "], ["East"])["rewards"] == 0.0
+
+
+def test_unparsable_answers_are_recognised(grader):
+    assert grader.is_gradable(["42", r"\frac{1}{2}", "", " $ $ "]) == [True, True, False, False]
+
+
+def test_boxed_contents_are_matched_by_braces():
+    assert last_boxed(r"\boxed{\frac{1}{2}} and \boxed {x_{1}}") == "x_{1}"
+    assert last_boxed(r"\boxed{open") is None
+    assert last_boxed("none") is None
+
+
+def slow_last_boxed(text):
+    for match in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
+        depth = 1
+        for end in range(match.end(), len(text)):
+            depth += (text[end] == "{") - (text[end] == "}")
+            if depth == 0:
+                return text[match.end() : end]
+    return None
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "\\boxed ", "{", "}", "a"]), max_size=14))
+def test_the_last_box_against_a_slow_search(parts):
+    assert last_boxed("".join(parts)) == slow_last_boxed("".join(parts))
+
+
+@pytest.mark.parametrize(
+    "text", ["\\boxed{" * 20_000, "\\boxed{" + "(" * 20_000 + "1" + ")" * 20_000 + "}", "{" * 50_000]
+)
+def test_deep_nesting_is_wrong_and_stalls_nothing(grader, text):
+    grades = grader.grade_many([(text, "3"), *[(r"\boxed{3}", "3")] * 5])
+    assert not grades[0].correct
+    assert grades[1:] == [RIGHT] * 5
+
+
+def test_text_after_the_first_closing_tag():
+    assert text_after_thought("a</think>b</think>c") == "b</think>c"
+    assert text_after_thought("abc") == "abc"

@@ -1,0 +1,110 @@
+import json
+import math
+
+import pytest
+import torch
+
+from openrlhf_swap.algorithm.advantages import step_signals
+from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.errors import InertRunError
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.integration.defaults import without
+from openrlhf_swap.runs.guards import SelfTest
+from openrlhf_swap.runs.metrics import step_metrics
+from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after
+from openrlhf_swap.train import redacted
+
+
+def metrics_of(group):
+    batch = StepBatch.from_traces([group])
+    signals = step_signals(batch, Coefficients())
+    flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
+    return step_metrics(batch, signals, advantages=flat, outcome=flat, process=2 * flat, score_seconds=0.5)
+
+
+def test_metrics_by_hand():
+    group = [
+        StepTrace(30, True, [-4.0, -3.0, -3.5], [9, 19]),  # Delta 1, 0; g 1, -.5
+        StepTrace(10, True, [-4.0, -2.0], [5]),  # Delta 2; g 2
+        StepTrace(50, False, [], []),
+    ]
+    metrics = metrics_of(group)
+    assert metrics["swap/accuracy"] == pytest.approx(2 / 3)
+    assert metrics["swap/response_length"] == 30
+    assert metrics["swap/response_length_correct"] == 20
+    assert metrics["swap/response_length_wrong"] == 50
+    assert metrics["swap/target_length"] == 20
+    assert metrics["swap/over_target_frac"] == 0.5
+    assert metrics["swap/penalty_mass"] == pytest.approx(0.25)  # (30-20)/20 and 0
+    assert metrics["swap/steps_per_rollout"] == 1.5
+    assert metrics["swap/gain_mean"] == pytest.approx(1.0)
+    assert metrics["swap/gain_zero_frac"] == pytest.approx(1 / 3)
+    assert metrics["swap/gain_high_frac"] == pytest.approx(2 / 3)
+    assert metrics["swap/local_gain_mean"] == pytest.approx(2.5 / 3)
+    assert metrics["swap/answer_logprob_first"] == -4
+    assert metrics["swap/answer_logprob_last"] == pytest.approx((-3.5 - 2) / 2)
+    assert metrics["swap/adv_process_absmean"] == 1.0
+    assert metrics["swap/adv_negative_frac"] == 0.25
+    assert metrics["swap/score_seconds"] == 0.5
+
+
+def test_a_batch_without_a_correct_response_has_finite_metrics():
+    metrics = metrics_of([StepTrace(5, False, [], [])] * 2)
+    assert metrics["swap/groups_no_correct_frac"] == 1
+    assert "swap/gain_mean" not in metrics
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_metrics_are_one_json_line_a_step(tmp_path):
+    append_metrics(tmp_path, 1, {"a": 1.5, "bad": math.nan, "text": "x"})
+    append_metrics(tmp_path, 2, {"a": 2})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 1, "a": 1.5, "bad": None}, {"step": 2, "a": 2.0}]
+
+
+def test_a_resumed_run_has_each_step_once(tmp_path):
+    for step in (1, 2, 3):
+        append_metrics(tmp_path, step, {"a": step})
+    drop_metrics_after(tmp_path, 1)  # the last checkpoint was the first step's
+    append_metrics(tmp_path, 2, {"a": 20})
+    assert list(read_rows(tmp_path / "metrics.jsonl")) == [{"step": 1, "a": 1.0}, {"step": 2, "a": 20.0}]
+    drop_metrics_after(tmp_path, 0)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.before.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"swap/accuracy": 0.0}, "no rollout was graded correct"),
+        ({"swap/accuracy": 0.5}, "have no reasoning before </think>"),
+        ({"swap/accuracy": 0.5, "swap/steps_per_rollout": 1.0}, "has the same gain"),
+    ],
+)
+def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
+    test = SelfTest(2)
+    test.observe(metrics)
+    with pytest.raises(InertRunError, match=rf"in the first 2 steps: .*{reason}"):
+        test.observe(metrics)
+
+
+def test_a_run_that_works_passes_the_self_test():
+    test = SelfTest(2)
+    for process in (0.0, 0.1, 0.0, 0.0):
+        test.observe({"swap/accuracy": 0.5, "swap/adv_process_absmean": process})
+    SelfTest(0).observe({})
+
+
+def test_a_flag_and_its_value_are_removed():
+    argv = ["--a", "1", "--b", "2", "--a=3", "--c"]
+    assert without(argv, "--a") == ["--b", "2", "--c"]
+
+
+def test_keys_are_not_written_down():
+    assert redacted(["--logger.wandb.key", "secret", "--x", "--logger.wandb.key=secret"]) == [
+        "--logger.wandb.key",
+        "***",
+        "--x",
+        "--logger.wandb.key=***",
+    ]

@@ -1,0 +1,243 @@
+"""Families of models, each as a small random one: every prefix scored together must equal a forward for each."""
+
+import copy
+import functools
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, remembering, score_shared_prefix
+from openrlhf_swap.scoring.small_model import small_model
+
+WORDS = 32
+SHAPE = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WINDOW = {"sliding_window": 8}
+MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+MAMBA = {"mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
+ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+LATENT_DIMENSIONS = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "qk_nope_head_dim": 8,
+    "num_key_value_heads": 4,
+}
+LATENT = {**LATENT_DIMENSIONS, **ROUTED}
+SHARED_KEYS = {
+    **WINDOW,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "vocab_size_per_layer_input": WORDS,
+    "hidden_size_per_layer_input": 8,
+    "head_dim": 8,
+}
+FAMILIES = {
+    # keys and values of all tokens
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "qwen3_moe": {"head_dim": 16, "num_experts": 4, **EXPERTS},
+    "smollm3": {"no_rope_layer_interval": 2},
+    "olmo2": {},
+    "glm4": {"head_dim": 8},
+    "glm4_moe": {"head_dim": 8, **ROUTED},
+    "seed_oss": {"head_dim": 8},
+    # windows, sinks, capped scores, keys of earlier layers
+    "mistral": WINDOW,
+    "mixtral": {**WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "phi3": WINDOW,
+    "olmo3": MIXED,
+    "exaone4": MIXED,
+    "cohere2": MIXED,
+    "gemma2": {**MIXED, "head_dim": 8},
+    "gemma3_text": {**MIXED, "head_dim": 8},
+    "gemma3n_text": {
+        **SHARED_KEYS,
+        "intermediate_size": [48] * 4,
+        "activation_sparsity_pattern": [0.0] * 4,
+        "laurel_rank": 4,
+    },
+    "gemma4_text": {**SHARED_KEYS, "global_head_dim": 8},
+    "gpt_oss": {**MIXED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    # latent attention
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    "glm4_moe_lite": LATENT,
+    "minicpm3": LATENT_DIMENSIONS,
+    # recurrent layers
+    "qwen3_next": {**DELTA, **EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 16},
+    "qwen3_5_text": {**DELTA, "head_dim": 8},
+    "olmo_hybrid": {**DELTA, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 32, "mamba_n_heads": 4},
+    "bamba": {**MAMBA, "mamba_n_heads": 8, "mamba_n_groups": 1, "attn_layer_indices": [1]},
+    "nemotron_h": {
+        **ROUTED,
+        "num_hidden_layers": 5,
+        "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "moe"],
+        "head_dim": 8,
+        "ssm_state_size": 8,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "n_groups": 2,
+        "chunk_size": 8,
+        "moe_shared_expert_intermediate_size": 16,
+    },
+    "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
+}
+# Their code computes some part in float32 whatever the model's dtype: recurrences, softmax, routers of experts.
+PARTLY_FLOAT32 = {"qwen3_next": 1e-4, "qwen3_5_text": 1e-4, "olmo_hybrid": 1e-4}
+PARTLY_FLOAT32 |= dict.fromkeys(("falcon_h1", "bamba", "nemotron_h", "gpt_oss", "qwen3_moe", "mixtral"), 1e-5)
+PARTLY_FLOAT32 |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite"), 1e-5)
+
+
+def config_of(family):
+    changes = FAMILIES.get(family, {})
+    config = CONFIG_MAPPING[family](**{**SHAPE, **copy.deepcopy(changes)})
+    config._experts_implementation = "eager"  # the default knows no float64
+    return config
+
+
+@functools.cache
+def build(family, dtype=torch.float32):
+    # As they are, only with larger random weights: these are small already.
+    return small_model(config_of(family), AutoModelForCausalLM.from_config).to(dtype)
+
+
+def ragged_case(seed, rows, left, longest):
+    """Random rows of one batch, padded on one side, the second of three unscored, and their reference arguments."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low, high):
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    lengths = [draw(2, longest) for _ in range(rows)]
+    width = max(lengths) + draw(0, 3)
+    ids = torch.randint(0, WORDS, (rows, width), generator=generator)
+    mask = torch.zeros(rows, width, dtype=torch.int64)
+    requests, references = [], []
+    for row, length in enumerate(lengths):
+        offset = width - length if left else 0
+        mask[row, offset : offset + length] = 1
+        if row % 3 == 1:
+            continue
+        ends = sorted({draw(0, length - 1) for _ in range(draw(1, 6))})
+        size = draw(1, 8)
+        first = draw(0, size - 1)
+        tokens = torch.randint(0, WORDS, (size,), generator=generator).tolist()
+        branch = AnswerBranch(tuple(tokens), tuple(position >= first for position in range(size)))
+        requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
+        references.append((ids[row, offset : offset + length], [end + 1 for end in ends], branch))
+    return ids, mask, requests, references
+
+
+def largest_difference(model, case, **options):
+    ids, mask, requests, references = case
+    shared = score_shared_prefix(model, model.config, ids, mask, requests, **options)
+    expected = [score_per_prefix(model, *reference) for reference in references]
+    return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prefixes_together_equal_a_forward_for_each(family, left):
+    case = ragged_case(5, rows=3, left=left, longest=80)
+    assert largest_difference(build(family), case) < 1e-4
+    exact = PARTLY_FLOAT32.get(family, 1e-9)
+    assert largest_difference(build(family, torch.float64), case, max_branch_tokens=24) < exact
+
+
+@contextmanager
+def float64_throughout():
+    """Code that computes a part in float32 on purpose does it in float64."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+        patch.setattr(torch, "float32", torch.float64)
+        yield
+
+
+FLOAT64_CAN_BE_HAD = ("qwen3_next", "qwen3_5_text", "olmo_hybrid", "nemotron_h", "gpt_oss")
+
+
+@pytest.mark.parametrize("family", FLOAT64_CAN_BE_HAD)
+def test_what_float32_recurrences_leave_open_is_rounding(family):
+    model = build(family, torch.float64)
+    with float64_throughout():
+        for left in (False, True):
+            assert largest_difference(model, ragged_case(5, rows=3, left=left, longest=80)) < 1e-9
+
+
+@given(st.integers(0, 2**31), st.integers(1, 4), st.booleans(), st.sampled_from(sorted(FAMILIES)))
+@settings(max_examples=25)
+def test_any_shape(seed, rows, left, family):
+    case, model = ragged_case(seed, rows, left, longest=40), build(family, torch.float64)
+    if family in FLOAT64_CAN_BE_HAD:
+        with float64_throughout():
+            assert largest_difference(model, case) < 1e-9
+    else:
+        assert largest_difference(model, case) < PARTLY_FLOAT32.get(family, 1e-9)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
+def test_eager_attention_agrees(family):
+    """It caps the scores where SDPA leaves the cap out."""
+    config = config_of(family)
+    config._attn_implementation = "eager"
+    if family == "gemma2":
+        config.attn_logit_softcapping = 0.5
+    model = small_model(config, AutoModelForCausalLM.from_config)
+    assert model.config._attn_implementation == "eager"
+    assert largest_difference(model, ragged_case(3, rows=4, left=False, longest=30)) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "nemotron_h", "lfm2"])
+def test_the_pass_that_keeps_states_gives_the_same_logits(family):
+    model = build(family, torch.float64)
+    ids, mask, requests, _ = ragged_case(11, rows=3, left=False, longest=60)
+    with torch.no_grad(), float64_throughout():
+        with remembering(model, model.config, mask, requests) as cache:
+            kept = model(ids, attention_mask=mask, use_cache=True, past_key_values=cache).logits
+        plain = model(ids, attention_mask=mask).logits
+    assert ((kept - plain).abs().amax(-1)[mask.bool()] < 1e-9).all()
+
+
+def test_ranks_that_need_fewer_pieces_keep_in_step():
+    """Under ZeRO-3 every rank runs each recurrent layer equally often; what is added changes nothing."""
+    model = build("qwen3_5_text")
+    calls = []
+    mixer = model.model.layers[0].linear_attn
+    plain_forward = mixer.forward
+    mixer.forward = lambda *args, **kwargs: calls.append(1) or plain_forward(*args, **kwargs)
+    ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40)
+    scores = score_shared_prefix(model, model.config, ids, mask, requests)
+    alone = len(calls)
+    padded = score_shared_prefix(model, model.config, ids, mask, requests, lambda count: count + 5)
+    del mixer.forward
+    assert len(calls) == 2 * alone + 5
+    assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))

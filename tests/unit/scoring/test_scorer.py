@@ -1,0 +1,71 @@
+"""The scorer of saved responses; tests/unit/commands/test_score.py has what it computes."""
+
+import pytest
+import torch
+from support.paths import POLICY
+from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
+
+from openrlhf_swap import SwapConfig
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.scoring.scorer import Scorer
+
+TRACE = ("What is 123 + 456?", "579", "ones: 3+6+0=09\ntens: 2+5+0=07\n</think>")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float64).eval()
+
+
+def test_both_ways_of_scoring_agree(model, tokenizer):
+    config = SwapConfig(step_tokens=8)
+    shared, slow = (
+        Scorer(model, tokenizer, config, scoring).score(*TRACE) for scoring in ("shared_prefix", "per_prefix")
+    )
+    assert len(shared["answer_logprobs"]) == len(shared["steps"]) + 1 == 3
+    assert shared["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-9)
+
+
+def test_without_a_template_the_prompt_begins_as_any_text(model):
+    """As in the evaluation: a tokenizer that begins texts with a token of its own does so here."""
+    from tokenizers import processors
+
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    tokenizer.chat_template = None
+    config = SwapConfig(step_tokens=8, close_template="</think>")
+    plain = Scorer(model, tokenizer, config).score(*TRACE)
+    first = tokenizer.convert_ids_to_tokens(0)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A", special_tokens=[(first, 0)]
+    )
+    begun = Scorer(model, tokenizer, config).score(*TRACE)
+    spelled_out = Scorer(model, _without_processor(), config).score(first + TRACE[0], *TRACE[1:])
+    assert begun["answer_logprobs"] == pytest.approx(spelled_out["answer_logprobs"], abs=1e-12)
+    assert begun["answer_logprobs"] != pytest.approx(plain["answer_logprobs"], abs=1e-6)
+
+
+def _without_processor():
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    tokenizer.chat_template = None
+    return tokenizer
+
+
+def test_a_model_that_cannot_be_branched_is_scored_in_segments(tokenizer, capsys):
+    model = AutoModelForCausalLM.from_config(
+        BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2), attn_implementation="eager"
+    ).eval()
+    scores = Scorer(model, tokenizer, SwapConfig(step_tokens=8)).score(*TRACE)
+    said = capsys.readouterr().err
+    assert said.startswith("scoring all prefixes in one more pass over each correct response")
+    assert "(segments), because branching the cache of a small BloomForCausalLM is off by " in said
+    slow = Scorer(model, tokenizer, SwapConfig(step_tokens=8), "per_prefix").score(*TRACE)
+    assert len(scores["answer_logprobs"]) == 3
+    assert scores["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-5)
+
+
+def test_what_cannot_be_scored_is_refused(model, tokenizer):
+    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
+    with pytest.raises(DataError, match="longer than the model's context of"):
+        scorer.score(TRACE[0], TRACE[1], TRACE[2] * 200)
+    with pytest.raises(DataError, match="is empty"):
+        scorer.score(TRACE[0], "$ $", TRACE[2])

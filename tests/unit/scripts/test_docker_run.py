@@ -1,0 +1,127 @@
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+
+def docker_run(*arguments, path=None, **environment):
+    """Run scripts/docker_run.sh with an environment of its own, so that the caller's keys do not matter."""
+    environment = {"PATH": path or os.environ["PATH"], "HOME": "/home/someone", **environment}
+    command = ["/bin/bash", "scripts/docker_run.sh", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def options(words, name):
+    return [words[at + 1] for at, word in enumerate(words) if word == name]
+
+
+def test_dry_run_mounts_limits_and_maps():
+    keys = {"WANDB_API_KEY": "secret-1", "WANDB_KEY": "secret-2", "HF_TOKEN": "secret-3"}
+    result = docker_run("--dry-run", "bash", "-c", "echo a  b", OUTPUTS="/big/runs", DATA="/big/prompts", **keys)
+    words = shlex.split(result.stdout)
+    assert words[:2] == ["docker", "run"]
+    assert words[-4:] == ["openrlhf-swap:cuda", "bash", "-c", "echo a  b"]
+    assert options(words, "--user") == [f"{os.getuid()}:{os.getgid()}"]
+    assert options(words, "--mount") == [
+        "type=bind,source=/big/runs,target=/app/outputs",
+        "type=bind,source=/home/someone/.cache/openrlhf-swap,target=/home/swap/.cache",
+        "type=bind,source=/home/someone/.cache/huggingface,target=/huggingface",
+        "type=bind,source=/big/prompts,target=/data,readonly",
+    ]
+    assert (options(words, "--gpus"), options(words, "--shm-size"), options(words, "--ipc")) == (
+        ["all"],
+        ["16g"],
+        ["private"],
+    )
+    assert options(words, "--env") == ["HF_HOME=/huggingface", "WANDB_API_KEY", "WANDB_KEY", "HF_TOKEN"]
+    assert "secret" not in result.stdout + result.stderr
+    assert not {"--publish", "-p", "--publish-all", "-P", "--privileged"} & set(words)
+
+
+def test_dry_run_without_gpus_and_with_a_build():
+    result = docker_run("--build", "--cpu", "--dry-run", OUTPUTS="runs", IPC="host", DOCKER_OPTIONS="--network host")
+    build, run = (shlex.split(line) for line in result.stdout.splitlines())
+    assert build == ["docker", "build", "--target", "cpu", "--tag", "openrlhf-swap:cpu", "."]
+    assert run[-3:] == ["--network", "host", "openrlhf-swap:cpu"]  # no command: the image's own
+    assert f"type=bind,source={ROOT}/runs,target=/app/outputs" in options(run, "--mount")
+    assert options(run, "--ipc") == ["host"] and not options(run, "--shm-size") and not options(run, "--gpus")
+    assert options(run, "--env") == ["HF_HOME=/huggingface"]
+    assert not (ROOT / "runs").exists()
+
+
+def test_a_list_of_gpus_is_quoted_as_docker_wants_it():
+    words = shlex.split(docker_run("--dry-run", GPUS="device=0,1").stdout)
+    assert options(words, "--gpus") == ['"device=0,1"']
+
+
+@pytest.fixture
+def tools(tmp_path):
+    """A folder for PATH with what the script needs, and a docker that tells what it was called with."""
+    for tool in ("dirname", "realpath", "id", "mkdir", "grep"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/bash\nif [[ "$1" == info ]]; then echo "{}"; else printf "%q " "$@"; fi\n')
+    docker.chmod(0o755)
+    return tmp_path
+
+
+def test_what_is_run_is_what_the_dry_run_shows(tools, tmp_path):
+    folders = {name: str(tmp_path / name / "new") for name in ("OUTPUTS", "HF_HOME", "CACHE")}
+    shown = docker_run("--cpu", "--dry-run", "true", path=str(tools), WANDB_API_KEY="secret", **folders)
+    assert not any(Path(folder).exists() for folder in folders.values())
+    ran = docker_run("--cpu", "true", path=str(tools), WANDB_API_KEY="secret", **folders)
+    assert (ran.returncode, ran.stderr) == (0, shown.stdout)
+    assert shlex.split(shown.stdout) == ["docker", *shlex.split(ran.stdout)]
+    assert "secret" not in ran.stdout
+    assert all(Path(folder).is_dir() for folder in folders.values())  # made by the caller, not by the engine as root
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "message"),
+    [
+        ("docker", ["--cpu"], "docker was not found; install it, or do without: bash scripts/setup.sh"),
+        ("engine", ["--cpu"], "the Docker engine does not answer; start it, or"),
+        ("gpu", [], "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"),
+        ("runtime", [], "Docker has no GPU runtime; install the NVIDIA Container Toolkit, or"),
+        (None, ["--gpus"], "--gpus is not an option; use --build, --cpu, --dry-run or --help before the command"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(tools, missing, arguments, message):
+    if missing == "docker":
+        (tools / "docker").unlink()
+    if missing == "engine":
+        (tools / "docker").write_text("#!/bin/bash\nexit 1\n")
+    if missing == "runtime":
+        (tools / "nvidia-smi").write_text("#!/bin/bash\necho 'GPU 0: some GPU'\n")
+        (tools / "nvidia-smi").chmod(0o755)
+    result = docker_run(*arguments, path=str(tools))
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: " + message)
+
+
+def test_a_folder_that_docker_cannot_mount_is_refused():
+    result = docker_run("--cpu", "--dry-run", OUTPUTS="/a,b")
+    assert result.stderr == "error: /a,b has a comma, which docker cannot mount; rename it or choose another folder\n"
+
+
+def test_data_that_is_not_there_is_said_before_docker_is_asked(tools):
+    result = docker_run("--cpu", path=str(tools), DATA="/not/there")
+    assert result.returncode == 2
+    assert result.stderr == "error: DATA is /not/there, which is not a folder; name one that exists\n"
+
+
+def test_help_names_every_setting():
+    script = (ROOT / "scripts" / "docker_run.sh").read_text()
+    text = docker_run("--help").stdout
+    settings = set(re.findall(r"\$\{([A-Z_]+):[-+]", script)) - {"BASH_SOURCE"}
+    assert settings == {"IMAGE", "OUTPUTS", "HF_HOME", "CACHE", "DATA", "IPC", "SHM_SIZE", "GPUS", "DOCKER_OPTIONS"}
+    assert all(f"{name}=" in text for name in settings)
+    assert all(option in text for option in ("--build", "--cpu", "--dry-run"))

@@ -1,0 +1,119 @@
+import shlex
+
+import pytest
+from support.paths import ROOT
+from support.scripts import MULTINODE, bash, parse_training
+
+from openrlhf_swap.integration import patches
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "message"),
+    [
+        ("train_swap_r1.sh", {}, "SIZE is not set; use"),
+        ("train_swap_1.5b.sh", {"NUM_GPUS": "eight"}, "NUM_GPUS is eight; use a whole number of at least 1"),
+        ("train_swap_1.5b.sh", {"MICRO_BATCH": "0"}, "MICRO_BATCH is 0; use a whole number of at least 1"),
+        ("train_swap_1.5b.sh", {"NUM_NODES": "3"}, "NUM_NODES x NUM_GPUS x MICRO_BATCH is 24, which does not divide"),
+        ("train_swap_7b.sh", {"ZERO_STAGE": "4"}, "ZERO_STAGE is 4; use"),
+        ("train_swap_7b.sh", {"EAGER": "yes"}, "EAGER is yes; use"),
+        ("train_swap_7b.sh", {"PROMPTS": "a/b", "NUM_NODES": "2"}, "NUM_NODES is 2, but RAY_ADDRESS names no Ray"),
+        ("train_swap_multinode.sh", {}, "the subcommand is missing; use head, worker, submit, stop"),
+        ("train_swap_multinode.sh head", {"PORT": "here"}, "PORT is here; use a whole number"),
+        ("train_swap_multinode.sh head", {"RAY_FOLDER": "ray"}, "RAY_FOLDER is ray; use an absolute path"),
+        ("train_swap_multinode.sh worker", {}, "HEAD_IP is not set; use"),
+        ("train_swap_multinode.sh submit", {"SIZE": "3B"}, "SIZE is 3B; use 1.5B or 7B"),
+        ("train_swap_multinode.sh stop", {"RAY_FOLDER": "/nowhere"}, "/nowhere/started.pid names no running Ray"),
+        ("train_swap_slurm.sbatch", {}, "this is no SLURM job; use sbatch"),
+        ("train_sft_deepspeed.sh", {}, "MODEL is not set; use"),
+        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d", "EPOCHS": "-1"}, "EPOCHS is -1; use"),
+        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d", "LEARNING_RATE": "low"}, "LEARNING_RATE is low; use"),
+        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d", "NUM_GPUS": "3"}, "BATCH_SIZE is 64; use a multiple"),
+        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d"}, "DATA is d, which is not there; use"),
+        ("eval_benchmarks.sh", {}, "MODEL is not set; use"),
+        ("eval_benchmarks.sh", {"MODEL": "m", "ENGINES": "many"}, "ENGINES is many; use"),
+    ],
+)
+def test_a_bad_variable_gives_one_line(script, variables, message):
+    name, *subcommand = script.split()
+    result = bash(f"scripts/{name}", *subcommand, **variables)
+    assert (result.returncode, result.stdout) == (2, "")
+    *shown, line = result.stderr.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert not any(text.startswith("error") for text in shown)
+
+
+def parse_click(command, words):
+    """A Ray command's own parser: its parameters."""
+    return command.make_context(command.name, list(words)).params
+
+
+def parse_ray_start(line):
+    from ray.scripts.scripts import start
+
+    words = shlex.split(line)
+    assert words[:2] == ["ray", "start"]
+    return parse_click(start, words[2:])
+
+
+def parse_submission(output):
+    """What `submit --dry-run` prints: the training, and the words that Ray runs for it."""
+    from ray.dashboard.modules.job.cli import submit
+
+    training, submission = output.splitlines()
+    words = shlex.split(submission)
+    assert words[:3] == ["ray", "job", "submit"]
+    params = parse_click(submit, words[3:])
+    assert params["address"] == "http://127.0.0.1:8265"
+    return parse_training(training), params["entrypoint"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's command line imports all of Ray
+def test_the_nodes_of_a_cluster_start_ray():
+    head = parse_ray_start(bash(MULTINODE, "head", "--dry-run", "--num-cpus", "3", NUM_GPUS="4").stdout)
+    assert (head["head"], head["port"], head["num_gpus"], head["num_cpus"]) == (True, 6379, 4, 3)
+    assert head["dashboard_host"] == "127.0.0.1"
+    worker = parse_ray_start(bash(MULTINODE, "worker", "--dry-run", HEAD_IP="10.1.2.3", NODE_IP="10.1.2.4").stdout)
+    assert (worker["head"], worker["address"], worker["num_gpus"]) == (False, "10.1.2.3:6379", 8)
+    assert worker["node_ip_address"] == "10.1.2.4"
+
+
+def test_a_job_is_submitted_with_the_flags_for_its_nodes():
+    variables = {"SIZE": "7B", "NUM_NODES": "4", "OUTPUT": "a folder", "WANDB_KEY": "secret"}
+    result = bash(MULTINODE, "submit", "--dry-run", "--train.seed", "3", **variables)
+    (_, run, args), entrypoint = parse_submission(result.stdout)
+    assert entrypoint == ("bash", str(ROOT / "a folder" / "job.sh"))
+    assert (args.actor.num_nodes, args.vllm.num_engines, args.train.seed) == (4, 32, 3)
+    assert args.actor.model_name_or_path.endswith("7B")
+    assert run.output_dir == str(ROOT / "a folder")
+    assert "secret" not in result.stdout + result.stderr
+
+
+def test_slurm_starts_a_head_and_workers_and_submits():
+    result = bash("scripts/train_swap_slurm.sbatch", "--train.seed", "3", DRY_RUN="1", SIZE="7B")
+    head, worker, *submission = result.stdout.splitlines()
+    for line, subcommand, count in ((head, "head", 1), (worker, "worker", 1)):
+        words = shlex.split(line)
+        assert words[0] == "srun" and f"--nodes={count}" in words and f"--ntasks={count}" in words
+        assert words[-4:] == ["bash", MULTINODE, subcommand, "--block"]
+    (*_, args), _ = parse_submission("\n".join(submission))
+    assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.train.seed) == (2, 8, 3)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_supervised_training_is_launched_with_flags_that_exist(profile, monkeypatch):
+    from deepspeed.launcher.runner import parse_args
+
+    variables = {"MODEL": "some/model", "DATA": "rows.jsonl", "OUTPUT": "elsewhere", "EPOCHS": "2", "PROFILE": profile}
+    variables |= {"LEARNING_RATE": "3e-6", "MICRO_BATCH": "2", "MASTER_PORT": "29501"}
+    output = bash("scripts/train_sft_deepspeed.sh", "--dry-run", "--train.seed", "3", **variables).stdout
+    launcher, *words = shlex.split(output)
+    launch = parse_args(words)
+    assert (launcher, launch.module, launch.user_script) == ("deepspeed", True, "openrlhf_swap.sft")
+    assert (launch.num_gpus, launch.master_port) == ({"cpu": 1, "gpu": 8}[profile], 29501)
+    monkeypatch.setattr(patches, "CLI", "openrlhf.cli.train_sft")
+    args = patches.parse_arguments(launch.user_args)
+    assert (args.model.model_name_or_path, args.data.dataset) == ("some/model", "rows.jsonl")
+    assert (args.data.input_key, args.data.output_key, args.data.input_template) == ("input", "output", "{}")
+    assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)
+    assert (args.adam.lr, args.train.seed, args.ckpt.output_dir) == (3e-6, 3, "elsewhere")
+    assert args.ckpt.load_enable

@@ -1,0 +1,179 @@
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+from support.scripts import bash, make_smi
+
+
+def test_setup_is_idempotent():
+    assert bash("scripts/setup.sh").returncode == 0
+    again = bash("scripts/setup.sh")
+    assert again.returncode == 0
+    (line,) = again.stdout.strip().splitlines()
+    assert " is up to date (" in line
+
+
+def test_setup_refuses_an_unknown_profile():
+    result = bash("scripts/setup.sh", PROFILE="tpu")
+    assert (result.returncode, result.stderr.strip()) == (2, "error: PROFILE is tpu; use cpu or gpu")
+
+
+def test_setup_keeps_the_profiles_apart(tmp_path):
+    (tmp_path / ".installed").write_text("gpu 0123\n")
+    result = bash("scripts/setup.sh", PROFILE="cpu", VENV=str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"error: {tmp_path} holds the gpu profile; for cpu remove it, or set VENV to another place\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "flash_attn", "reason"),
+    [
+        ("gpu", "yes", "FLASH_ATTN is yes; use 1, or 0"),
+        ("cpu", "1", "FLASH_ATTN is 1 with PROFILE cpu; flash-attn runs"),
+    ],
+)
+def test_flash_attn_is_asked_for_with_1_and_on_gpus(tmp_path, profile, flash_attn, reason):
+    result = bash("scripts/setup.sh", PROFILE=profile, VENV=str(tmp_path / "venv"), FLASH_ATTN=flash_attn)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {reason}")
+    assert not (tmp_path / "venv").exists()
+
+
+UV = """#!/bin/bash
+echo "CUDA_HOME=${CUDA_HOME:-} FIND_LINKS=$UV_FIND_LINKS uv $*" >>"$CALLS"
+[[ "$*" == *" check "* ]] && printf '%s\\n' 'The package `openrlhf` requires `flash-attn==2.8.3`' "$COMPLAINT" || true
+"""
+OWN_PYTHON = """#!/bin/bash
+case "$*" in
+    "-m venv "*)
+        mkdir -p "$3/bin" "$3/lib/python3.11/site-packages/nvidia/cu13"/{bin,include,nvvm,lib}
+        touch "$3/lib/python3.11/site-packages/nvidia/cu13"/lib/{libcudart.so.13,libcurand.so.10}
+        cp "$0" "$3/bin/python"; cp "$UV" "$3/bin/uv" ;;
+    "-m pip config get global.find-links") echo /some/wheels ;;
+    "-m pip config get "*) exit 1 ;;
+    "-m pip "*) echo "pip $*" >>"$CALLS" ;;
+esac
+"""
+
+
+@pytest.fixture
+def acted(tmp_path):
+    """Runs setup.sh with a Python and an installer that only write down what they were asked; returns both."""
+    for name, text in (("python", OWN_PYTHON), ("uv", UV)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def run(**variables):
+        calls = tmp_path / "calls"
+        known = {"VENV": str(tmp_path / "venv"), "PYTHON": str(tmp_path / "python"), "UV": str(tmp_path / "uv")}
+        result = bash(
+            "scripts/setup.sh", **known, CALLS=str(calls), PIP_FIND_LINKS="", **{"COMPLAINT": "", **variables}
+        )
+        return result, calls.read_text().splitlines()
+
+    return run
+
+
+def test_gpus_need_no_compiler_of_cuda(acted):
+    result, (pip, everything, ours, check) = acted(PROFILE="gpu")
+    assert result.returncode == 0, result.stderr
+    assert "uv==" in pip
+    assert "--no-deps -r constraints-gpu.txt" in everything and "FIND_LINKS=/some/wheels" in everything
+    assert ours.endswith("--no-build-isolation -e .") and " pip check " in check
+    assert not any("flash" in call or "CUDA_HOME=/" in call for call in (everything, ours, check))
+    # The one thing that pip would miss is named; anything else ends the setup.
+    assert result.stdout.count("[setup] check: ") == 1 and "`flash-attn==2.8.3`" in result.stdout
+    result, _ = acted(PROFILE="gpu")
+    assert " is up to date (gpu)" in result.stdout
+
+
+def test_packages_that_do_not_fit_each_other_end_the_setup(acted):
+    result, _ = acted(PROFILE="gpu", COMPLAINT="The package `a` requires `b<1`, but `2` is installed")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: packages do not fit each other (details: ")
+
+
+def test_flash_attn_is_compiled_with_the_compiler_among_the_packages(acted, tmp_path):
+    result, calls = acted(PROFILE="gpu", FLASH_ATTN="1", CUDA_HOME="/usr/local/cuda-13.1")
+    assert result.returncode == 0, result.stderr
+    (compiled,) = [call for call in calls if "requirements-flash-attn.txt" in call]
+    assert compiled.startswith(f"CUDA_HOME={tmp_path / 'venv' / 'cuda'} ") and "--no-build-isolation" in compiled
+    found = {path.name for folder in (".", "lib64") for path in (tmp_path / "venv" / "cuda" / folder).iterdir()}
+    assert found == {"bin", "include", "nvvm", "lib64", "libcudart.so", "libcurand.so"}
+
+
+def test_setup_names_the_python_it_needs(tmp_path):
+    for tool in ("dirname", "sed", "cat", "sha256sum", "cut", "grep", "awk", "df"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    result = subprocess.run(
+        ["/bin/bash", "scripts/setup.sh"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, cwd=ROOT
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: Python 3.11 was not found; install it, or name it: PYTHON=")
+
+
+@pytest.mark.parametrize(("gpus", "folder"), [(0, ".venv"), (1, ".venv-cpu")])
+def test_quickstart_and_tests_run_without_gpus_beside_the_environment_for_them(tmp_path, gpus, folder):
+    script = 'source scripts/common.sh; unset VENV PROFILE; use_cpu_environment; echo "$PROFILE $VENV"'
+    assert bash("-c", script, PATH=make_smi(tmp_path, gpus)).stdout.strip() == f"cpu {ROOT / folder}"
+
+
+PYTHON = """#!/bin/bash
+case "$*" in
+    *code_figures*) ;;
+    "-m pytest tests/unit") echo "===== 5 passed, 1 skipped in 3.20s =====" ;;
+    "-m pytest tests/stack") echo "== {stack} in 70.10s (0:01:10) =="; echo "said at exit"; exit {status} ;;
+    *) echo "ran $*" ;;
+esac
+"""
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """Makes an environment that setup.sh takes as up to date, with tools that find nothing and a Python that acts."""
+
+    def make(stack="3 passed", status=0, failing=None):
+        pins = (ROOT / "requirements-cpu.txt").read_bytes()
+        digest = hashlib.sha256(pins + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+        (tmp_path / ".installed").write_text(f"cpu {digest}\n")
+        (tmp_path / "bin").mkdir()
+        for tool in ("ruff", "shellcheck", "mypy", "lint-imports", "python"):
+            text = PYTHON.format(stack=stack, status=status) if tool == "python" else "#!/bin/bash\n"
+            (tmp_path / "bin" / tool).write_text(text + ("exit 1\n" if tool == failing else ""))
+            (tmp_path / "bin" / tool).chmod(0o755)
+        return {"VENV": str(tmp_path), "PYTHON": sys.executable}
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("stack", "status", "sums"),
+    [
+        ("3 passed", 0, "8 passed, 0 failed, 1 skipped"),
+        ("1 failed, 2 passed, 4 skipped, 2 errors", 1, "7 passed, 3 failed, 5 skipped"),
+        ("no closing line", 4, "5 passed, 1 failed, 1 skipped"),
+    ],
+)
+def test_the_tests_end_with_times_and_sums(installed, stack, status, sums):
+    result = bash("scripts/test.sh", **installed(stack, status))
+    assert result.returncode == (1 if status else 0), result.stderr
+    *_, unit, stack, last = result.stdout.splitlines()
+    assert re.fullmatch(r"\[test\] unit part: \d+ s", unit) and re.fullmatch(r"\[test\] stack part: \d+ s", stack)
+    assert last == sums
+
+
+def test_arguments_of_the_tests_go_to_one_pytest(installed):
+    result = bash("scripts/test.sh", "-m", "not slow", **installed())
+    assert result.stdout.splitlines()[-1] == "ran -m pytest -m not slow"
+
+
+@pytest.mark.parametrize("tool", ["ruff", "shellcheck", "mypy", "lint-imports"])
+def test_no_test_runs_after_a_complaint(installed, tool):
+    result = bash("scripts/test.sh", **installed(failing=tool))
+    assert result.returncode == 1 and "passed" not in result.stdout

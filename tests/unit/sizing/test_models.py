@@ -1,0 +1,73 @@
+import json
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from support.paths import POLICY
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.sizing.models import PRESETS, read_model
+
+
+def test_a_model_in_a_folder():
+    # Its README's 0.8M; input and output share their weights, so all of them multiply.
+    model = read_model(str(POLICY), 512)
+    weights = AutoModelForCausalLM.from_pretrained(POLICY).state_dict()
+    assert model.parameters == sum(weight.numel() for name, weight in weights.items() if name != "lm_head.weight")
+    assert (model.layers, model.query, model.key_value, model.looked_up) == (4, 128, 64, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (None, "is not a valid JSON file"),
+        ({"model_type": "no_such"}, "does not recognize this architecture"),
+        ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
+        ({"hidden_size": -8}, "negative dimension"),
+        ({"num_attention_heads": 0}, "integer division or modulo by zero"),
+        ({"hidden_act": "no_such"}, "no_such"),
+        ({"dtype": "float99"}, "has no attribute 'float99'"),
+        ({"pad_token_id": 10**6}, "Padding_idx must be within num_embeddings"),
+        ([], "list indices"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, change, reason):
+    known = json.loads((POLICY / "config.json").read_text())
+    text = "{" if change is None else json.dumps({**known, **change} if change else change)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_model(str(tmp_path), 1)
+    (line,) = str(raised.value).splitlines()
+    assert f"--actor.model_name_or_path is {tmp_path}, whose configuration cannot be read (" in line
+    assert reason in line
+    assert "; give a folder with config.json, a model id of the hub" in line
+
+
+def test_another_kind_of_decoder_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(ConfigError, match="has no num_key_value_heads; the plan knows models like Qwen and Llama"):
+        read_model(str(tmp_path), 1)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
+def test_adapters_are_those_that_peft_makes(targets):
+    config = AutoConfig.from_pretrained(POLICY)
+    whole = AutoModelForCausalLM.from_config(config)
+    adapted = get_peft_model(AutoModelForCausalLM.from_config(config), LoraConfig(r=4, target_modules=targets))
+    trained = [parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad]
+    model = read_model(str(POLICY), 1, 4, targets)
+    assert (model.adapters, model.largest) == (sum(trained), max(trained))
+    assert model.trained == model.adapters and model.held == model.adapters + model.parameters
+    assert model.parameters == sum(parameter.numel() for parameter in whole.parameters())
+
+
+def test_models_known_offline_have_the_published_sizes():
+    found = {
+        name.split("/")[1]: read_model(name, 1).parameters for name in PRESETS if not name.endswith(("14B", "32B"))
+    }
+    assert found == {
+        "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+        "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
+        "Qwen2.5-0.5B-Instruct": 494_032_768,
+        "Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    }

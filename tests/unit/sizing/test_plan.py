@@ -1,0 +1,182 @@
+"""The command: what it says about the shipped scripts, about settings that do not fit, and about bad input."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+from support.sizing import R1
+
+from openrlhf_swap import plan
+from openrlhf_swap.command import run_command
+from openrlhf_swap.sizing.models import GIB
+
+
+@functools.cache
+def script(size, *flags):
+    command = ["bash", f"scripts/train_swap_{size}.sh", "--dry-run", *flags]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+
+def run(capsys, *flags):
+    """Exit status and the plan."""
+    status = run_command(plan.main, [*flags, "--json"])
+    output = capsys.readouterr()
+    assert output.err == ""
+    return status, json.loads(output.out)
+
+
+def complaint(capsys, *flags):
+    """The one line of an error."""
+    assert run_command(plan.main, flags) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(("size", "gpu"), [("1.5b", "h100"), ("7b", "h200")])
+def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
+    status, found = run(capsys, "--gpu", gpu, "--command", script(size))
+    assert (status, found["fits"], found["warnings"], found["gpus"]) == (0, True, [], 8)
+    assert found["step"]["responses"] == 2048
+    # K = 25 steps of 350 tokens would take 8,750; half of 12,000 has ceil(6000 / 350) = 18 of them.
+    assert (found["step"]["mean_response"], found["step"]["prefixes"]) == (6000, 19)
+    # DeepScaleR: 314 batches of 128 and 123 prompts that fill none, twice.
+    assert (found["run"]["rows"], found["run"]["steps"], found["run"]["left_out"]) == (40_315, 628, 123)
+    assert found["run"]["updates"] == 628
+    assert "the last 123 prompts of an episode do not fill a batch and are left out" in found["notes"]
+
+
+def test_the_plan_reads_the_run_as_the_run_would(capsys):
+    flags = ["--train.micro_batch_size", "2", "--swap.objective", "grpo", "--data.max_samples", "256"]
+    _, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), *flags, "--ds.grad_accum_dtype", "fp32")
+    assert found["settings"]["update_tokens"] == 28_000
+    assert found["settings"]["temperature"] == 0.6
+    assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
+    assert (found["run"]["steps"], found["run"]["left_out"]) == (4, 0)
+    assert any("no effect with --ds.zero_stage 2" in note for note in found["notes"])
+    pasted = run(capsys, "--gpu", "h100", *script("1.5b").split())
+    assert pasted == run(capsys, "--gpu", "h100", "--command", script("1.5b"))
+    _, defaults = run(capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700")
+    assert defaults["settings"]["ranks"] == 4
+    assert defaults["step"]["responses"] == 128 * 16  # openrlhf_swap.train's own defaults
+    assert (defaults["step"]["prefixes"], defaults["run"]["rows"]) == (3, None)
+
+
+def test_room_for_responses_by_hand(capsys):
+    # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
+    # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000.
+    flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
+    _, found = run(capsys, *flags)
+    assert found["vllm"]["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
+    assert (found["vllm"]["cache_tokens"], found["vllm"]["full_sequences"]) == (1_317_832, 94)
+    assert any("has room for 94 of full length" in note for note in found["notes"])
+
+
+# Settings that do not fit, each with what the remedy has to be about.
+TOO_LARGE = {
+    "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "8"], "--train.micro_batch_size 2"),
+    "scoring": (["1.5B", "--gpu", "h100", "--rollout.micro_batch_size", "8"], "--rollout.micro_batch_size 4"),
+    "vLLM": (["1.5B", "--gpu", "50", "--vllm.gpu_memory_utilization", "0.95"], "--vllm.gpu_memory_utilization 0.85"),
+    "model": (["14B", "--gpu", "h100"], "--ds.zero_stage 3"),
+    "engine": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--vllm.tensor_parallel_size 2"),
+    "optimizer": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--ds.adam_offload"),
+    "length": (["1.5B", "--gpu", "30", "--ds.zero_stage", "3"], "--data.max_len"),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_the_remedy_helps(capsys, case):
+    (size, *flags), expected = TOO_LARGE[case]
+    flags = ["--gpus", "8", "--rows", "256", "--model", R1 + size, *flags]
+    status, found = run(capsys, *flags)
+    assert (status, found["fits"]) == (1, False)
+    remedies = [warning.partition("Remedy: ")[2] for warning in found["warnings"]]
+    assert any(expected in remedy for remedy in remedies), remedies
+    words = [word for remedy in remedies for word in remedy.partition(" (")[0].split()]
+    shorter = ["--rollout.max_new_tokens", "1000"] if "--data.max_len" in words else []
+    status, found = run(capsys, *flags, *words, *shorter)
+    assert (status, found["warnings"]) == (0, [])
+
+
+def test_prompts_of_a_file_are_counted(capsys, prompts_file):
+    flags = ["--gpu", "80", "--gpus", "2", "--model", R1 + "1.5B", "--data.prompt_dataset", str(prompts_file)]
+    _, found = run(capsys, *flags, "--rollout.batch_size", "16", "--train.batch_size", "256", "--ckpt.save_steps", "2")
+    # 64 prompts: 4 steps, 2 checkpoints of 14 bytes a parameter, and the trained model.
+    assert (found["run"]["rows"], found["run"]["steps"], found["run"]["saves"]) == (64, 4, 2)
+    assert found["run"]["disk_bytes"] == (2 * 14 + 2) * 1_777_088_000
+    assert not found["run"]["rows_assumed"]
+
+
+def test_the_text_says_what_the_numbers_say(capsys):
+    assert run_command(plan.main, ["--gpu", "h100", "--command", script("1.5b")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
+    assert "Nothing was measured." in lines[2]
+    table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
+    assert table["logits"] == ["-", "11.9", "7.9", "-"]  # 14,000 x 151,936 x 6 and x 4 bytes
+    assert table["weights"] == ["3.3"] * 4
+    assert any(
+        line.startswith("note:        the 40,315 prompts are assumed from the data set's name") for line in lines
+    )
+    assert lines[-1] == "It fits."
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], "--gpu"),
+        (["--gpu", "abacus"], "--gpu is abacus; use one of a100-40"),
+        (["--gpu", "-3"], "--gpu is -3"),
+        (["--gpu", "80", "--gpus", "6", "--vllm.tensor_parallel_size", "4"], "--gpus is 6; use a multiple of"),
+        (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.micro_batch_size is 1; 7 actors"),
+        (["--gpu", "80", "--gpus", "8", "--model", "no/model"], "--actor.model_name_or_path is no/model, whose"),
+        (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--data.max_len", "200000"], "--data.max_len is 200000"),
+        (
+            ["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--no.such", "1"],
+            "unrecognized arguments: --no.such 1",
+        ),
+        (["--gpu", "80", "--model", R1 + "7B"], "--vllm.num_engines is None"),
+        (
+            [
+                "--gpu",
+                "80",
+                "--gpus",
+                "1",
+                "--model",
+                R1 + "7B",
+                *["--ds.lora.rank", "8", "--ds.lora.target_modules", "q"],
+            ],
+            "--ds.lora.target_modules is ['q'], which names no linear layer",
+        ),
+        (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--correct", "2"], "--correct is 2.0"),
+        (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--vllm.num_engines", "4"], "both must be equal"),
+        (["--gpu", "80", "--gpus", "16", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "16"], "28 attention"),
+        (["--gpu", "80", "--command", "train 'it"], "--command cannot be read"),
+        (["--gpu", "80", "--swap.objektive", "swap"], "did you mean --swap.objective?"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, flags, expected):
+    line = complaint(capsys, *flags)
+    assert line.startswith("error: ")
+    assert expected in line
+
+
+def test_the_module_is_the_command():
+    command = [sys.executable, "-m", "openrlhf_swap.plan", "--gpu", "abacus"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: --gpu is abacus; use one of a100-40")
+
+
+def test_a_mixture_of_experts_is_refused(capsys, tmp_path):
+    from transformers import MixtralConfig
+
+    MixtralConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1).save_pretrained(
+        tmp_path
+    )
+    line = complaint(capsys, "--gpu", "80", "--gpus", "8", "--model", str(tmp_path))
+    assert "a mixture of experts; the plan knows dense models" in line

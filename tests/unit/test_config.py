@@ -1,0 +1,102 @@
+import json
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.objectives.ablation import ABLATION, coefficients
+
+
+def test_defaults_are_the_papers():
+    config = SwapConfig()
+    assert (config.step_tokens, config.max_steps) == (350, 25)
+    assert (config.length_coef, config.outcome_weight, config.process_weight) == (1.0, 1.0, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("length_coef", -1.0),
+        ("temperature", 0.0),
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("process_weight", math.inf),
+        ("outcome_weight", math.nan),
+        ("step_tokens", 0),
+        ("step_tokens", 3.5),
+        ("max_steps", 0),
+        ("eps", 0.0),
+        ("newline_patience", 0.5),
+        ("static_penalty", -0.1),
+        ("step_tokens", True),
+        ("step_tokens", "350"),
+        ("scoring", "fast"),
+        ("rollouts_every", -1),
+        ("generation_timeout", 0.0),
+        ("max_skipped_steps", 0),
+    ],
+)
+def test_a_bad_value_names_flag_value_and_remedy(field, value):
+    kind = SwapConfig if field in SwapConfig.model_fields else RunConfig
+    with pytest.raises(ConfigError, match=rf"--swap\.{field} is {re.escape(repr(value))}; .*use"):
+        kind(**{field: value})
+
+
+def test_an_unknown_objective_is_corrected():
+    with pytest.raises(ConfigError, match=r"--swap\.objective is 'lazer'; did you mean laser\? use one of: swap,"):
+        parse_swap_arguments(["--swap.objective", "lazer"])
+
+
+def test_step_only_without_a_process_weight_would_train_nothing():
+    with pytest.raises(ConfigError, match="process_weight"):
+        SwapConfig(objective="step_only", process_weight=0.0)
+
+
+def test_config_is_frozen_and_plain():
+    config = SwapConfig(temperature=1)
+    assert isinstance(config.temperature, float)
+    json.dumps(config.to_dict())
+    with pytest.raises(ValidationError, match="frozen"):
+        config.temperature = 2.0
+    assert config.replaced(temperature=2.0).temperature == 2.0
+    with pytest.raises(ConfigError, match=r"--swap\.temperature is 0\.0; use a positive number of nats"):
+        config.replaced(temperature=0.0)
+
+
+def test_flags_are_taken_out_of_a_command_line():
+    own = ["--swap.temperature", "inf", "--swap.close_template=</think>\\nx", "--swap.rollouts_every", "3"]
+    config, run, rest = parse_swap_arguments(["--a.b", "1", *own, "--swap.trust_remote_code", "--c"])
+    assert config.temperature == math.inf
+    assert (run.rollouts_every, run.trust_remote_code, run.scoring) == (3, True, "shared_prefix")
+    assert config.close_template == "</think>\nx"
+    assert rest == ["--a.b", "1", "--c"]
+
+
+def test_a_misspelt_flag_is_corrected():
+    with pytest.raises(ConfigError, match=r"unknown flag --swap\.lenght_coef; did you mean --swap\.length_coef\?"):
+        parse_swap_arguments(["--swap.lenght_coef", "2"])
+
+
+def test_a_flag_of_the_wrong_type_is_named():
+    with pytest.raises(ConfigError, match=r"--swap\.length_coef is 'much'; use a value of type float"):
+        parse_swap_arguments(["--swap.length_coef", "much"])
+
+
+def test_every_row_of_the_ablation_has_coefficients():
+    for objective in ABLATION:
+        numbers = coefficients(SwapConfig(objective=objective))
+        assert numbers.needs_scores == (objective not in ("grpo", "outcome_only"))
+
+
+def test_the_package_and_its_config_import_without_torch():
+    code = (
+        "import sys, openrlhf_swap, openrlhf_swap.flags, openrlhf_swap.rewards.worker; print('torch' in sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "False"

@@ -1,0 +1,92 @@
+"""Files that survive a kill."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_swap.command import Parser, did_you_mean, run_command
+from openrlhf_swap.errors import ConfigError, first_line
+from openrlhf_swap.files import (
+    appending,
+    drop_unfinished_line,
+    read_new_rows,
+    read_rows,
+    replacing,
+    write_rows,
+    write_text,
+)
+
+
+def test_a_row_that_was_not_finished_is_cut_off_and_written_again(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2')
+    assert list(read_rows(path)) == [{"a": 1}]
+    with appending(path) as append:
+        append({"a": 2})
+        assert list(read_rows(path)) == [{"a": 1}, {"a": 2}]  # there before the file is closed
+
+
+@pytest.mark.parametrize(
+    ("content", "left"),
+    [("", ""), ("x", ""), ("a\n", "a\n"), ("a\nb", "a\n"), ("a\n" + "b" * 200_000, "a\n"), ("b" * 200_000, "")],
+)
+def test_an_unfinished_line_of_any_length_is_dropped(tmp_path, content, left):
+    path = tmp_path / "file"
+    path.write_text(content)
+    drop_unfinished_line(path)
+    assert path.read_text() == left
+
+
+def test_new_rows_are_read_from_an_offset(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert read_new_rows(path, 0) == ([], 0)
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    assert read_new_rows(path, 9) == ([{"a": 2}], 18)
+    assert read_new_rows(path, 18) == ([], 18)
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3)))
+def test_rows_come_back_as_they_were_written(tmp_path_factory, rows):
+    """Line separators of Unicode stand inside a text: they do not end a row."""
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    write_rows(path, rows)
+    assert list(read_rows(path)) == rows
+    assert path.read_text(encoding="utf-8").count("\n") == len(rows)
+
+
+def test_a_file_is_whole_or_as_before(tmp_path):
+    path = tmp_path / "file.json"
+    write_text(path, json.dumps({"a": 1}))
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.write("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == '{"a": 1}'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(ValueError(), "ValueError"), (ValueError("  \n "), "ValueError"), (OSError("first \nsecond"), "first")],
+)
+def test_an_exception_becomes_one_line(error, line):
+    assert first_line(error) == line
+
+
+def test_an_error_of_ours_is_one_line_and_status_2(capsys):
+    def command(argv):
+        Parser("openrlhf_swap.x").parse_args(argv)
+        raise ConfigError("--x is 1; use 2")
+
+    assert run_command(command, []) == 2
+    assert run_command(command, ["--y"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "error: --x is 1; use 2"
+    assert second == "error: unrecognized arguments: --y; see --help for what each flag takes"
+    assert (run_command(lambda _: None, []), run_command(lambda _: 1, [])) == (0, 1)
+
+
+def test_the_nearest_name_is_suggested():
+    assert did_you_mean("lazer", ["laser", "swap"]) == "did you mean laser? use one of: laser, swap"
+    assert did_you_mean("zzz", ["laser"]) == "use one of: laser"
