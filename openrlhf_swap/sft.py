@@ -10,10 +10,13 @@ from __future__ import annotations
 import runpy
 
 # The package prepares the process before OpenRLHF is imported.
+from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.cpu.build import build_communication_op
 from openrlhf_swap.integration.cpu.process import is_cpu_build
+from openrlhf_swap.integration.strategy import SwapStrategy
 
 if __name__ == "__main__":
     if is_cpu_build():
         build_communication_op()
-    runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)
+    with patches.rebound({"openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy}):
+        runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)

@@ -11,8 +11,8 @@
 | `openrlhf.utils.deepspeed.DeepspeedStrategy` | `SwapStrategy` | attention and Adam that need no compiler |
 | `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |
 
-Two methods are replaced on single objects, where no class of ours can stand: of DeepSpeed's stage 3 optimizer
-(`policy_trainer.py`), and `named_parameters` of a model with adapters while it travels (`lora.py`).
+Methods are replaced on single objects, where no class of ours can stand: two of DeepSpeed's stage 3 optimizer
+(`policy_trainer.py`, `strategy.py`), and `named_parameters` of a model with adapters while it travels (`lora.py`).
 
 The last name of the table is rebound in the policy's actor, all others in the driver: a patch there of a class that
 lives in a Ray actor would do nothing. The replacements are importable subclasses, so workers find them by name.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
+from deepspeed.ops.adam import fused_adam
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 from openrlhf_swap.integration import attention
@@ -30,3 +32,21 @@ class SwapStrategy(_StockStrategy):
             config["optimizer"] = {**optimizer, "params": {**optimizer["params"], "torch_adam": True, "fused": True}}
             config["zero_force_ds_cpu_optimizer"] = False  # DeepSpeed insists on its own for --ds.adam_offload
         return config
+
+    def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """As OpenRLHF's; the optimizer can sleep under ZeRO-3 too."""
+        model, optimizer, scheduler = super()._ds_init_train_model(model, cfg)
+        if self.stage == 3:
+            _let_torchs_adam_sleep(optimizer)
+        return model, optimizer, scheduler
+
+
+def _let_torchs_adam_sleep(optimizer: Any) -> None:
+    """DeepSpeed 0.19.6 moves the two moments by name, but asks for its own class first, in stage 3 only."""
+    offload_states = optimizer.offload_states
+
+    def offload(*args: Any, **kwargs: Any) -> None:
+        with mock.patch.object(fused_adam, "FusedAdam", type(optimizer.optimizer)):
+            offload_states(*args, **kwargs)
+
+    optimizer.offload_states = offload

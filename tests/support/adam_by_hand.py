@@ -1,4 +1,4 @@
-"""Five updates as DeepSpeed is set up, and by hand: how many weights differ, by stage and offload."""
+"""Five updates as DeepSpeed is set up, and by hand: how many weights differ, by stage and place."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,8 @@ def by_hand():
     """Float32 copies of the weights, clipped gradients, and torch's AdamW without any fusing."""
     model = make_model()
     copies = [parameter.detach().float().clone() for parameter in model.parameters()]
-    adam = torch.optim.AdamW(copies, foreach=False, fused=False, **OPTIONS)
+    groups = [{"params": copies[::2]}, {"params": copies[1::2], "weight_decay": 0.0}]  # biases do not decay
+    adam = torch.optim.AdamW(groups, foreach=False, fused=False, **OPTIONS)
     for loss in losses(model):
         loss.backward()
         gradients = [parameter.grad.float() for parameter in model.parameters()]
@@ -42,17 +43,26 @@ def by_hand():
     return flat(model)
 
 
-def by_deepspeed(stage, offload):
+def by_deepspeed(stage, place):
     import deepspeed
+    from openrlhf.utils.deepspeed.deepspeed_utils import offload_deepspeed_states, reload_deepspeed_states
 
+    offload = place == "offloaded"
     ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1)
     args = SimpleNamespace(ds=ds, train=SimpleNamespace())
     strategy = SwapStrategy(zero_stage=stage, max_norm=1.0, micro_train_batch_size=1, train_batch_size=1, args=args)
-    config = strategy.get_ds_train_config({"type": "AdamW", "params": {**OPTIONS, "betas": [0.9, 0.95]}})
-    model = make_model()
-    engine, optimizer, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+    cfg = {
+        "optim": "adam",
+        "adam": {**OPTIONS, "betas": [0.9, 0.95]},
+        "lr_scheduler": "constant",
+        "scheduler_steps": 9,
+    }
+    engine, optimizer, _ = strategy.prepare((make_model(), cfg))
     assert type(optimizer.optimizer) is torch.optim.AdamW
     for loss in losses(engine):
+        if place == "sleeping":
+            offload_deepspeed_states(engine)
+            reload_deepspeed_states(engine)
         engine.backward(loss)
         engine.step()
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
@@ -65,5 +75,5 @@ if __name__ == "__main__":
     deepspeed.init_distributed("gloo")
     expected = by_hand()
     for stage in (1, 2, 3):
-        for offload in (False, True):
-            print("differ", stage, offload, (by_deepspeed(stage, offload) != expected).sum().item())
+        for place in ("kept", "offloaded", "sleeping"):
+            print("differ", stage, place, (by_deepspeed(stage, place) != expected).sum().item())
