@@ -15,6 +15,10 @@ from support.running import run_training
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
+several_of_each = pytest.mark.skipif(
+    "TEST_GPU_PATH" not in os.environ,
+    reason="two actors and two engines take four minutes on two cores: TEST_GPU_PATH=1",
+)
 COLOCATED = [*gpu_check.WAY, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
 COLOCATED += ["--algo.advantage.is_correction_level", "token"]
 
@@ -38,6 +42,7 @@ exec {sys.executable} "$@"
     monkeypatch.setenv("FAKE_GPU", str(tmp_path))
 
 
+@several_of_each
 def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts_file):
     """ZeRO-2, two actors and two engines: three rollouts agree with the trainer, the fourth is by older weights."""
     monkeypatch.setenv("DROPPED_UPDATE", "3")
@@ -46,6 +51,7 @@ def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts
     assert abs(stale) > 2 * ALIKE
 
 
+@several_of_each
 def test_sharded_weights_arrive(tmp_path, prompts_file):
     lines = run_training(tmp_path / "run", prompts_file, *COLOCATED, "--ds.zero_stage", "3")
     assert len(lines) == 4 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
