@@ -134,6 +134,18 @@ class SwapConfig(FlagSettings):
     process_weight: float = setting(
         0.3, "theta: weight of the process advantage of correct responses; 0 is GRPO", **_WEIGHT
     )
+    step_baseline: Literal["mean", "zero"] = setting(
+        "mean",
+        "what is taken from step rewards before they are divided by their deviation: mean, the paper's, which charges "
+        "every step alike, or zero, which charges none (ours)",
+        "use mean or zero",
+    )
+    step_noise: float = setting(
+        0.0,
+        "least deviation of step rewards, in nats, to divide by: below it noise of the scores would count as much as "
+        "real gains; 0 is the paper's, 0.02 the noise of bfloat16 (ours)",
+        **_WEIGHT,
+    )
     static_penalty: float = setting(
         0.1,
         "constant that static_penalty takes from every normalised step reward (the paper gives none; ours)",

@@ -20,7 +20,11 @@ from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 
 @dataclass(frozen=True)
 class StepSignals:
-    """What SWAP makes of the markers; all (G, N, K) float64 but `penalty_mass`, which is (G, N)."""
+    """What SWAP makes of the markers; (G, N, K) float64, but `penalty_mass` is (G, N), and the last two are (G,).
+
+    `deviation` is sigma in nats, and `price` what the normalisation takes from every step: mu/(sigma + eps). Both are
+    NaN for a group whose steps get no signal.
+    """
 
     gains: Tensor
     local_gains: Tensor
@@ -28,6 +32,8 @@ class StepSignals:
     penalties: Tensor
     rewards: Tensor
     normalised: Tensor
+    deviation: Tensor
+    price: Tensor
 
 
 def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
@@ -37,9 +43,16 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
     penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, coefficients.temperature)
     rewards = gains - penalties
-    normalised = normalise_step_rewards(rewards, batch.step_mask, coefficients.eps)
+    normalised = normalise_step_rewards(
+        rewards, batch.step_mask, coefficients.eps, coefficients.centres_steps, coefficients.step_noise
+    )
     normalised = torch.where(batch.step_mask, normalised - coefficients.step_constant, 0.0)
-    return StepSignals(gains, changes, mass, penalties, rewards, normalised)
+    mean, deviation, spreads = (
+        moment.squeeze(-1) for moment in _moments(rewards.flatten(1), batch.step_mask.flatten(1), coefficients.eps)
+    )
+    deviation = torch.where(spreads, deviation, math.nan)
+    price = mean / (deviation.clamp(min=coefficients.step_noise) + coefficients.eps) * coefficients.centres_steps
+    return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation, price)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
@@ -63,18 +76,22 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
     return _standardise(rewards.double(), torch.ones_like(rewards, dtype=torch.bool), eps)
 
 
-def normalise_step_rewards(rewards: Tensor, step_mask: Tensor, eps: float) -> Tensor:
-    """r~ = (r - mu)/(sigma + eps), mu and sigma pooled over all steps of a group's correct responses.
+def normalise_step_rewards(
+    rewards: Tensor, step_mask: Tensor, eps: float, centre: bool = True, noise: float = 0.0
+) -> Tensor:
+    """r~ = (r - mu)/(sigma + eps), mu and sigma pooled over all steps of a group's correct responses (Eq. norm_step).
 
     Args:
         rewards: (G, N, K).
         step_mask: (G, N, K) bool, True for the steps of correct responses.
         eps: as in `outcome_advantages`.
+        centre: whether mu is subtracted; without it r~ = r/(sigma + eps).
+        noise: in nats; a smaller sigma is replaced by it.
 
     Returns:
         (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no spread.
     """
-    flat = _standardise(rewards.double().flatten(1), step_mask.flatten(1), eps)
+    flat = _standardise(rewards.double().flatten(1), step_mask.flatten(1), eps, centre, noise)
     return flat.view(rewards.shape)
 
 
@@ -120,11 +137,17 @@ def unified_advantages(
     return advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
 
 
-def _standardise(values: Tensor, mask: Tensor, eps: float) -> Tensor:
-    """(values - mean)/(std + eps) over the last axis where `mask`; 0 elsewhere and where there is no spread."""
+def _standardise(values: Tensor, mask: Tensor, eps: float, centre: bool = True, floor: float = 0.0) -> Tensor:
+    """(values - mean)/(max(std, floor) + eps) over the last axis where `mask`; 0 elsewhere and without spread."""
+    mean, std, spreads = _moments(values, mask, eps)
+    baseline = mean if centre else torch.zeros_like(mean)
+    return torch.where(spreads & mask, (values - baseline) / (std.clamp(min=floor) + eps), 0.0)
+
+
+def _moments(values: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, unbiased deviation, and whether there is any, over the last axis where `mask`; all (..., 1)."""
     count = mask.sum(-1, keepdim=True)
     mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(mask, values - mean, 0.0)
     std = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-    spreads = (count > 1) & (std > eps * mean.abs().clamp(min=1))
-    return torch.where(spreads, centred / (std + eps), 0.0)
+    return mean, std, (count > 1) & (std > eps * mean.abs().clamp(min=1))

@@ -14,6 +14,8 @@ class Coefficients:
         temperature: tau in nats, of the penalty's softmax.
         outcome_weight: beta.
         process_weight: theta; 0 asks for no step scores.
+        centres_steps: whether step rewards are normalised around their mean, or around zero.
+        step_noise: least deviation, in nats, that step rewards are divided by.
         step_constant: taken from every *normalised* step reward: before the normalisation a constant would cancel.
         penalises_outcome: the outcome reward becomes c - c P instead of c.
         eps: added to standard deviations; a deviation below it counts as zero.
@@ -23,6 +25,8 @@ class Coefficients:
     temperature: float = 1.0
     outcome_weight: float = 1.0
     process_weight: float = 0.3
+    centres_steps: bool = True
+    step_noise: float = 0.0
     step_constant: float = 0.0
     penalises_outcome: bool = False
     eps: float = 1e-6

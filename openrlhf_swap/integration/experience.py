@@ -96,6 +96,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             outcome=over_actions(experiences, outcomes),
             process=over_actions(experiences, processes),
             score_seconds=sum(seconds) / self._data_parallel_size(),
+            process_weight=self._objective.process_weight,
         )
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
         self.rollout_table = rollout_rows(shown, batch.steps, batch.signals, self._reader)

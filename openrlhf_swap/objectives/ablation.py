@@ -37,5 +37,7 @@ def plain_coefficients(config: SwapConfig) -> Coefficients:
         temperature=config.temperature,
         outcome_weight=config.outcome_weight,
         process_weight=config.process_weight,
+        centres_steps=config.step_baseline == "mean",
+        step_noise=config.step_noise,
         eps=config.eps,
     )

@@ -10,6 +10,7 @@ from openrlhf_swap.algorithm.penalty import target_lengths
 
 StepMetrics = dict[str, float]
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
+SCORE_NOISE = 0.02  # nats; deviation of a difference of two scores in bfloat16
 
 
 def step_metrics(
@@ -19,6 +20,7 @@ def step_metrics(
     outcome: Tensor,
     process: Tensor,
     score_seconds: float,
+    process_weight: float,
 ) -> StepMetrics:
     """Summarise one batch.
 
@@ -29,6 +31,7 @@ def step_metrics(
         outcome: (tokens,) its outcome part, unweighted.
         process: (tokens,) its process part, unweighted.
         score_seconds: what scoring took on top of the log-probabilities.
+        process_weight: theta.
 
     Returns:
         Finite numbers; a mean over nothing (no correct response, no step) is left out.
@@ -61,6 +64,8 @@ def step_metrics(
         "adv_negative_frac": (advantages < 0).double(),
         "groups_no_correct_frac": (~correct.any(-1)).double(),
         "groups_all_correct_frac": correct.all(-1).double(),
+        "groups_without_excess_frac": (signals.penalty_mass == 0).all(-1)[correct.any(-1)].double(),
+        **_prices(signals, process_weight),
     }
     metrics = {f"swap/{name}": value.mean().item() for name, value in values.items() if value.numel()}
     if len(gains) > 1:
@@ -68,3 +73,15 @@ def step_metrics(
         metrics["swap/local_gain_std"] = changes.std().item()
     metrics["swap/score_seconds"] = score_seconds
     return metrics
+
+
+def _prices(signals: StepSignals, process_weight: float) -> dict[str, Tensor]:
+    """What the normalisation takes from every step, of the groups whose steps get a signal."""
+    signalled = ~signals.price.isnan()
+    prices = signals.price[signalled]
+    return {
+        "groups_of_noise_frac": (signals.deviation[signalled] < SCORE_NOISE).double(),
+        "step_price": prices,
+        # In a group of N with one wrong response, right and wrong differ by sqrt(N) in A_out.
+        "step_break_even": process_weight * prices / signals.penalty_mass.shape[-1] ** 0.5,
+    }

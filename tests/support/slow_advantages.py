@@ -6,7 +6,9 @@ import statistics
 EPS = 1e-6
 
 
-def slow_advantages(group, lam=1.0, tau=1.0, beta=1.0, theta=0.3, static=0.0, shaped=False, eps=EPS):
+def slow_advantages(
+    group, lam=1.0, tau=1.0, beta=1.0, theta=0.3, static=0.0, shaped=False, eps=EPS, centre=1, noise=0.0
+):
     """The equations in plain Python, one token at a time, one response at a time."""
     correct_lengths = [t.length for t in group if t.correct]
     target = statistics.median(correct_lengths) if correct_lengths else None
@@ -35,7 +37,10 @@ def slow_advantages(group, lam=1.0, tau=1.0, beta=1.0, theta=0.3, static=0.0, sh
     pooled = [r for row in rewards for r in row]
     spread = statistics.stdev(pooled) if len(pooled) > 1 else 0.0
     normalised = [
-        [((r - statistics.fmean(pooled)) / (spread + eps) if spread > eps else 0.0) - static for r in row]
+        [
+            ((r - centre * statistics.fmean(pooled)) / (max(spread, noise) + eps) if spread > eps else 0.0) - static
+            for r in row
+        ]
         for row in rewards
     ]
     return [

@@ -84,6 +84,39 @@ def test_agrees_with_the_slow_version(objective, group):
         torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.02, 3.0])
+@pytest.mark.parametrize("baseline", ["mean", "zero"])
+@given(group=groups)
+def test_baseline_and_noise_agree_with_the_slow_version(baseline, noise, group):
+    fast = swap_advantages(group, SwapConfig(step_baseline=baseline, step_noise=noise))
+    slow = slow_advantages(group, centre=baseline == "mean", noise=noise)
+    for row, expected in zip(fast, slow, strict=True):
+        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_zero_baseline_by_hand():
+    # Both are right and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1, unbiased deviation 1.
+    group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
+    eps = 1 + EPS
+    by_mean, by_zero = (swap_advantages(group, SwapConfig(step_baseline=name)) for name in ("mean", "zero"))
+    # The second step of the first response gained nothing: dropping it is worth theta times its price, or nothing.
+    assert by_mean[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * (1 - 1) / eps, 0.3 * -1 / eps, 0])
+    assert by_zero[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * 2 / eps, 0, 0])
+    assert [by_mean[1][0].item(), by_zero[1][0].item()] == pytest.approx([0, 0.3 / eps])
+    signals = step_signals(StepBatch.from_traces([group]), coefficients(SwapConfig()))
+    assert (signals.deviation.item(), signals.price.item()) == pytest.approx((1, 1 / eps))
+
+
+def test_noise_of_the_scores_stays_small():
+    # Gains of 3e-4 nats, which are noise: rewards .0003, 0 and 0; the paper's normalisation makes them +-1.15.
+    group = [StepTrace(8, True, [-1, -0.9997, -0.9997], [2, 5]), StepTrace(8, True, [-1, -1], [2])]
+    as_published = swap_advantages(group, SwapConfig())[0].abs().max()
+    with_floor = swap_advantages(group, SwapConfig(step_noise=0.02))[0].abs().max()
+    # Mean .0001, deviation .000173205; the second step: theta (0 - .0001)/(.000173205 + 1e-6), or over .020001.
+    assert as_published.item() == pytest.approx(0.3 * 0.0001 / 0.000174205, rel=1e-5)
+    assert with_floor.item() == pytest.approx(0.3 * 0.0001 / 0.020001, rel=1e-5)
+
+
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.floats(0.01, 100))
 def test_weights_sum_to_one_and_follow_the_gains(gains, temperature):
     gains = torch.tensor(gains, dtype=torch.float64)

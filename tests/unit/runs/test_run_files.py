@@ -1,5 +1,6 @@
 import json
 import math
+import statistics
 
 import pytest
 import torch
@@ -16,11 +17,13 @@ from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after
 from openrlhf_swap.train import redacted
 
 
-def metrics_of(group):
-    batch = StepBatch.from_traces([group])
+def metrics_of(*groups):
+    batch = StepBatch.from_traces(groups)
     signals = step_signals(batch, Coefficients())
     flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
-    return step_metrics(batch, signals, advantages=flat, outcome=flat, process=2 * flat, score_seconds=0.5)
+    return step_metrics(
+        batch, signals, advantages=flat, outcome=flat, process=2 * flat, score_seconds=0.5, process_weight=0.3
+    )
 
 
 def test_metrics_by_hand():
@@ -47,6 +50,26 @@ def test_metrics_by_hand():
     assert metrics["swap/adv_process_absmean"] == 1.0
     assert metrics["swap/adv_negative_frac"] == 0.25
     assert metrics["swap/score_seconds"] == 0.5
+
+
+def test_what_a_step_costs_by_hand():
+    group = [
+        StepTrace(30, True, [-4.0, -3.0, -3.5], [9, 19]),
+        StepTrace(10, True, [-4.0, -2.0], [5]),
+        StepTrace(50, False, [], []),
+        StepTrace(50, False, [], []),
+    ]
+    # P of the first is .5, its weights exp(-1) and exp(.5) over their sum: .182426 and .817574; the rewards:
+    rewards = [1 - 0.5 * 0.182426, -0.5 * 0.817574, 2]
+    price = statistics.fmean(rewards) / statistics.stdev(rewards)
+    quiet = [StepTrace(9, True, [-1.0, -0.99], [3]), StepTrace(9, True, [-1.0, -1.0], [3]), *group[2:]]
+    metrics = metrics_of(group, quiet, [group[2]] * 4, [group[3]] * 4)
+    noise_price = 0.005 / (statistics.stdev([0.01, 0]) + 1e-6)
+    assert metrics["swap/step_price"] == pytest.approx((price + noise_price) / 2, rel=1e-5)
+    # Four responses: a wrong one among right ones is told apart by sqrt(4) deviations.
+    assert metrics["swap/step_break_even"] == pytest.approx(0.3 * metrics["swap/step_price"] / 2)
+    assert metrics["swap/groups_of_noise_frac"] == 0.5  # of the two with correct responses
+    assert metrics["swap/groups_without_excess_frac"] == 0.5
 
 
 def test_a_batch_without_a_correct_response_has_finite_metrics():
