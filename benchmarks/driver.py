@@ -1,9 +1,10 @@
 """What one training step costs the driver while all GPUs wait, against OpenRLHF's own loop over tokens.
 
-    python benchmarks/driver.py --responses 2048 --tokens 6000
+    python -m benchmarks.driver --responses 2048 --tokens 6000
 
-Synthetic responses go through the code that the real experience maker runs: rollouts are read and cut into steps, and
-cumulative returns are made of the rewards. OpenRLHF's loop is timed on a part of them and scaled up.
+Synthetic responses of a micro-batch each go through the real experience maker; in the place of the actors stands a
+function that returns made-up log-probabilities and answer scores at once. OpenRLHF's loop is timed on a part of the
+responses and scaled up; its advantages on that part have to be equal.
 """
 
 from __future__ import annotations
@@ -12,24 +13,29 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers import AutoTokenizer
 
-from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.integration.conversion import read_rollouts
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.defaults import DEFAULTS, REWARD_FILE, as_words
 from openrlhf_swap.integration.experience import SwapExperienceMaker
+from openrlhf_swap.integration.policy_scoring import ScoredForward
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 
 POLICY = Path(__file__).parents[1] / "examples" / "addition" / "policy"
 PROMPT = 200  # tokens
+GROUP = 16  # responses to a prompt
 LOOPED = 16  # responses that OpenRLHF's loop is timed on
 
 
 def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) -> list[Any]:
-    """Micro-batches of one response each, half of them correct, their thought closed near the end."""
+    """One response each, two of three correct, their thought closed near the end."""
     from openrlhf.trainer.ppo_utils.experience import Experience
 
     torch.manual_seed(0)
@@ -42,23 +48,66 @@ def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) ->
         samples.append(
             Experience(
                 sequences=sequences,
+                attention_mask=torch.ones_like(sequences),
                 action_mask=action_mask,
                 prompts=["p"],
                 labels=["42"],
-                rewards=torch.tensor([float(number % 2)]),
-                index=[number],
+                rewards=torch.tensor([float(number % 3 > 0)]),
+                scores=torch.tensor([float(number % 3 > 0)]),
                 info={},
             )
         )
     return samples
 
 
-def seconds(function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> float:
-    """Of one call after the other."""
+class MadeUpActors:
+    """Answers as the policy's actor group, at once."""
+
+    def async_run_method_batch(
+        self, method_name: str, action_mask: list[Any], score_requests: list[Any], **_: Any
+    ) -> list[list[ScoredForward]]:
+        """As of a group of one."""
+        return [
+            [
+                ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0)
+                for mask, requests in zip(action_mask, score_requests, strict=True)
+            ]
+        ]
+
+
+def make_maker(tokenizer: Any) -> SwapExperienceMaker:
+    """The experience maker of a run with our defaults."""
+    args = patches.parse_arguments(
+        as_words(
+            {
+                **DEFAULTS,
+                "--actor.model_name_or_path": str(POLICY),
+                "--reward.remote_url": str(REWARD_FILE),
+                "--rollout.micro_batch_size": "1",
+                "--rollout.n_samples_per_prompt": str(GROUP),
+            }
+        )
+    )
+    config = SwapConfig()
+    args.swap, args.swap_run = config, RunConfig()
+    return SwapExperienceMaker(
+        MadeUpActors(),
+        None,
+        None,
+        None,
+        SimpleNamespace(value=0.0),
+        SimpleNamespace(args=args),
+        tokenizer,
+        objective=build(config),
+        reader=StepReader(tokenizer, *config.segmentation),
+    )
+
+
+def timed(function: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
+    """The result, and the seconds that it took."""
     start = time.perf_counter()
-    for words in arguments:
-        function(*words)
-    return time.perf_counter() - start
+    result = function(argument)
+    return result, time.perf_counter() - start
 
 
 def main() -> None:
@@ -66,27 +115,46 @@ def main() -> None:
     parser.add_argument("--responses", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=6000)
     args = parser.parse_args()
-    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+    from openrlhf.trainer.ppo_utils import experience_maker
 
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    config = SwapConfig()
-    reader = StepReader(tokenizer, *config.segmentation)
     (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
-    samples = make_samples(args.responses, args.tokens, close_id, close_id)
+    maker = make_maker(tokenizer)
+    # What is put there comes back as it is: no Ray.
+    there = SimpleNamespace(put=lambda value: value, get=lambda value: value)
+    stock_loop = experience_maker.RemoteExperienceMaker.get_cumulative_returns
+    with mock.patch.object(experience_maker, "ray", there):
+        part = make_samples(LOOPED, args.tokens, close_id, close_id)
+        torch.manual_seed(1)
+        expected = [e.advantages for e in _stock(maker, stock_loop).make_experience_batch(part)]
+        torch.manual_seed(1)
+        part = make_samples(LOOPED, args.tokens, close_id, close_id)
+        torch.manual_seed(1)
+        ours = [e.advantages for e in maker.make_experience_batch(part)]
+        equal = all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+        samples = make_samples(args.responses, args.tokens, close_id, close_id)
+        batches, splitting = timed(maker.split_rollout_samples, samples)
+        experiences, making = timed(maker.make_experience, batches)
+        _, advantages = timed(maker.compute_advantages_and_returns, experiences)
     rewards = torch.zeros(1, PROMPT + args.tokens - 1)
     rewards[0, -1] = 0.5
-    objective, maker = build(config), SwapExperienceMaker.__new__(SwapExperienceMaker)
-
-    reading = seconds(read_rollouts, [(sample, objective, reader) for sample in samples])
-    returns = [(rewards, sample.action_mask, 1.0) for sample in samples]
-    ours = seconds(maker.get_cumulative_returns, returns)
-    part = returns[:LOOPED]
-    stock = seconds(lambda *words: RemoteExperienceMaker.get_cumulative_returns(None, *words), part)
-    stock *= len(returns) / len(part)
+    mask = torch.ones_like(rewards)
+    _, loop = timed(lambda count: [stock_loop(None, rewards, mask, 1.0) for _ in range(count)], LOOPED)
+    loop *= args.responses / LOOPED
+    total = splitting + making + advantages
     print(f"{args.responses} responses of {args.tokens} tokens, one a micro-batch")
-    print(f"reading rollouts and their steps {reading:.2f} s")
-    print(f"cumulative returns {ours:.2f} s, OpenRLHF's loop {stock:.0f} s (from {len(part)} responses)")
-    print(f"ratio {(reading + stock) / (reading + ours):.0f}")
+    print(f"micro-batches {splitting:.2f} s, reading and steps {making:.2f} s, advantages {advantages:.2f} s")
+    print(f"together {total:.2f} s; OpenRLHF's loop alone {loop:.0f} s (from {LOOPED} responses)")
+    print(f"advantages equal to those of OpenRLHF's loop: {equal}")
+    print(f"ratio {(total + loop) / total:.0f}: the driver's seconds of a step with OpenRLHF's loop, to ours")
+
+
+def _stock(maker: SwapExperienceMaker, stock_loop: Any) -> SwapExperienceMaker:
+    """The same maker with OpenRLHF's loop."""
+    looped = make_maker(maker.tokenizer)
+    looped.get_cumulative_returns = lambda *words: stock_loop(looped, *words)
+    return looped
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What scoring every prefix costs: per prefix, and with the shared prefix, against the plain forward.
 
-    python benchmarks/scoring.py --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths 4000 12000
+    python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths 4000 12000
 
 Builds a random model of the given width in each family: keys of all tokens (qwen2), windows (gemma3_text), recurrent
 layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on the same response in one process and prints,
@@ -91,8 +91,8 @@ def best_seconds(functions: list[Callable[[], object]], device: str, repeats: in
     return best
 
 
-def table_row(model: PreTrainedModel, length: int, args: argparse.Namespace, device: str) -> str:
-    """One row of the table."""
+def table_row(model: PreTrainedModel, length: int, args: argparse.Namespace, device: str) -> tuple[str, float]:
+    """One row of the table, and the log-probability pass with scores to the plain one."""
     total = PROMPT_TOKENS + length
     ids = torch.randint(0, args.vocabulary, (1, total), device=device)
     ends = [PROMPT_TOKENS - 1 + (k * length) // args.steps for k in range(args.steps + 1)]
@@ -123,11 +123,12 @@ def table_row(model: PreTrainedModel, length: int, args: argparse.Namespace, dev
         peak = torch.cuda.max_memory_allocated() / 2**30
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return (
+    row = (
         f"| {model.config.model_type} | {length} | {plain:.3f} | {both - plain:.3f} ({both / plain - 1:+.1%}) "
         f"| {per_prefix:.3f} ({per_prefix / plain:.1f}x) | {(plain + per_prefix) / both:.1f}x | {difference:.1e} "
         f"| {peak:.1f} |"
     )
+    return row, both / plain
 
 
 def main() -> None:
@@ -156,8 +157,10 @@ def main() -> None:
     for family in args.families:
         model = build_model(family, args, device)
         for length in args.lengths:
-            print(table_row(model, length, args, device), flush=True)
+            row, ratio = table_row(model, length, args, device)
+            print(row, flush=True)
         print(f"{family}: {sum(weights.numel() for weights in model.parameters()) / 1e6:.0f}M parameters")
+        print(f"ratio {ratio:.2f}: log-probabilities with scores, to without, {family}, {length} tokens")
 
 
 if __name__ == "__main__":

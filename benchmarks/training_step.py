@@ -1,6 +1,6 @@
 """What SWAP adds to a training step: experience making and update, against stock group_norm on the same rollouts.
 
-    python benchmarks/training_step.py
+    python -m benchmarks.training_step
 
 Runs OpenRLHF's experience maker and ours in turn, on real Ray and DeepSpeed actors of the embedded policy and on the
 same responses of its base policy (16 prompts x 8, as in the quickstart), and prints the ratio of their times.
@@ -129,7 +129,8 @@ def main() -> None:
         experience, update = (median(column) for column in zip(*rows, strict=True))
         totals[name] = median(sum(row) for row in rows)
         print(f"{name:12} experience {experience:.3f} s, update {update:.3f} s, together {totals[name]:.3f} s")
-    print(f"ratio {totals['swap'] / totals['group_norm']:.3f} (medians of {repeats})")
+    ratio = totals["swap"] / totals["group_norm"]
+    print(f"ratio {ratio:.2f}: experience and update with SWAP, to stock GRPO (medians of {repeats})")
 
 
 if __name__ == "__main__":

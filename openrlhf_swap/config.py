@@ -183,6 +183,24 @@ class RunConfig(FlagSettings):
         "shared_prefix: all prefixes in one forward; per_prefix: one forward each (slow reference)",
         "use shared_prefix or per_prefix",
     )
+    logits_chunk: int = setting(
+        1024,
+        "tokens whose logits are held at a time; 0 holds those of a whole micro-batch, as OpenRLHF does",
+        "use 0 (all at once) or a positive whole number",
+        ge=0,
+    )
+    engine_sequences: int = setting(
+        0,
+        "responses that a vLLM engine generates at a time; 0: all of a step that it has room for (CPU: vLLM's 128)",
+        "use 0 (what fits) or a positive whole number",
+        ge=0,
+    )
+    engine_batched_tokens: int = setting(
+        0,
+        "tokens that a vLLM engine takes in at a time; 0: 8,192 (CPU: vLLM's 2,048)",
+        "use 0 or a positive whole number",
+        ge=0,
+    )
     self_test_steps: int = setting(
         5, "stop when no process term reached an update within this many steps; 0 switches the test off", **_OR_NEVER
     )
@@ -203,3 +221,11 @@ class RunConfig(FlagSettings):
     trust_remote_code: bool = setting(
         False, "allow a model that brings Python code of its own, which OpenRLHF would run without asking"
     )
+
+    def model_post_init(self, _: Any) -> None:
+        """Rules about several settings."""
+        if 0 < self.engine_batched_tokens < self.engine_sequences:
+            raise ConfigError(
+                f"--swap.engine_batched_tokens is {self.engine_batched_tokens}, less than --swap.engine_sequences "
+                f"{self.engine_sequences}; each takes a token at a time: use at least {self.engine_sequences}"
+            )

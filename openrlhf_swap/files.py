@@ -18,7 +18,7 @@ def to_line(row: Any, indent: int | None = None) -> str:
     return json.dumps(row, ensure_ascii=False, default=str, indent=indent) + "\n"
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[Any]:
     """The rows of a JSONL file, one at a time; nothing if there is no file. A line without an end does not count."""
     if path.exists():
         with open(path, encoding="utf-8") as file:
@@ -89,7 +89,7 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
+def write_rows(path: Path, rows: Iterable[Any]) -> None:
     """Write a JSONL file whole or not at all."""
     with replacing(path) as file:
         file.writelines(map(to_line, rows))

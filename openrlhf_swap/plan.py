@@ -24,6 +24,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags import parse_swap_arguments
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.sizing.engines import PROMPT
 from openrlhf_swap.sizing.models import GPUS, gpu_bytes
 from openrlhf_swap.sizing.plan import make_plan
 from openrlhf_swap.sizing.report import report
@@ -53,7 +54,7 @@ def _parser() -> Parser:
     add("--model", help="short for --actor.model_name_or_path")
     add("--gpus", type=int, help="plan one node of so many GPUs that vLLM and DeepSpeed take in turn")
     add("--rows", type=int, help="prompts of the data set; counted if it is a JSONL file")
-    add("--prompt", type=int, default=200, metavar="TOKENS", help="mean prompt (default: 200)")
+    add("--prompt", type=int, default=PROMPT, metavar="TOKENS", help=f"mean prompt (default: {PROMPT})")
     add("--response", type=int, metavar="TOKENS", help="mean response (default: half of the maximum)")
     add("--correct", type=float, default=1.0, metavar="SHARE", help="of responses, which are scored (default: 1)")
     reserve = "of a GPU for contexts, NCCL, fragmentation (default: 4)"
@@ -100,6 +101,7 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
         reason = complaint.getvalue().strip().rpartition("error: ")[2].replace("argument ", "", 1)
         raise ConfigError(f"{reason}; see python -m openrlhf_swap.train --help") from None
     check_flags(args, build(config), run)
+    args.swap_run = run  # as every actor of the run finds it
     return config, args
 
 

@@ -5,7 +5,7 @@
 #   MODEL=r1-1.5b   DeepSeek-R1-Distill-Qwen-1.5B; or qwen-0.5b, qwen-1.5b (Qwen2.5-Instruct)
 #   MEMORY=...      GB of the GPU: 24, 48 or 80                  (default the largest that nvidia-smi's number admits)
 #   LORA=0          rank of LoRA's adapters, such as 32; 0 trains the whole model
-#   MAX_LEN=...     tokens of prompt and response together       (default 8000 on 24 GB, else 14000)
+#   MAX_LEN=...     tokens of prompt and response together       (default 14000)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,13 +31,13 @@ require_count LORA 0
 WAY=()
 if (( LORA )); then WAY=(--ds.lora.rank "$LORA" --actor.adam.lr 1e-5); fi
 case "$MEMORY" in
-    24) MAX_LEN="${MAX_LEN:-8000}" UTILIZATION=0.6 ;;
-    48 | 80) MAX_LEN="${MAX_LEN:-14000}" UTILIZATION=0.7 ;;
+    24) UTILIZATION=0.6 ;;
+    48 | 80) UTILIZATION=0.7 ;;
     *) fail "MEMORY is $MEMORY; use 24, 48 or 80" ;;
 esac
 # Twelve bytes a parameter go to main memory: 18 GiB at 1.5B.
-if (( MEMORY < 80 && ! LORA )); then WAY+=(--ds.adam_offload); fi
+if (( MEMORY < 48 && ! LORA )); then WAY+=(--ds.adam_offload); fi
 
-export MODEL MAX_LEN UTILIZATION NUM_GPUS=1 ZERO_STAGE=2 PROMPTS_A_STEP=32 RESPONSES=8
+export MODEL MAX_LEN="${MAX_LEN:-14000}" UTILIZATION NUM_GPUS=1 ZERO_STAGE=2 PROMPTS_A_STEP=32 RESPONSES=8
 export SIZE=1.5B OUTPUT="${OUTPUT:-outputs/swap_1gpu_$CHOICE}"
 exec bash scripts/train_swap_r1.sh "${WAY[@]}" "$@"

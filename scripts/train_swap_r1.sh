@@ -10,7 +10,7 @@
 #   MICRO_BATCH=1   responses that a GPU trains on at a time
 #   ZERO_STAGE=...  of DeepSpeed: 2 for 1.5B, 3 for 7B
 #   SAVE_STEPS=20   training steps from checkpoint to checkpoint
-#   EAGER=1         0 lets vLLM capture CUDA graphs
+#   EAGER=0         1 runs vLLM without CUDA graphs
 #   WANDB_KEY=...   logs to Weights & Biases as well (so does WANDB_API_KEY); TensorBoard is always on
 #   --dry-run       prints the command and stops; --print does so after it has looked for the files
 set -euo pipefail
@@ -34,7 +34,7 @@ NUM_GPUS="${NUM_GPUS:-8}"
 NUM_NODES="${NUM_NODES:-1}"
 MICRO_BATCH="${MICRO_BATCH:-1}"
 SAVE_STEPS="${SAVE_STEPS:-20}"
-EAGER="${EAGER:-1}"
+EAGER="${EAGER:-0}"
 
 # train_swap_1gpu.sh sets these.
 PROMPTS_A_STEP="${PROMPTS_A_STEP:-128}" RESPONSES="${RESPONSES:-16}"
@@ -42,7 +42,7 @@ MAX_LEN="${MAX_LEN:-14000}" UTILIZATION="${UTILIZATION:-0.7}"
 
 for name in NUM_GPUS NUM_NODES MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN; do require_count "$name"; done
 [[ "$ZERO_STAGE" =~ ^[1-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 1, 2 or 3"
-[[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 1, or 0 for CUDA graphs"
+[[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 0, or 1 for no CUDA graphs"
 (( MAX_LEN > 2000 )) || fail "MAX_LEN is $MAX_LEN, of which a prompt may take 2000; use more"
 GPUS=$((NUM_NODES * NUM_GPUS))
 # Ranks with unequal shares of a step would wait for each other without end.
@@ -77,8 +77,6 @@ ROLLOUT_ARGS=(
     --rollout.batch_size "$PROMPTS_A_STEP" --rollout.n_samples_per_prompt "$RESPONSES"
     --rollout.max_new_tokens $((MAX_LEN - 2000)) --rollout.temperature 0.6 --rollout.micro_batch_size "$MICRO_BATCH"
 )
-# One response at a time: an update holds three float32 copies of its logits, 24 GiB for 14,000 tokens
-# (docs/internals/sizing_formulas.md).
 TRAIN_ARGS=(
     --actor.model_name_or_path "$MODEL" --actor.adam.lr 1e-6 --actor.gradient_checkpointing_enable
     --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size "$MICRO_BATCH"
@@ -91,8 +89,9 @@ PLACEMENT_ARGS=(
     --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$NUM_GPUS"
     --vllm.num_engines "$GPUS" --vllm.tensor_parallel_size 1 --vllm.gpu_memory_utilization "$UTILIZATION"
 )
-# OpenRLHF's own recipes with sleep mode run eagerly. Prefix caching stays off: prompts are about a hundredth of the
-# tokens, and a cache that outlives an update would spoil rollouts silently.
+# CUDA graphs stay on the GPU while vLLM sleeps, in the allowance that the plan makes, and need not be captured again.
+# Prefix caching stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would spoil
+# rollouts silently.
 if [[ "$EAGER" == 1 ]]; then PLACEMENT_ARGS+=(--vllm.enforce_eager); fi
 # Two checkpoints stay; while the next one is written, there are three.
 OUTPUT_ARGS=(

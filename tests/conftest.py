@@ -45,7 +45,7 @@ def arguments():
     values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
     args = patches.parse_arguments(as_words(values))
     args.actor.eps_clip_low_high = (0.2, 0.2)
-    args.swap, args.swap_run = make_config(), RunConfig()
+    args.swap, args.swap_run = make_config(), RunConfig(logits_chunk=100)  # several in a micro-batch
     return args
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import version
 from itertools import groupby
+from pathlib import Path
 
 from tqdm import tqdm
 
-from openrlhf_swap.rewards import Grader
+from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.rewards import Grader, worker
+from openrlhf_swap.rollouts import answers as answer_texts
 from openrlhf_swap.rollouts.answers import last_boxed, strip_answer
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
@@ -78,18 +84,35 @@ def fault_of(answer: str) -> str | None:
 
 
 def gradable(answers: Iterable[str], label: str) -> set[str]:
-    """Those of the answers that the grader can grade against; each is tried once, on all cores, under a bar."""
-    distinct = list(dict.fromkeys(answers))
+    """Those of the answers that the grader can grade against; each is tried once, on all cores, under a bar.
+
+    What was found good is remembered for later calls, also of other processes; the others are tried again.
+    """
+    distinct, memory = list(dict.fromkeys(answers)), remembered_file()
+    known = set(map(str, read_rows(memory)))
+    new = [answer for answer in distinct if answer not in known]
     cores = len(os.sched_getaffinity(0))
-    grader = Grader(processes=min(cores, 1 + len(distinct) // ANSWERS_A_PROCESS))
+    grader = Grader(processes=min(cores, 1 + len(new) // ANSWERS_A_PROCESS))
     found: set[str] = set()
-    with tqdm(total=len(distinct), desc=f"[{label}] parsing answers", unit="answer") as bar:
-        for start in range(0, len(distinct), GRADED_AT_ONCE):
-            part = distinct[start : start + GRADED_AT_ONCE]
+    with tqdm(total=len(distinct), initial=len(distinct) - len(new), desc=f"[{label}] parsing answers") as bar:
+        for start in range(0, len(new), GRADED_AT_ONCE):
+            part = new[start : start + GRADED_AT_ONCE]
             found.update(answer for answer, good in zip(part, grader.is_gradable(part), strict=True) if good)
             bar.update(len(part))
     grader.close()
-    return found
+    if found:
+        with suppress(OSError):  # no room, or no right to write: parsed again next time
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_rows(memory, sorted(known | found))
+    return (known | found).intersection(distinct)
+
+
+def remembered_file() -> Path:
+    """Where good answers are remembered: another file for any other grader."""
+    code = [Path(str(module.__file__)).read_bytes() for module in (worker, answer_texts)]
+    grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"
 
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:

@@ -17,9 +17,11 @@ from openrlhf_swap.integration import attention, patches
 from openrlhf_swap.integration.cpu.build import build_communication_op
 from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
 from openrlhf_swap.integration.reference_actor import SwapReferenceActor
+from openrlhf_swap.integration.rollout_actor import EngineClass, SwapRolloutActor
 from openrlhf_swap.integration.strategy import SwapStrategy
 from openrlhf_swap.integration.trainer import SwapTrainer
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.sizing.engines import engine_limits
 
 OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
@@ -38,6 +40,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         ConfigError: without the GPUs that the run takes.
         SwapError: one of ours that was raised in an actor.
     """
+    actor_class: type = SwapRolloutActor
     replacements = {
         "openrlhf.trainer.ppo_trainer.PPOTrainer": ray.remote(SwapTrainer),
         "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ray.remote(num_gpus=1)(IntrinsicRewardActor),
@@ -45,17 +48,18 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         "openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy,
     }
     print(f"[swap] {attention.summary(args.ds.attn_implementation)}")
-    rollout_actor = "openrlhf.trainer.ray.vllm_engine.RolloutRayActor"
     if not on_cpu:
-        from openrlhf_swap.integration.rollout_actor import SwapRolloutActor
-
         check_gpus(args)
-        replacements[rollout_actor] = ray.remote(SwapRolloutActor)
     else:
         from openrlhf_swap.integration.cpu.vllm import CpuRolloutActor
 
-        replacements[rollout_actor] = ray.remote(CpuRolloutActor)
+        actor_class = CpuRolloutActor
         start_local_ray(_places(args))
+    args.swap_run = run_config
+    gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+    limits = engine_limits(config, args, gpu, on_cpu)
+    print(f"[swap] an engine's limits: {limits or 'those of vLLM'}")
+    replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineClass(ray.remote(actor_class), limits)
     try:
         patches.run(argv, config, run_config, replacements)
     except ray.exceptions.RayError as error:

@@ -10,11 +10,14 @@
 | `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `SwapReferenceActor` | prepares its process |
 | `openrlhf.utils.deepspeed.DeepspeedStrategy` | `SwapStrategy` | attention and Adam that need no compiler |
 | `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |
+| `openrlhf.trainer.ray.ppo_actor.Actor` | `ChunkedActor` | the same; log-probabilities in chunks |
+| `openrlhf.trainer.ray.launcher.Actor` | `ChunkedActor` | in the reference model's actor, while it is made |
 
 Methods are replaced on single objects, where no class of ours can stand: two of DeepSpeed's stage 3 optimizer
-(`policy_trainer.py`, `strategy.py`), and `named_parameters` of a model with adapters while it travels (`lora.py`).
+(`policy_trainer.py`, `strategy.py`), `named_parameters` of a model with adapters while it travels (`lora.py`), and
+`forward` of a model's head while it gives log-probabilities (`actor.py`).
 
-The last name of the table is rebound in the policy's actor, all others in the driver: a patch there of a class that
+The last three names of the table are rebound in the actors, all others in the driver: a patch there of a class that
 lives in a Ray actor would do nothing. The replacements are importable subclasses, so workers find them by name.
 """
 
@@ -88,7 +91,7 @@ def parse_arguments(argv: list[str]) -> SimpleNamespace:
     raise CompatibilityError(f"{CLI} did not parse its arguments; it is not the one this package was written for")
 
 
-def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements: dict[str, type]) -> None:
+def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements: dict[str, Any]) -> None:
     """Run OpenRLHF's training CLI with our classes in the places of its own.
 
     Args:

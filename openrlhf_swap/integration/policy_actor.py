@@ -9,6 +9,7 @@ from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
 from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.actor import ChunkedActor
 from openrlhf_swap.integration.policy_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy_scoring import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.policy_trainer import SwapPolicyTrainer, skip_bad_gradients_of_stage_3
@@ -26,13 +27,18 @@ class IntrinsicRewardActor(_StockPolicyActor):
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF's; also restores the random state, and decides how to score."""
         self._checkpoints = PolicyCheckpoints(strategy)
-        trainer = {"openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": SwapPolicyTrainer}
-        with patches.rebound(trainer), self._checkpoints.explained_loading():
+        ours = {
+            "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": SwapPolicyTrainer,
+            "openrlhf.trainer.ray.ppo_actor.Actor": ChunkedActor,
+        }
+        with patches.rebound(ours), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
         if strategy.args.ds.zero_stage == 3:
             skip_bad_gradients_of_stage_3(self.actor.model.optimizer)
+        if reason := self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk):
+            strategy.print(f"[swap] warning: an update holds the logits of all of its tokens, because {reason}")
         self._scorer = PolicyScorer(self.actor, strategy)
 
     def forward(

@@ -13,6 +13,23 @@ from openrlhf_swap.integration.patches import undecorated
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 
+class EngineClass:
+    """Stands for the rollout actor's class where OpenRLHF makes engines, which has no flags for some of vLLM's."""
+
+    def __init__(self, actor_class: Any, more: dict[str, int]) -> None:
+        """Takes a Ray actor class, and arguments of vLLM's engines."""
+        self._actor_class = actor_class
+        self._more = more
+
+    def options(self, **options: Any) -> EngineClass:
+        """As Ray's."""
+        return EngineClass(self._actor_class.options(**options), self._more)
+
+    def remote(self, **arguments: Any) -> Any:
+        """As Ray's; starts an engine."""
+        return self._actor_class.remote(**arguments, **self._more)
+
+
 class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's rollout actor; with a seed, each sample depends on it, the prompt, its number and the weights only.
 

@@ -21,6 +21,7 @@ from queue import LifoQueue
 from typing import Literal
 
 Status = Literal["ok", "no_answer", "timeout", "error"]
+ATTEMPTS = 2
 START_SECONDS = 120.0  # that a child may take to import the grader, on a busy machine
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -101,20 +102,23 @@ class _Child:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: str) -> bool | Status:
-        """What the process answers, or what became of it. One that died while it had nothing to do is replaced."""
-        try:
-            process = self._started()
-            assert process.stdin is not None
-            process.stdin.write(request + "\n")
-            process.stdin.flush()
-            verdict: bool | Status = self._next_answer(process, self._time_limit)
-        except TimeoutError:
-            self.stop()
-            return "timeout"
-        except (OSError, ValueError):  # the process could not start, or ended: no line, or half a line
-            self.stop()
-            return "error"
-        return verdict
+        """What the process answers, or what became of it. One that dies, idle or at work, is replaced and asked again.
+
+        It may have been killed from outside, or by the grading itself, which then kills the second one, too.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                process = self._started()
+                assert process.stdin is not None
+                process.stdin.write(request + "\n")
+                process.stdin.flush()
+                return self._next_answer(process, self._time_limit)
+            except TimeoutError:
+                self.stop()
+                return "timeout"
+            except (OSError, ValueError):  # the process could not start, or ended: no line, or half a line
+                self.stop()
+        return "error"
 
     def stop(self) -> None:
         """Kill the process, whatever it does."""

@@ -24,7 +24,7 @@ COSTS = {
 }
 TOLERANCE = 1e-4
 # What the code of a model raises when it is used in a way that it was not written for.
-_MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def find_way(
             model = small_model(config, build, device, narrow)
             expected = [_per_prefix(model, *batch) for batch in batches]
             break
-        except _MODEL_ERRORS as error:
+        except MODEL_ERRORS as error:
             reason = f"no small model of its architecture could be tried ({first_line(error)})"
     else:
         return Way(PER_PREFIX, reason)
@@ -90,7 +90,7 @@ def _problem(
     kind = type(model).__name__
     try:
         scores = [score(model, *batch) for batch in batches]
-    except _MODEL_ERRORS as error:
+    except MODEL_ERRORS as error:
         return f"branching the cache of a small {kind} failed ({type(error).__name__}: {first_line(error)})"
     differences = torch.cat([a - b for x, y in zip(scores, expected, strict=True) for a, b in zip(x, y, strict=True)])
     largest = float(differences.abs().max())

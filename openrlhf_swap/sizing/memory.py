@@ -16,7 +16,6 @@ ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
 LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size)
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
-SEQUENCES = 128  # that one vLLM engine runs at a time: its default for how OpenRLHF starts it
 BRANCH_TOKENS = 4096  # that scoring runs at a time, as in scoring/shared_prefix.py
 VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and what is not torch's
 PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
@@ -85,25 +84,38 @@ def layer_bytes(model: Model) -> int:
 def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     """What is alive at the two moments of an update that can be its peak: its loss, and the last layer's backward."""
     n = settings.update_tokens
-    logits = FP32 * model.vocabulary * n
     kept = n * model.layers * (BIT16 * model.hidden if settings.checkpointing else layer_bytes(model))
     resident = {**weights_in_forward(model, settings), **optimizer(model, settings)}
-    at_loss = {
-        "kept activations": kept + 8 * model.hidden * n,  # the final norm's too
-        "logits": logits,
-        # Their gradient, and the same behind the division by the temperature or, without one, in bf16.
-        "gradients of logits": 2 * logits if settings.temperature != 1 else logits + logits * BIT16 // FP32,
-    }
+    at_loss = {"kept activations": kept + 8 * model.hidden * n, **_head(model, settings)}  # the final norm's too
     gradient = BIT16 * (model.hidden + 2 * model.intermediate)
     in_layer = {
         "kept activations": kept,
         # What it keeps, computed again, and gradients: of its output, and in its MLP two more than were freed.
         "layer at work": ((layer_bytes(model) if settings.checkpointing else 0) + gradient) * n,
-        "logits": logits,  # OpenRLHF's training step holds them until it ends
+        # Without chunks, OpenRLHF's training step holds them until it ends.
+        "logits": 0 if settings.logits_chunk else FP32 * model.vocabulary * n,
     }
     return {
         "loss": {**resident, **gradients(model, settings, backward=False), **at_loss},
         "layer": {**resident, **gradients(model, settings, backward=True), **in_layer},
+    }
+
+
+def _head(model: Model, settings: Settings) -> Parts:
+    """What an update's logits need while they become gradients."""
+    n, vocabulary = settings.update_tokens, model.vocabulary
+    if not settings.logits_chunk:
+        logits = FP32 * vocabulary * n
+        # Their gradient, and the same behind the division by the temperature or, without one, in bf16.
+        slopes = 2 * logits if settings.temperature != 1 else logits + logits * BIT16 // FP32
+        return {"logits": logits, "gradients of logits": slopes}
+    held = min(settings.logits_chunk, n) * vocabulary
+    weight = 0 if model.adapters else model.hidden * vocabulary
+    return {
+        # Those of a chunk in bf16 and float32; or its gradients in bf16, and what they add to the weight's.
+        "logits": max((BIT16 + FP32) * held, BIT16 * (held + weight)),
+        # The weight's, added up in float32 over more than one chunk, and that of the hidden states.
+        "gradients of the head": (FP32 if n > settings.logits_chunk else BIT16) * weight + BIT16 * model.hidden * n,
     }
 
 
@@ -135,8 +147,11 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     n, rows = settings.score_tokens, settings.score_rows
     resident = {**weights_in_forward(model, settings), **idle(model, settings)}
     cache = {"kept cache": kept_cache(model, n)} if settings.branches else {}
-    # bf16 and a float32 copy of it; with a small vocabulary the layers need more.
-    logits = max((BIT16 + FP32) * model.vocabulary, 6 * model.intermediate + 8 * model.hidden) * n
+    # In bf16 and float32. Those of a chunk are made of a copy of its hidden states, beside those of all tokens.
+    chunk, states = min(settings.logits_chunk, n), BIT16 * model.hidden
+    held = (BIT16 + FP32) * model.vocabulary * (chunk or n) + (states * (chunk + n) if chunk else 0)
+    # With a small vocabulary the layers need more.
+    logits = max(held, (6 * model.intermediate + 8 * model.hidden) * n)
     moments = {"logits": {**resident, **({} if settings.packed else cache), "logits": logits}}
     if settings.branches:
         count = rows * settings.branches

@@ -13,6 +13,7 @@ from typing import Any
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.engines import engine_sequences, longest_response
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
 from openrlhf_swap.sizing.remedies import most_update_rows, remedy, room_remedy
@@ -74,7 +75,7 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
 
 
 def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> Workload:
-    most = min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len)
+    most = longest_response(args)
     response = most // 2 if own.response is None else own.response
     for flag, value, good in (
         ("--reserve", own.reserve, 0 <= own.reserve * GIB < gpu),
@@ -92,17 +93,16 @@ def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
 
 def _vllm(model: Model, settings: Settings, gpu: int, work: Workload) -> dict[str, Any]:
     room = memory.vllm_room(model, settings, gpu)
+    mean = work.prompt + work.response
     tokens = max(0, room["cache"]) // room["token"]
-    full = room["weights"] + memory.VLLM_OVERHEAD + memory.SEQUENCES * settings.context * room["token"]
     return {
         "weights_bytes": room["weights"],
         "cache_bytes": max(0, room["cache"]),
         "cache_tokens": tokens,
         "full_sequences": tokens // settings.context,
-        "mean_sequences": tokens // (work.prompt + work.response),
-        "most_sequences": memory.SEQUENCES,
-        "share_for_most_sequences": math.ceil(100 * full / gpu) / 100,
-        "sequences_a_step": math.ceil(work.samples / settings.engines),
+        "mean_sequences": tokens // mean,
+        "most_sequences": engine_sequences(model, settings, gpu, mean),
+        "sequences_a_step": settings.engine_responses,
     }
 
 
@@ -183,10 +183,7 @@ def _notes_on_room(plan: dict[str, Any]) -> Iterator[str]:
     if full < min(asked, most):
         yield f"an engine gets {asked} responses a step, and has room for {full} of full length at a time"
     elif asked > most:
-        yield (
-            f"an engine gets {asked} responses a step and runs {most} at a time, which fit at full length with "
-            f"--vllm.gpu_memory_utilization {vllm['share_for_most_sequences']:.2f}: more is of no use"
-        )
+        yield f"an engine gets {asked} responses a step and generates {most} at a time (--swap.engine_sequences)"
 
 
 def _notes_on_run(run: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ class Settings:
     update_tokens: int  # and their tokens
     score_rows: int  # the same of the log-probability pass
     score_tokens: int
+    logits_chunk: int  # tokens whose logits are held at a time; 0 for those of a whole micro-batch
     dynamic: bool  # micro-batches are made up by tokens
     packed: bool  # the pass leaves no cache that could be branched
     branches: int  # K+1 prefixes scored of a response; 0 for an objective that scores none
@@ -39,6 +41,8 @@ class Settings:
     vllm_sleeps: bool  # and frees its memory while the actor works
     actor_sleeps: bool  # DeepSpeed keeps optimizer and gradients on the CPU while it does not update
     engines: int
+    engine_responses: int  # that an engine gets in a step
+    sequences: int  # of them at a time; 0 for all that it has room for
     tensor_parallel: int  # GPUs of an engine
     utilization: float  # share of a GPU that vLLM takes
     reserve: int  # bytes of a GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
@@ -49,7 +53,7 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
 
     Args:
         config: the method's settings.
-        args: OpenRLHF's.
+        args: OpenRLHF's, with the run's own in `swap_run`.
         reserve: bytes of a GPU, as in `Settings`.
 
     Raises:
@@ -77,6 +81,7 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
         update_tokens=max(context, update_most) if dynamic else train.micro_batch_size * context,
         score_rows=max(1, score_tokens // context),
         score_tokens=score_tokens,
+        logits_chunk=args.swap_run.logits_chunk,
         dynamic=dynamic,
         packed=ds.packing_samples or dynamic,
         branches=config.max_steps + 1 if build(config).scores_steps else 0,
@@ -85,10 +90,18 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
         vllm_sleeps=vllm.enable_sleep and shared,
         actor_sleeps=ds.enable_sleep,
         engines=vllm.num_engines,
+        engine_responses=responses_of_an_engine(args),
+        sequences=args.swap_run.engine_sequences,
         tensor_parallel=vllm.tensor_parallel_size,
         utilization=vllm.gpu_memory_utilization,
         reserve=reserve,
     )
+
+
+def responses_of_an_engine(args: SimpleNamespace) -> int:
+    """That it gets in a step, of OpenRLHF's arguments."""
+    share: int = math.ceil(args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.vllm.num_engines)
+    return share
 
 
 def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:

@@ -10,6 +10,7 @@ import torch
 from support.actors import changed, make_batch, make_config, make_experiences, makers, running_actors
 from task import problems, prompt, shortest_trace
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration import random_state
 from openrlhf_swap.runs import checkpoints
 
@@ -125,8 +126,8 @@ def log_probs(group, experiences):
 
 @pytest.fixture(scope="module")
 def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experiences):
-    """One actor, ZeRO-2, no features."""
-    with running_actors(changed(arguments, UPDATE)) as actors:
+    """One actor, ZeRO-2, no features, and all logits at once, as in OpenRLHF."""
+    with running_actors(changed(arguments, {**UPDATE, "swap_run": RunConfig(logits_chunk=0)})) as actors:
         marked = marked_by(actors, tokenizer, half_wrong)
         return marked, run_update(actors, equally_long), run_update(actors, experiences)
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from openrlhf_swap.data import golds
 from openrlhf_swap.data.golds import (
     EMPTY_ANSWER,
     LONG_ANSWER,
@@ -50,14 +51,28 @@ def test_the_normal_form(given, normal):
     assert normal_answer(normal) == normal
 
 
-def test_the_grader_agrees_with_every_normal_form():
+def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     answers = {"¾": "0.75", "1¾": "1.75", "x²": "xx", "\uff17\uff12": "72", "10²": "100", GSM8K: "72"}
     grader = Grader()
     pairs = [(f"\\boxed{{{right}}}", normal_answer(given)) for given, right in answers.items()]
     assert all(grade.correct for grade in grader.grade_many(pairs))
     grader.close()
     normal = [normal_answer(given) for given in answers]
+    monkeypatch.setattr(golds, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
     assert gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
+    # Asked again, also among others: only what was not found good is parsed.
+    asked = []
+    monkeypatch.setattr(Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part))
+    assert gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
+    assert asked == ["$ $", "7_7"]
+
+
+def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = golds.remembered_file()
+    assert before.parent == tmp_path / "openrlhf_swap"
+    monkeypatch.setattr(golds, "version", lambda _: "another")
+    assert golds.remembered_file() != before
 
 
 @pytest.mark.parametrize(

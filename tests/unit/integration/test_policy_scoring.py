@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from support.engine import Engine
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
@@ -16,17 +16,6 @@ from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom"]
 TEMPERATURE = 0.6
-
-
-class Engine(nn.Module):
-    """As much of DeepSpeed's as an Actor needs."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
 
 
 def make_scorer(model, scoring="shared_prefix", packing=False):

@@ -71,15 +71,30 @@ def children():
     return [int(pid) for pid in found.stdout.split()]
 
 
-def test_a_child_that_dies_is_an_error_and_is_replaced(grader):
-    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+def test_a_child_that_dies_at_work_loses_nothing(grader):
+    pairs = [(rf"\boxed{{{number}}}", "3") for number in range(8)]
+    expected = grader.grade_many(pairs)
+    for pid in children():
+        os.kill(pid, signal.SIGSTOP)  # at work until it is killed
     grades = []
-    thread = threading.Thread(target=lambda: grades.append(grader.grade(r"\boxed{9^{9^{9^{9}}}}", "3")))
+    thread = threading.Thread(target=lambda: grades.extend(grader.grade_many(pairs)))
     thread.start()
-    time.sleep(0.5)  # it is in the middle of the grading
+    time.sleep(0.3)
+    assert not grades
     for pid in children():
         os.kill(pid, signal.SIGKILL)
     thread.join()
+    assert grades == expected and expected.count(RIGHT) == 1
+
+
+def test_a_grading_whose_children_die_again_is_an_error(grader):
+    grades = []
+    thread = threading.Thread(target=lambda: grades.append(grader.grade(r"\boxed{9^{9^{9^{9}}}}", "3")))
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.1)
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
     assert grades == [Grade(False, "error")]
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
 

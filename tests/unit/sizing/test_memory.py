@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, Qwen2Config
 
+from openrlhf_swap.algorithm.log_probs import Tail
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, read_model
@@ -33,14 +34,21 @@ def test_the_update_of_the_1_5b_by_hand():
         "gradient buckets": 0,
         # 28 layer inputs of 2 x 1,536 bytes, and the last norm's 4 + 2 + 2 bytes times 1,536, for each token
         "kept activations": 14_000 * (28 * 3_072 + 12_288),
-        "logits": 14_000 * 151_936 * 4,
-        "gradients of logits": 2 * 14_000 * 151_936 * 4,
+        "logits": (2 + 4) * 1024 * 151_936,
+        "gradients of the head": 4 * 233_373_696 + 14_000 * 2 * 1_536,
     }
     # A layer keeps 2 norms of 8 x 1,536 + 4, 2 x (2 x 1,536 + 2 x 256) + 4 x 12 of attention and 8 x 8,960 of MLP:
     # 24,584 + 7,216 + 71,680 = 103,480; behind them gradients of 4 x 8,960 and 2 x 1,536.
     assert layer["layer at work"] == 14_000 * (103_480 + 35_840 + 3_072)
+    assert layer["logits"] == 0
     assert layer["gradients"] == 2 * loss["gradients"]
     assert layer["gradient buckets"] == 2 * 2 * 500_000_000 + 2 * 233_373_696
+
+
+def test_all_logits_at_once_by_hand():
+    logits = 14_000 * 151_936 * 4
+    loss, layer = memory.update_moments(SMALL, replace(NODE, logits_chunk=0)).values()
+    assert (loss["logits"], loss["gradients of logits"], layer["logits"]) == (logits, 2 * logits, logits)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +125,15 @@ AttentionInterface.register("sizes_only", attend)
 AttentionMaskInterface.register("sizes_only", lambda *_, **__: None)
 
 
-def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, train, stand_in=False):
-    """Bytes alive at the peak of OpenRLHF's own forward, loss and backward, beside weights and their gradients."""
+def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, train, stand_in=False, chunk=0):
+    """Bytes alive at the peak of forward, loss and backward, beside weights and their gradients.
+
+    Without a chunk, the forward is OpenRLHF's own.
+    """
     importlib.import_module("openrlhf_swap.integration")  # makes OpenRLHF importable without CUDA
-    from openrlhf.models import Actor, PolicyLoss
+    from openrlhf.models import PolicyLoss
+
+    from openrlhf_swap.integration.actor import ChunkedActor, Head
 
     if not stand_in:
         kernel = types.ModuleType("cross_entropy")
@@ -131,7 +144,11 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
         if checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train(train)
-        actor = Actor(model)
+        actor = ChunkedActor(model)
+        if chunk:
+            actor._head = Head(model.lm_head, Tail(), chunk)
+            # These tensors have no values: all tokens are actions.
+            monkeypatch.setattr(torch.Tensor, "nonzero", lambda mask: torch.arange(mask.numel()).unsqueeze(-1))
         actor.packing_samples, actor.temperature = False, temperature
         sequences = torch.zeros(rows, tokens, dtype=torch.int64)
         present, actions = torch.ones_like(sequences), torch.ones(rows, tokens - 1, dtype=torch.int64)
@@ -144,7 +161,7 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
                 log_probs, output = actor(sequences, actions, attention_mask=present, return_output=True)
                 info = {"dp_size": 1, "batch_num_tokens": 1.0}
                 PolicyLoss()(log_probs, old, old, action_mask=actions, **info)[0].backward()
-                assert output["logits"].dtype == torch.float32  # held to the end, as in OpenRLHF's training step
+                assert output["logits"].dtype == torch.float32  # held to the end, in OpenRLHF's training step
             else:
                 with torch.no_grad():
                     actor(sequences, actions, present, return_output=True, use_cache=True)
@@ -171,13 +188,14 @@ def wide_model(tmp_path, vocabulary):
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize(("moment", "vocabulary"), [("loss", 151_936), ("layer", 1000)])
-def test_the_update_allocates_what_the_plan_says(
+def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
     monkeypatch, tmp_path, moment, vocabulary, checkpointing, temperature
 ):
     config, model = wide_model(tmp_path, vocabulary)
     # So many rows that the gradients of the weights, which the peak has too, do not count.
     rows, tokens = 2000, 3000
-    settings = replace(NODE, checkpointing=checkpointing, temperature=temperature, update_tokens=rows * tokens)
+    shape = {"checkpointing": checkpointing, "temperature": temperature, "update_tokens": rows * tokens}
+    settings = replace(NODE, **shape, logits_chunk=0)
     parts = memory.update_moments(model, settings)[moment]
     names = ("kept activations", "logits", "gradients of logits", "layer at work")
     planned = sum(parts.get(name, 0) for name in names)
@@ -185,6 +203,16 @@ def test_the_update_allocates_what_the_plan_says(
     # All but positions and their embedding: some 500 bytes a token.
     assert planned == pytest.approx(traced, rel=0.005)
     assert 0 < traced - planned < 600 * rows * tokens
+
+
+@pytest.mark.filterwarnings("ignore:Module is None")
+@pytest.mark.parametrize(("chunk", "tokens"), [(1024, 3000), (4096, 14_000), (1024, 1000)])
+def test_the_update_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk, tokens):
+    config, model = wide_model(tmp_path, 151_936)
+    parts = memory.update_moments(model, replace(NODE, update_tokens=tokens, logits_chunk=chunk))["loss"]
+    planned = sum(parts[name] for name in ("kept activations", "logits", "gradients of the head"))
+    traced = traced_peak(monkeypatch, config, 1, tokens, True, 0.6, train=True, chunk=chunk)
+    assert planned == pytest.approx(traced, rel=0.005)
 
 
 @pytest.mark.filterwarnings("ignore:Module is None")
@@ -212,10 +240,12 @@ def test_lora_trains_and_keeps_its_adapters_only():
 
 
 @pytest.mark.filterwarnings("ignore:Module is None")
-def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path):
+@pytest.mark.parametrize("chunk", [0, 1024, 4096])
+def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
     config, model = wide_model(tmp_path, 151_936)
-    parts = memory.scoring_moments(model, replace(NODE, score_rows=2, score_tokens=6000))["logits"]
-    traced = traced_peak(monkeypatch, config, 2, 3000, False, 0.6, train=False)
+    settings = replace(NODE, score_rows=2, score_tokens=6000, logits_chunk=chunk)
+    parts = memory.scoring_moments(model, settings)["logits"]
+    traced = traced_peak(monkeypatch, config, 2, 3000, False, 0.6, train=False, chunk=chunk)
     assert parts["logits"] + parts["kept cache"] == pytest.approx(traced, rel=0.001)
 
 
@@ -246,7 +276,7 @@ def test_constants_are_those_of_the_installed_packages():
     assert zero.reduce_bucket_size == memory.BUCKET
     assert zero.max_live_parameters + zero.prefetch_bucket_size == memory.LIVE
     assert zero.sub_group_size == memory.SUB_GROUP
-    # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no default of its own.
+    # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no defaults of its own but 128 and 2,048.
     _, sequences = EngineArgs.get_batch_defaults(1)
     assert UsageContext.ENGINE_CONTEXT not in sequences
-    assert SchedulerConfig.DEFAULT_MAX_NUM_SEQS == memory.SEQUENCES
+    assert (SchedulerConfig.DEFAULT_MAX_NUM_SEQS, SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS) == (128, 2048)

@@ -4,6 +4,7 @@ import functools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support.paths import ROOT
@@ -11,6 +12,8 @@ from support.sizing import R1
 
 from openrlhf_swap import plan
 from openrlhf_swap.command import run_command
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.sizing.engines import engine_limits
 from openrlhf_swap.sizing.models import GIB
 
 
@@ -78,13 +81,19 @@ def test_room_for_responses_by_hand(capsys):
 
 # Settings that do not fit, each with what the remedy has to be about.
 TOO_LARGE = {
-    "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "8"], "--train.micro_batch_size 2"),
-    "scoring": (["1.5B", "--gpu", "h100", "--rollout.micro_batch_size", "8"], "--rollout.micro_batch_size 4"),
+    "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "32"], "--train.micro_batch_size 16"),
+    "scoring": (["1.5B", "--gpu", "h100", "--rollout.micro_batch_size", "64"], "--rollout.micro_batch_size 32"),
     "vLLM": (["1.5B", "--gpu", "50", "--vllm.gpu_memory_utilization", "0.95"], "--vllm.gpu_memory_utilization 0.85"),
-    "model": (["14B", "--gpu", "h100"], "--ds.zero_stage 3"),
+    "model": (["14B", "--gpu", "70"], "--ds.zero_stage 3"),
     "engine": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--vllm.tensor_parallel_size 2"),
     "optimizer": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--ds.adam_offload"),
-    "length": (["1.5B", "--gpu", "30", "--ds.zero_stage", "3"], "--data.max_len"),
+    "length": (
+        [
+            *["7B", "--gpu", "15", "--ds.zero_stage", "3"],
+            *["--vllm.tensor_parallel_size", "4", "--vllm.gpu_memory_utilization", "0.45"],
+        ],
+        "--data.max_len",
+    ),
 }
 
 
@@ -117,12 +126,40 @@ def test_the_text_says_what_the_numbers_say(capsys):
     assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
     assert "Nothing was measured." in lines[2]
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
-    assert table["logits"] == ["-", "11.9", "7.9", "-"]  # 14,000 x 151,936 x 6 and x 4 bytes
+    # 1,024 x 151,936 x 6 bytes and 14,000 x 1,536 x 2; the update's peak comes later, in a layer.
+    assert table["logits"] == ["-", "0.9", "-", "-"]
     assert table["weights"] == ["3.3"] * 4
     assert any(
         line.startswith("note:        the 40,315 prompts are assumed from the data set's name") for line in lines
     )
     assert lines[-1] == "It fits."
+
+
+def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
+    # Room for 1,317,832 tokens, as above: 212 responses of 6,200, of the 256 that each of 8 engines gets.
+    flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
+    _, found = run(capsys, *flags)
+    assert (found["vllm"]["most_sequences"], found["vllm"]["sequences_a_step"]) == (212, 256)
+    assert any("gets 256 responses a step" in note for note in found["notes"])
+    _, found = run(capsys, *flags, "--rollout.batch_size", "64", "--train.batch_size", "1024")
+    assert found["vllm"]["most_sequences"] == 128  # all that it gets
+    _, found = run(capsys, *flags, "--swap.engine_sequences", "40")
+    assert found["vllm"]["most_sequences"] == 40
+
+
+def test_a_run_tells_its_engines_what_the_plan_says():
+    own = SimpleNamespace(command="", model=R1 + "1.5B", gpus=8)
+    config, args = plan.training_command(own, ["--vllm.gpu_memory_utilization", "0.5"])
+    limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
+    assert engine_limits(config, args, 80 * GIB, on_cpu=False) == limits
+    assert engine_limits(config, args, None, on_cpu=False)["max_num_seqs"] == 256
+    assert engine_limits(config, args, None, on_cpu=True) == {}
+    args.swap_run = RunConfig(engine_sequences=9, engine_batched_tokens=10)
+    for on_cpu in (False, True):
+        asked = {"max_num_seqs": 9, "max_num_batched_tokens": 10}
+        assert engine_limits(config, args, 80 * GIB, on_cpu) == asked
+    args.swap_run, args.actor.model_name_or_path = RunConfig(), "no/model"  # the plan cannot read it
+    assert engine_limits(config, args, 80 * GIB, on_cpu=False)["max_num_seqs"] == 256
 
 
 @pytest.mark.parametrize(

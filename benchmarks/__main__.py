@@ -1,0 +1,59 @@
+"""All benchmarks, small: their ratios in one table.
+
+    python -m benchmarks                    # some minutes on two cores
+    python -m benchmarks driver logits      # only these
+    python -m benchmarks --whole            # each with its own defaults, as docs/measurements.md has them
+
+What a ratio compares stands beside it; both sides are timed in one process. The output of a benchmark goes to the
+error stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+
+from tabulate import tabulate
+
+# What makes each of them small.
+SMALL = {
+    "advantages": ["--groups", "32", "--tokens", "4000"],
+    "driver": ["--responses", "256", "--tokens", "3000"],
+    "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],
+    "scoring": ["--lengths", "2000", "--layers", "4", "--repeats", "2"],
+    "training_step": ["--repeats", "3"],
+}
+_RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
+
+
+def run(name: str, options: list[str]) -> list[list[str]]:
+    """Rows of the table: benchmark, ratio, meaning, and the seconds that the benchmark took."""
+    command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}", *options]
+    start = time.perf_counter()
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    seconds = f"{time.perf_counter() - start:.0f}"
+    print(result.stdout, file=sys.stderr, flush=True)
+    if result.returncode:
+        return [[name, "-", f"failed with status {result.returncode}", seconds]]
+    return [[name, ratio, meaning, seconds] for ratio, meaning in _RATIO.findall(result.stdout)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SMALL)} (default: all)")
+    parser.add_argument("--whole", action="store_true", help="as large as each is by default")
+    args = parser.parse_args()
+    if unknown := sorted(set(args.names) - set(SMALL)):
+        parser.error(f"{unknown[0]} is no benchmark; use of {', '.join(SMALL)}")
+    rows = [row for name in args.names or SMALL for row in run(name, [] if args.whole else SMALL[name])]
+    print(
+        tabulate(rows, ["benchmark", "ratio", "of what to what", "seconds"], tablefmt="github", disable_numparse=True)
+    )
+    return int(any(row[1] == "-" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""OpenRLHF's `Actor` with log-probabilities that never hold the logits of all tokens.
+
+The model runs as it is, with DeepSpeed's hooks; only its head, the last linear layer, gives log-probabilities in the
+place of logits. So ZeRO-3 gathers the head's weight once for each pass, whatever the number of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from openrlhf.models.actor import Actor
+from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from openrlhf_swap.algorithm.log_probs import HeadPass, Tail, token_log_probs
+from openrlhf_swap.scoring.small_model import WORDS, small_model
+from openrlhf_swap.scoring.ways import MODEL_ERRORS
+
+_StockActor: Any = Actor
+_PROBES = 60.0  # logits of either sign that a tail is looked at with
+
+
+@dataclass(frozen=True)
+class Head:
+    """A model's last layer, what follows it, and how many tokens' logits may be there at a time."""
+
+    layer: nn.Linear
+    tail: Tail
+    chunk: int
+
+
+class ChunkedActor(_StockActor):
+    """OpenRLHF's actor; its log-probabilities are made in chunks once `hold_logits_of` was called.
+
+    Shapes: B rows, T tokens a row, A actions.
+    """
+
+    _head: Head | None = None
+
+    def hold_logits_of(self, tokens: int) -> str | None:
+        """Make log-probabilities of so many tokens at a time.
+
+        Args:
+            tokens: of a chunk; 0 leaves OpenRLHF's way, all at once.
+
+        Returns:
+            Why this model's are made all at once all the same; None if they are not.
+        """
+        module = self.model.module
+        base = module.get_base_model() if isinstance(module, PeftModel) else module
+        layer = base.get_output_embeddings()
+        if not tokens:
+            return None
+        if type(layer) is not nn.Linear:
+            return f"its head is a {type(layer).__name__}"
+        tail = find_tail(base.config, type(base))
+        if tail is None:
+            return f"what a {type(base).__name__} does behind its head is not known"
+        self._head = Head(layer, tail, tokens)
+        return None
+
+    def forward(
+        self,
+        sequences: Tensor,
+        action_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_output: bool = False,
+        ring_attn_group: Any = None,
+        return_entropy: bool = False,
+        **options: Any,
+    ) -> Any:
+        """As OpenRLHF's. Of what it can return, the output has no logits where they were made in chunks.
+
+        Args:
+            sequences: (B, T) int64.
+            action_mask: (B, A); without one the logits themselves are asked for.
+            attention_mask: (B, T).
+            return_output: return the model's output, too.
+            ring_attn_group: as in OpenRLHF.
+            return_entropy: put (B, T - 1) `entropy` into the output, 0 for what is no action.
+            options: as in OpenRLHF, and further arguments of the model.
+        """
+        if self._head is None or action_mask is None or ring_attn_group is not None:
+            shown = {"return_output": return_output, "return_entropy": return_entropy}
+            return super().forward(
+                sequences, action_mask, attention_mask, ring_attn_group=ring_attn_group, **shown, **options
+            )
+        assert attention_mask is not None
+        options.pop("packed_seq_lens", None)
+        ids, places, options["position_ids"], targets = self._inputs(sequences, attention_mask)
+        options["attention_mask"] = None if self.packing_samples else attention_mask
+        acting = torch.zeros_like(sequences, dtype=torch.bool)
+        acting[:, -1 - action_mask.shape[1] : -1] = action_mask.bool()
+        wanted = acting.flatten()[places].nonzero().flatten()
+        how = HeadPass(self._head.tail, self.temperature, self._head.chunk, return_entropy)
+        with _giving_log_probs(self._head.layer, targets.flatten(), wanted, how) as found:
+            output = self.model(ids, **options)
+        values = found[0].flatten(0, -2)
+        padded = values.new_zeros(sequences.numel(), values.shape[-1]).index_copy(0, places, values)
+        log_probs, *entropy = padded.unflatten(0, sequences.shape)[:, :-1].unbind(-1)
+        if return_entropy:
+            output.entropy = entropy[0]
+        log_probs = log_probs[:, -action_mask.shape[1] :]
+        return (log_probs, output) if return_output else log_probs
+
+    def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the model runs on: ids, their places in B * T, position ids, and the tokens that follow them."""
+        if self.packing_samples:
+            ids, positions, targets, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
+            return ids, places, positions, targets
+        positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
+        places = torch.arange(sequences.numel(), device=sequences.device)
+        return sequences, places, positions, sequences.roll(-1, dims=1)
+
+
+@contextmanager
+def _giving_log_probs(layer: nn.Linear, targets: Tensor, wanted: Tensor, how: HeadPass) -> Iterator[list[Tensor]]:
+    """Meanwhile the layer gives what `token_log_probs` returns; the list gets it, as DeepSpeed's hooks leave it.
+
+    What the model makes of it behind the head is of no use, and not used.
+    """
+    found: list[Tensor] = []
+
+    def forward(hidden: Tensor) -> Tensor:
+        values = token_log_probs(hidden.flatten(0, -2), layer.weight, layer.bias, targets, wanted, how)
+        return values.unflatten(0, hidden.shape[:-1])
+
+    hook = layer.register_forward_hook(lambda _layer, _inputs, output: found.append(output))
+    try:
+        with mock.patch.object(layer, "forward", forward):
+            yield found
+    finally:
+        hook.remove()
+
+
+def find_tail(config: PretrainedConfig, build: Any) -> Tail | None:
+    """What a family does to its head's output, found out with a small random model of it; None if it is not known."""
+    probes = torch.linspace(-_PROBES, _PROBES, WORDS).expand(1, 2, WORDS)
+    try:
+        model = small_model(config, build)
+        layer = model.get_output_embeddings()
+        with torch.no_grad(), mock.patch.object(layer, "forward", lambda hidden: probes + 0 * hidden[..., :1]):
+            logits = model(torch.zeros(1, 2, dtype=torch.int64), use_cache=False).logits
+    except MODEL_ERRORS:
+        return None
+    text = config.get_text_config()
+    cap = getattr(text, "final_logit_softcapping", None) or getattr(text, "logits_soft_cap", None)
+    tails = (Tail(float(logits[0, 0, -1]) / _PROBES), Tail(cap=cap))
+    return next((tail for tail in tails if torch.allclose(tail(probes.clone()), logits, atol=1e-4)), None)

@@ -1,0 +1,60 @@
+"""How much a vLLM engine does at a time: by OpenRLHF's way to start it 128 responses, whatever it has room for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import SimpleNamespace
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.sizing.memory import vllm_room
+from openrlhf_swap.sizing.models import Model, read_model
+from openrlhf_swap.sizing.settings import Settings, read_settings, responses_of_an_engine
+
+PROMPT = 200  # assumed mean tokens of a prompt
+MOST_SEQUENCES = 1024  # vLLM's own default on large GPUs
+BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
+
+
+def longest_response(args: SimpleNamespace) -> int:
+    """Tokens that a response may have."""
+    return int(min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len))
+
+
+def engine_sequences(model: Model, settings: Settings, gpu: int, mean: int) -> int:
+    """Responses that an engine generates at a time.
+
+    Those asked for; else all that it gets in a step, if its keys and values have room for them at their mean length.
+
+    Args:
+        model: the model.
+        settings: the run's.
+        gpu: bytes of a GPU.
+        mean: tokens of a prompt and its response.
+    """
+    room = vllm_room(model, settings, gpu)
+    fit = max(0, room["cache"]) // (room["token"] * mean)
+    return settings.sequences or max(1, min(settings.engine_responses, fit, MOST_SEQUENCES))
+
+
+def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on_cpu: bool) -> dict[str, int]:
+    """What vLLM's engines are told: `max_num_seqs` and `max_num_batched_tokens`; on a CPU only what was asked for.
+
+    Args:
+        config: the method's settings.
+        args: OpenRLHF's, with the run's in `swap_run`.
+        gpu: bytes of a GPU; None if none is seen from here.
+        on_cpu: whether there is no accelerator.
+    """
+    run, lora = args.swap_run, args.ds.lora
+    if on_cpu:
+        asked = {"max_num_seqs": run.engine_sequences, "max_num_batched_tokens": run.engine_batched_tokens}
+        return {name: number for name, number in asked.items() if number}
+    sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
+    if gpu is not None:
+        with suppress(ConfigError):  # no formula for this run: vLLM itself puts off what it has no room for
+            settings = read_settings(config, args, reserve=0)
+            model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+            sequences = engine_sequences(model, settings, gpu, PROMPT + longest_response(args) // 2)
+    tokens = run.engine_batched_tokens or max(BATCHED_TOKENS, sequences)
+    return {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}

@@ -1,0 +1,81 @@
+"""Log-probabilities in chunks where DeepSpeed shards the head's weight over two real ranks."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+RANK = """
+import os, sys
+import openrlhf_swap.integration
+from openrlhf_swap.integration.cpu.build import build_communication_op
+import deepspeed, torch
+from deepspeed.utils import safe_get_full_grad
+from torch.nn.functional import log_softmax
+from transformers import AutoModelForCausalLM, Qwen2Config
+from openrlhf_swap.integration.actor import ChunkedActor
+build_communication_op()
+deepspeed.init_distributed(dist_backend="gloo")
+rank, tied = torch.distributed.get_rank(), sys.argv[1] == "tied"
+sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+config = Qwen2Config(vocab_size=300, num_key_value_heads=2, tie_word_embeddings=tied, use_cache=False, **sizes)
+def made():
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+def batch(rank):
+    torch.manual_seed(rank + 1)
+    tokens = (50, 19)[rank]  # eight chunks of seven tokens on one rank, three on the other
+    ids = torch.randint(300, (1, tokens))
+    return ids, torch.ones(1, tokens - 1, dtype=torch.int64), torch.ones_like(ids), torch.randn(1, tokens - 1)
+plain = made()
+for other in (0, 1):
+    ids, _, _, weights = batch(other)
+    log_p = log_softmax(plain(ids).logits / 0.6, -1)[:, :-1].gather(-1, ids[:, 1:, None]).squeeze(-1)
+    (log_p * weights).sum().div(2).backward()  # DeepSpeed averages over the ranks
+zero = {"stage": 3, "stage3_param_persistence_threshold": 0}
+adam = {"type": "AdamW", "params": {"lr": 1e-6, "torch_adam": True}}
+options = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, "optimizer": adam}
+model = made()
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=options)
+actor = ChunkedActor(engine)
+actor.packing_samples, actor.temperature = False, 0.6
+assert actor.hold_logits_of(7) is None
+ids, actions, mask, weights = batch(rank)
+assert model.lm_head.weight.numel() == 0  # sharded
+log_probs, _ = actor(ids, actions, mask, return_output=True)
+engine.backward((log_probs * weights).sum())
+for (name, weight), (_, expected) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
+    found = safe_get_full_grad(weight)
+    assert (found - expected.grad).norm() <= 1e-5 * max(expected.grad.norm(), 1e-2), name
+print("EQUAL", len(list(model.parameters())), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tied", "weights"), [("untied", 27), ("tied", 26)])
+def test_two_zero_3_ranks_have_the_gradients_of_all_logits(tied, weights):
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631"}
+    environment |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+    # The tools that compile its op are those of the environment, or it would be compiled anew.
+    environment["PATH"] = f"{os.path.dirname(sys.executable)}:{environment['PATH']}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, tied],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            output, errors = process.communicate(timeout=300)
+            assert f"EQUAL {weights}" in output, errors[-2000:]
+    finally:
+        for process in processes:
+            process.kill()
