@@ -110,12 +110,17 @@ class ChunkedActor(_StockActor):
         log_probs = log_probs[:, -action_mask.shape[1] :]
         return (log_probs, output) if return_output else log_probs
 
-    def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the model runs on: ids, their places in B * T, position ids, and the tokens that follow them."""
+    def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """What the model runs on: ids, their places in B * T, position ids, and the tokens that follow them.
+
+        A model that can see makes its position ids itself, as in OpenRLHF.
+        """
         if self.packing_samples:
             ids, positions, targets, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
             return ids, places, positions, targets
-        positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
+        positions = None
+        if not getattr(self, "is_vlm", False):
+            positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
         places = torch.arange(sequences.numel(), device=sequences.device)
         return sequences, places, positions, sequences.roll(-1, dims=1)
 
