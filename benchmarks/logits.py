@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import resource
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -88,8 +89,9 @@ def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], o
 def peaks(args: argparse.Namespace) -> dict[str, float]:
     """GiB of this process: with the model, and more at the peak of an update and of a log-probability pass."""
 
-    def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    def peak() -> float:  # getrusage would count the process that started this one, too
+        (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return int(line) / 2**20
 
     update, log_probs = make_step(make_model(args.vocabulary, args.layers), WAYS[args.way], args.tokens)
     small, _ = make_step(make_model(args.vocabulary, 1), WAYS[args.way], 8)

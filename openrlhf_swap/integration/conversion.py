@@ -77,7 +77,7 @@ def on_action_axis(values: Tensor, experience: Experience, rollouts: list[Rollou
     return moved
 
 
-def over_actions(experiences: list[Experience], values: list[Tensor]) -> Tensor:
-    """All action tokens' values in one flat tensor."""
-    pairs = zip(experiences, values, strict=True)
-    return torch.cat([value[experience.action_mask.bool()] for experience, value in pairs])
+def over_actions(experiences: list[Experience], *values: list[Tensor]) -> list[Tensor]:
+    """Of each list, which has a (B, A) tensor for every experience, all action tokens' values in one flat tensor."""
+    places = [experience.action_mask.flatten().nonzero().flatten() for experience in experiences]
+    return [torch.cat([value.flatten()[place] for value, place in zip(one, places, strict=True)]) for one in values]

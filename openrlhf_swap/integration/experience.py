@@ -88,13 +88,15 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def _describe(
         self, batch: Batch, experiences: list[Experience], outcomes: list[Tensor], processes: list[Tensor]
     ) -> None:
+        advantages = [experience.advantages for experience in experiences]
+        flat = over_actions(experiences, advantages, outcomes, processes)
         seconds = [scored.seconds for scored in self._scored] if self._requests is not None else []
         self.metrics = step_metrics(
             batch.steps,
             batch.signals,
-            advantages=over_actions(experiences, [experience.advantages for experience in experiences]),
-            outcome=over_actions(experiences, outcomes),
-            process=over_actions(experiences, processes),
+            advantages=flat[0],
+            outcome=flat[1],
+            process=flat[2],
             score_seconds=sum(seconds) / self._data_parallel_size(),
             process_weight=self._objective.process_weight,
         )
