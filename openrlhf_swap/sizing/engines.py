@@ -1,4 +1,4 @@
-"""How much a vLLM engine does at a time: by OpenRLHF's way to start it 128 responses, whatever it has room for."""
+"""How many responses a vLLM engine generates at a time: OpenRLHF's way to start it leaves 128, whatever fits."""
 
 from __future__ import annotations
 

@@ -63,6 +63,8 @@ def _changes(model: Model, now: Settings, gpu: int, phase: str) -> Iterator[tupl
         share = math.floor(100 * (gpu - others) / gpu) / 100
         if share > 0:
             yield f"--vllm.gpu_memory_utilization {share:.2f}", {"utilization": share}
+    if phase in ("update", "score") and not now.logits_chunk:
+        yield "--swap.logits_chunk 1024", {"logits_chunk": 1024}
     if phase == "update" and not now.checkpointing:
         yield "--actor.gradient_checkpointing_enable", {"checkpointing": True}
     for name, section in (("update", "train"), ("score", "rollout")):

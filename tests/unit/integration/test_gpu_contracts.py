@@ -99,6 +99,31 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(monkeypatch,
     launch.check_gpus(args)
 
 
+def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeypatch):
+    """In its own `create_vllm_engines`, as far as Ray and vLLM."""
+    import vllm
+    from openrlhf.trainer.ray import vllm_engine
+
+    from openrlhf_swap.integration.rollout_actor import EngineClass
+
+    made = []
+
+    class Actor:
+        @classmethod
+        def options(cls, **options):
+            return SimpleNamespace(remote=lambda **arguments: made.append((options, arguments)))
+
+    monkeypatch.setattr(vllm_engine, "PlacementGroupSchedulingStrategy", lambda **_: "place")
+    limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
+    monkeypatch.setattr(vllm_engine, "RolloutRayActor", EngineClass(Actor, limits))
+    vllm_engine.create_vllm_engines(2, 1, "model", 1, False, False, False, 14_000, shared_pg="group")
+    assert len(made) == 2
+    for options, arguments in made:
+        assert options == {"num_cpus": 0.2, "num_gpus": 0.2, "scheduling_strategy": "place"}
+        assert arguments["model"] == "model" and limits.items() <= arguments.items()
+    assert limits.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()
+
+
 # Weights and sleep
 
 

@@ -82,6 +82,10 @@ def test_room_for_responses_by_hand(capsys):
 # Settings that do not fit, each with what the remedy has to be about.
 TOO_LARGE = {
     "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "32"], "--train.micro_batch_size 16"),
+    "logits": (
+        ["1.5B", "--gpu", "30", "--vllm.gpu_memory_utilization", "0.5", "--swap.logits_chunk", "0"],
+        "--swap.logits_chunk 1024",
+    ),
     "scoring": (["1.5B", "--gpu", "h100", "--rollout.micro_batch_size", "64"], "--rollout.micro_batch_size 32"),
     "vLLM": (["1.5B", "--gpu", "50", "--vllm.gpu_memory_utilization", "0.95"], "--vllm.gpu_memory_utilization 0.85"),
     "model": (["14B", "--gpu", "70"], "--ds.zero_stage 3"),
