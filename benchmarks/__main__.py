@@ -4,7 +4,7 @@
     python -m benchmarks driver logits      # only these
     python -m benchmarks --whole            # each with its own defaults, as docs/measurements.md has them
 
-What a ratio compares stands beside it; both sides are timed in one process. The output of a benchmark goes to the
+What a ratio compares stands beside it; times are of both sides in one process. The output of a benchmark goes to the
 error stream.
 """
 
@@ -24,6 +24,7 @@ SMALL = {
     "driver": ["--responses", "256", "--tokens", "3000"],
     "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],
     "scoring": ["--lengths", "2000", "--layers", "4", "--repeats", "2"],
+    "step_price": ["--seeds", "1", "--updates", "100"],
     "training_step": ["--repeats", "3"],
 }
 _RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
