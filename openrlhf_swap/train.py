@@ -31,6 +31,7 @@ from openrlhf_swap.runs import checkpoints
 
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
+LIST = "--list-objectives"
 RUN_NAME = "--logger.wandb.run_name"
 FINISHED = "finished.json"  # in the output folder: the command of a run that came to its end
 PACKAGES = ("openrlhf-swap", "openrlhf", "torch", "vllm", "deepspeed", "ray", "transformers", "math-verify")
@@ -41,6 +42,8 @@ def main(argv: list[str]) -> int:
     """Run the command."""
     flags = [word for word in argv if word not in ("-h", "--help")]
     config, run, rest = parse_swap_arguments(flags)
+    if LIST in rest:
+        return _list_objectives()
     if len(flags) < len(argv):
         return _print_help()
     _check_quickly(run, rest)
@@ -151,6 +154,21 @@ def redacted(argv: list[str]) -> list[str]:
     """A command line without the key of a tracker."""
     hidden = ["***" if before == SECRET else word for before, word in zip(["", *argv], argv, strict=False)]
     return [f"{SECRET}=***" if word.startswith(f"{SECRET}=") else word for word in hidden]
+
+
+def _list_objectives() -> int:
+    """Each method in a line, then its settings."""
+    from openrlhf_swap.objectives.ablation import ABLATION
+    from openrlhf_swap.objectives.registry import METHODS, method
+
+    for name in METHODS:
+        kind = method(name)
+        changes = ABLATION[name](SwapConfig(objective=name)) if name in ABLATION else {}
+        words = "".join(f"; {field} {value}" for field, value in changes.items())
+        print(f"{name:16} {(kind.__doc__ or '').splitlines()[0]}{words}")
+        for setting, spec in kind.Settings.declared().items():
+            print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
+    return 0
 
 
 def _print_help() -> int:

@@ -29,7 +29,14 @@ def rollout_of_response(response: dict[str, Any], prompt: str | None = None) -> 
         raise DataError("the reward function gave no reward for a response; its own error is in the log above")
     ((start, end),) = response["action_ranges"]
     ids = list(response["observation_tokens"][start:end])
-    return Rollout(prompt or response["prompt"], response["label"], ids, start, float(response["reward"]))
+    return Rollout(
+        prompt or response["prompt"],
+        response["label"],
+        ids,
+        start,
+        float(response["reward"]),
+        bool(response.get("truncated", False)),
+    )
 
 
 def read_rollouts(samples: Experience, objective: Objective, reader: StepReader) -> list[Rollout]:
@@ -48,6 +55,7 @@ def _read_rollout(samples: Experience, row: int, objective: Objective, reader: S
         response_ids=response_ids,
         start=start,
         reward=reward,
+        truncated=bool(samples.truncated[row]),
         step_ends=reader.step_ends(response_ids) if reward > 0 and objective.scores_steps else (),
         metadata={
             name.removeprefix(METADATA): float(values[row])

@@ -58,6 +58,8 @@ class Objective:
     """Whether the policy has to score the answer after every step."""
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
+    remembers_batches: ClassVar[bool] = False
+    """Whether `rewards` changes the method's state, so that batches must come one after the other."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
     settings: Any

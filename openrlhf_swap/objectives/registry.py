@@ -23,6 +23,23 @@ METHODS = {  # name -> module and class
     "l1_max": "openrlhf_swap.objectives.l1:L1Max",
     "adaptthink": "openrlhf_swap.objectives.adaptthink:AdaptThink",
     "lc_r1": "openrlhf_swap.objectives.lc_r1:LCR1",
+    "dr_grpo": "openrlhf_swap.objectives.dr_grpo:DrGRPO",
+    "dler": "openrlhf_swap.objectives.dler:DLER",
+    "gdpo": "openrlhf_swap.objectives.gdpo:GDPO",
+    "gfpo": "openrlhf_swap.objectives.gfpo:GFPO",
+    "grpo_lead": "openrlhf_swap.objectives.grpo_lead:GRPOLead",
+    "arora": "openrlhf_swap.objectives.arora:Arora",
+    "shorterbetter": "openrlhf_swap.objectives.shorterbetter:ShorterBetter",
+    "smartthinker": "openrlhf_swap.objectives.smartthinker:SmartThinker",
+    "kimi": "openrlhf_swap.objectives.kimi:Kimi",
+    "prime_linear": "openrlhf_swap.objectives.prime_linear:PrimeLinear",
+    "cosine": "openrlhf_swap.objectives.cosine:Cosine",
+    "o1_pruner": "openrlhf_swap.objectives.o1_pruner:O1Pruner",
+    "short_rl": "openrlhf_swap.objectives.short_rl:ShortRL",
+    "hapo": "openrlhf_swap.objectives.hapo:HAPO",
+    "hbpo": "openrlhf_swap.objectives.hbpo:HBPO",
+    "a_dlp": "openrlhf_swap.objectives.a_dlp:ADLP",
+    "lapo": "openrlhf_swap.objectives.lapo:LAPO",
 }
 
 

@@ -21,7 +21,10 @@ from openrlhf_swap.rollouts.batch import Batch
 
 
 class Swap(Objective):
-    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv); `ablation.py` has the rows."""
+    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
+
+    `ablation.py` has the rows of the paper's table.
+    """
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)

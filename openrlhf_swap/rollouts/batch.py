@@ -44,6 +44,11 @@ class Batch:
         return self.each(lambda rollout: rollout.correct).bool()
 
     @cached_property
+    def truncated(self) -> Tensor:
+        """(G, N) bool, cut off by the token limit."""
+        return self.each(lambda rollout: rollout.truncated).bool()
+
+    @cached_property
     def lengths(self) -> Tensor:
         """(G, N) int64, response tokens, the end token included."""
         return self.each(lambda rollout: len(rollout.response_ids)).long()

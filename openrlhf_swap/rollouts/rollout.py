@@ -18,6 +18,7 @@ class Rollout:
         response_ids: L token ids, the end token included.
         start: position of the response's first token in its (padded) row.
         reward: what the grader gave.
+        truncated: whether the token limit cut it off.
         step_ends: e_1..e_K, indices in the response; empty where no steps are scored.
         answer_logprobs: l_0..l_K in nats per answer token; empty before they are scored.
         metadata: numbers that the objective keeps about the response from its sampling to the update.
@@ -28,6 +29,7 @@ class Rollout:
     response_ids: Sequence[int]
     start: int
     reward: float
+    truncated: bool = False
     step_ends: Sequence[int] = ()
     answer_logprobs: Sequence[float] = ()
     metadata: Mapping[str, float] = field(default_factory=dict)

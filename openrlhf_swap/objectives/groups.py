@@ -1,0 +1,59 @@
+"""Statistics of groups and batches that several methods share.
+
+Shapes: G groups, N responses a group. Everything is float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+EPS = 1e-6  # a deviation below it is float noise
+
+
+def mean_of(values: Tensor, mask: Tensor) -> Tensor:
+    """(G, 1) mean of (G, N) values where `mask`; NaN for a group without any."""
+    return torch.where(mask, values.double(), 0.0).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
+
+
+def variance_of(values: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
+    """(G, 1) variance of (G, N) values where `mask`; NaN for a group without any, 0 for one with a single value."""
+    squares = (values.double() - mean_of(values, mask)).square()
+    count = mask.sum(-1, keepdim=True)
+    if unbiased:
+        return torch.where(mask, squares, 0.0).sum(-1, keepdim=True) / (count - 1).clamp(min=1)
+    return mean_of(squares, mask)
+
+
+def least_of(values: Tensor, mask: Tensor) -> Tensor:
+    """(G, 1) smallest of (G, N) values where `mask`; infinity for a group without any."""
+    return torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
+
+
+def most_of(values: Tensor, mask: Tensor) -> Tensor:
+    """(G, 1) largest of (G, N) values where `mask`; minus infinity for a group without any."""
+    return torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
+
+
+def relative_place(lengths: Tensor, mask: Tensor, guard: float = 0.0) -> Tensor:
+    """(G, N) (L - shortest)/(longest - shortest + guard) of those where `mask`; NaN where all are as long."""
+    shortest, longest = least_of(lengths, mask), most_of(lengths, mask)
+    return (lengths - shortest) / (longest - shortest + guard)
+
+
+def whitened(values: Tensor, lengths: Tensor) -> Tensor:
+    """(values - m)/sd over the whole batch, where a response of L tokens counts L times; sd is unbiased.
+
+    Args:
+        values: (G, N) one for each response.
+        lengths: (G, N) L.
+
+    Returns:
+        (G, N); 0 for a batch without spread.
+    """
+    tokens = lengths.sum()
+    mean = (lengths * values).sum() / tokens
+    variance = (lengths * (values - mean).square()).sum() / (tokens - 1).clamp(min=1)
+    return torch.zeros_like(values) if variance < EPS**2 else (values - mean) / (variance + 1e-8).sqrt()

@@ -1,0 +1,49 @@
+"""GRPO-LEAD: short right answers earn more, and hard problems weigh more.
+
+After github.com/aeroplanepaper/GRPO-LEAD (commit 9344bef). Its -2 for degenerate repetition is left out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import outcome_advantages
+from openrlhf_swap.config import FlagSettings, setting
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of
+from openrlhf_swap.objectives.laser import RIGHT, UNFORMATTED, base_scores
+from openrlhf_swap.rollouts.batch import Batch
+
+
+class GRPOLead(Objective):
+    """A = GRPO(R) w(p); R = exp(-alpha z) right, -1 wrong, 0 without the format; z of the group's right lengths."""
+
+    normaliser = "none"
+
+    class Settings(FlagSettings):
+        """Flags `--swap.grpo_lead.*`."""
+
+        alpha: float = setting(0.05, "how much a deviation of length counts")
+        least_length: int = setting(
+            4000, "the length counts where a group's three shortest responses have more tokens on average", ge=0
+        )
+
+    settings: Settings
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """The advantage itself: normalised in the group, then weighted by the problem's difficulty."""
+        scores, lengths = base_scores(batch), batch.lengths.double()
+        right = scores == RIGHT
+        z = (lengths - mean_of(lengths, right)) / (variance_of(lengths, right, unbiased=True).sqrt() + 1e-6)
+        counts = lengths.sort(-1).values[..., :3].mean(-1, keepdim=True) > self.settings.least_length
+        earned = torch.where(counts, torch.exp(-self.settings.alpha * z), 1.0)
+        rewards = torch.where(right, earned, torch.where(scores == UNFORMATTED, 0.0, -1.0))
+        advantages = outcome_advantages(rewards, EPS)
+        accuracy = right.double().mean(-1, keepdim=True)
+        return advantages * _weight(torch.where(advantages > 0, accuracy, 1 - accuracy))
+
+
+def _weight(ease: Tensor) -> Tensor:
+    """W(x) = .4 + 1.1/(1 + exp(10 (x - .75)))."""
+    return 0.4 + 1.1 * torch.sigmoid(-10 * (ease - 0.75))

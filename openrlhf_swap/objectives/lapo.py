@@ -1,0 +1,110 @@
+"""LAPO: learn how long right answers are, then promise that length in the thought.
+
+After its code (commit bd59dfd), where each stage is a run of its own, the first stage's function gives two rewards a
+response, and the lines that put the length into the prompt are commented out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.objectives.adaptthink import prompt_key
+from openrlhf_swap.objectives.base import Objective, SamplingRequest
+from openrlhf_swap.rollouts.batch import Batch
+
+PROMISE = "I will answer the question with {n} tokens."
+_PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
+
+
+class LAPO(Objective):
+    """Two stages, both normalised in the group; the problem's median right length m is remembered.
+
+    First: R = c + .7 g of right answers; g = 1 within the 30th and 70th percentile of the group's right lengths, and
+    falls to 0 within 100 tokens outside. Second: the prompt ends with m, and R = c + .8 exp(-(L - m)^2/(2 120^2)).
+    """
+
+    remembers_batches = True
+
+    class Settings(FlagSettings):
+        """Flags `--swap.lapo.*`."""
+
+        first_stage_steps: int = setting(240, "training steps of the first stage", ge=0)
+        range_weight: float = setting(0.7, "of the length reward in the first stage")
+        promise_weight: float = setting(0.8, "of the length reward in the second")
+        promise_width: float = setting(120.0, "deviation, in tokens, that the second stage forgives", gt=0)
+        unknown: int = setting(4096, "what is promised for a problem that had no right answer yet", ge=1)
+
+    settings: Settings
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self._medians: dict[str, float] = {}
+
+    @property
+    def _second(self) -> bool:
+        return self.step >= self.settings.first_stage_steps
+
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+        """In the second stage the thought begins with the promise, which is not trained on."""
+        if self._second:
+            prompt += PROMISE.format(n=round(self._medians.get(prompt_key(prompt), self.settings.unknown)))
+        return super().sampling(prompt, count, max_new_tokens)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """By what was known before this batch; then remembers its right lengths."""
+        medians = [_median(lengths[right]) for lengths, right in zip(batch.lengths, batch.correct, strict=True)]
+        if self._second:
+            shortness = self.settings.promise_weight * self._kept_promises(batch, medians)
+        else:
+            shortness = self.settings.range_weight * _within_range(batch.lengths, batch.correct)
+        for group, median in zip(batch.groups, medians, strict=True):
+            key = _key(group[0].prompt)
+            if not math.isnan(median):
+                known = self._medians.get(key, math.inf) if self._second else math.inf
+                self._medians[key] = min(known, median)
+        return batch.correct.double() + torch.where(batch.correct, shortness, 0.0)
+
+    def _kept_promises(self, batch: Batch, medians: list[float]) -> Tensor:
+        """(G, N) how well each length met the promise; an unknown one is the group's own median."""
+        promised = batch.each(lambda rollout: self._medians.get(_key(rollout.prompt), math.nan))
+        own = torch.tensor(medians, dtype=torch.float64).unsqueeze(-1)
+        promised = torch.where(promised.isnan(), own, promised)
+        return torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.settings.promise_width**2))
+
+    def metrics(self) -> dict[str, float]:
+        """The stage, and how many problems have a length."""
+        return {"swap/lapo_stage": 1.0 + self._second, "swap/lapo_known_problems": float(len(self._medians))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The medians, by the problem's key."""
+        return {"medians": dict(self._medians)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As saved."""
+        self._medians = dict(state["medians"])
+
+
+def _key(prompt: str) -> str:
+    return prompt_key(_PROMISE.sub("", prompt))
+
+
+def _median(lengths: Tensor) -> float:
+    """Mean of the middle two of an even count; NaN of none."""
+    return lengths.double().quantile(0.5).item() if len(lengths) else math.nan
+
+
+def _within_range(lengths: Tensor, right: Tensor) -> Tensor:
+    """(G, N) 1 between the 30th and the 70th percentile of a group's right lengths, falling to 0 in 100 tokens."""
+    inside = torch.zeros(lengths.shape, dtype=torch.float64)
+    for row, (values, mask) in enumerate(zip(lengths.double(), right, strict=True)):
+        if mask.any():
+            low, high = values[mask].quantile(torch.tensor([0.3, 0.7], dtype=torch.float64)).tolist()
+            distance = (low - values).maximum(values - high).clamp(min=0)
+            inside[row] = (1 - distance / 100).clamp(min=0) * (low < high)
+    return inside

@@ -1,0 +1,45 @@
+"""Groups of made-up responses for the methods' tests."""
+
+import torch
+
+from openrlhf_swap import SwapConfig
+from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Rollout
+
+
+class CharacterReader:
+    """One character a token; `#` stands for `</think>`, so that it is one token as in real vocabularies."""
+
+    def text(self, ids):
+        return "".join(chr(i) for i in ids).replace("#", "</think>")
+
+    def reasoning_length(self, response_ids):
+        ids = list(response_ids)
+        return ids.index(ord("#")) if ord("#") in ids else len(ids)
+
+
+READER = CharacterReader()
+RIGHT = "thought#\\boxed{42}"  # 18 tokens
+UNBOXED = "thought#42"  # 10 tokens
+
+
+def objective(name, **options):
+    return build(SwapConfig(objective=name, options={key: str(value) for key, value in options.items()}))
+
+
+def rollout(text="", length=None, correct=True, prompt="p", answer="42", truncated=False, **metadata):
+    """A response with this text, filled up with distinct tokens in its thought to `length`."""
+    ids = [ord(c) for c in text]
+    if length is not None:
+        ids = [0x1000 + i for i in range(length - len(ids))] + ids
+    return Rollout(prompt, answer, ids, 5, float(correct), truncated, metadata=metadata)
+
+
+def batch(*groups):
+    return Batch(groups, Coefficients(process_weight=0.0), READER)
+
+
+def assert_rows(values, expected, tolerance=1e-9):
+    torch.testing.assert_close(values, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance)

@@ -1,0 +1,269 @@
+"""Methods whose reward or advantage is a number for each response, against numbers worked out by hand.
+
+Most of them on one group: 500, 1000, 1500 and 2000 tokens, all right but the third. So p = .75, and the right lengths
+have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a population.
+"""
+
+import json
+import math
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.objectives import RIGHT, UNBOXED, assert_rows, batch, objective, rollout
+
+from openrlhf_swap.algorithm.advantages import outcome_advantages
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.smartthinker import best_lengths
+
+LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
+
+
+def group(lengths=LENGTHS, correct=CORRECT, text=RIGHT, **more):
+    return [rollout(text, length, right, **more) for length, right in zip(lengths, correct, strict=True)]
+
+
+def rewards(name, *groups, **options):
+    return objective(name, **options).rewards(batch(*(groups or [group()])))
+
+
+def centred(values):
+    return values - values.mean(-1, keepdim=True)
+
+
+def test_shorterbetter():
+    # The shortest right one has 500: 2, 2 - .5, 0 - 1, 2 - 1.5.
+    values = rewards("shorterbetter")
+    assert_rows(values, [[2, 1.5, -1, 0.5]])
+    assert_rows(outcome_advantages(values, 1e-6), [[0.9449, 0.5669, -1.3229, -0.1890]], 1e-4)
+    # None is right: the mean, 200.
+    assert_rows(rewards("shorterbetter", group((100, 300), (False, False))), [[-0.1, -0.1]])
+
+
+def test_arora():
+    # z = (L - 1166.667)/623.610; sigmoid .2556, .4336, .7919; R = .97444, .95664, 0, .92081; RLOO: 4/3 (R - mean).
+    values = rewards("arora")
+    z = [(length - 3500 / 3) / statistics.pstdev([500, 1000, 2000]) for length in LENGTHS]
+    by_hand = [right * (1 - 0.1 / (1 + math.exp(-place))) for right, place in zip(CORRECT, z, strict=True)]
+    assert [round(value, 4) for value in by_hand] == [0.9744, 0.9566, 0, 0.9208]
+    assert_rows(values, [[4 / 3 * value for value in by_hand]], 1e-6)
+    assert_rows(centred(values), [[0.3486, 0.3249, -0.9506, 0.2771]], 1e-4)
+    # Cut off: wrong, and out of the statistics. One right one: z = 0. None: 0.
+    cut = [*group((10,), (True,)), rollout(RIGHT, 90, True, truncated=True)]
+    assert_rows(rewards("arora", cut, group((5, 9), (False, False)), alpha=0.2), [[2 * 0.9, 0], [0, 0]], 1e-6)
+
+
+def test_kimi():
+    # (L - 500)/1500 = 0, 1/3, 2/3, 1.
+    assert_rows(rewards("kimi"), [[1.5, 1 + 1 / 6, -1 / 6, 0.5]])
+    assert_rows(rewards("kimi", weight=0.4), [[1.2, 1 + 0.4 / 6, -0.4 / 6, 0.8]])
+    # A short wrong one earns nothing for it; equal lengths: no length reward.
+    assert_rows(rewards("kimi", group((21, 23), (False, True)), group((27, 27), (False, True))), [[0, 0.5], [0, 1]])
+
+
+def test_short_rl():
+    # Of the right ones, (L - 500)/1500: .5 for the shortest, .5 - 1/3, -, .5 - 1; answer and format: 3, wrong -.5.
+    method = objective("short_rl")
+    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
+    # 700 is within the tolerance of 200, 701 is not: .5 - 201/1500. Unformatted: -2 - 1.
+    near = [*group((500, 700, 701, 2000), (True,) * 4), rollout(UNBOXED, 400, True)]
+    assert_rows(method.rewards(batch(near)), [[3.5, 3.5, 3.5 - 201 / 1500, 2.5, -3]], 1e-6)
+    # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
+    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
+    restored = objective("short_rl")
+    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    half = batch(group((500, 900), (True, False)))
+    for either in (method, restored):
+        assert_rows(either.rewards(half), [[3, -0.5]])
+        assert either.metrics() == {"swap/short_rl_best_accuracy": 0.8}
+    assert_rows(objective("short_rl").rewards(half), [[3.5, -0.5]])
+
+
+def test_grpo_lead():
+    # z of the right ones = (L - mean)/763.763 = -.8729, -.2182, 1.0911; exp(-.05 z); weights w(.75) = .95 of what is
+    # above the mean, w(.25) = 1.4926 of what is below.
+    longer = group([4000 + length for length in LENGTHS])
+    assert_rows(rewards("grpo_lead", longer), [[0.5162, 0.4842, -2.2371, 0.4234]], 1e-4)
+    # The three shortest have 1000 tokens on average: lengths do not count. R = 1, 1, -1, 1: sd 1, A = .5 and -1.5.
+    assert_rows(rewards("grpo_lead"), [[0.475, 0.475, -1.5 * 1.492636, 0.475]], 1e-5)
+    # Without the format 0, between right and wrong: R = 1, 0: mean .5, sd .7071.
+    pair = [rollout(RIGHT, 50), rollout(UNBOXED, 50)]
+    weight = 0.4 + 1.1 / (1 + math.exp(-2.5))
+    assert_rows(rewards("grpo_lead", pair), [[weight * 0.5**0.5, -weight * 0.5**0.5]], 1e-5)
+
+
+def test_cosine():
+    # Half of the way: the middle. At 0 tokens the short numbers, at the limit and beyond it the long ones.
+    four = group((50, 50, 100, 200), (True, False, True, False), text="")
+    assert_rows(rewards("cosine", four, max_length=100), [[0.75, -0.75, 0.5, -0.5]])
+    # A quarter: long + (short - long)/2 (1 + cos 45 degrees).
+    quarter = [rollout(length=25), rollout(length=25, correct=False)]
+    assert_rows(
+        rewards("cosine", quarter, max_length=100),
+        [[0.5 + 0.25 * (1 + 0.5**0.5), -0.5 - 0.25 * (1 + 0.5**0.5)]],
+    )
+
+
+def test_gfpo():
+    # The three shortest: 1, 1, 0; mean 2/3, sd .57735.
+    assert_rows(rewards("gfpo", share=0.75), [[0.5773, 0.5773, -1.1545, 0]], 1e-4)
+    # By reward a token the right ones are kept: no spread.
+    assert_rows(rewards("gfpo", share=0.75, score="efficiency"), [[0, 0, 0, 0]])
+    # Half of four by default: 500 and 1000, both right.
+    assert_rows(rewards("gfpo"), [[0, 0, 0, 0]])
+
+
+def test_gdpo():
+    # c: .5, .5, -1.5, .5; [L <= 1200]: .866, .866, -.866, -.866; the sum, whitened over 5000 tokens.
+    assert_rows(rewards("gdpo", target_length=1200), [[1.2525, 1.2525, -1.3266, 0.0556]], 1e-4)
+    assert_rows(rewards("gdpo", group((5, 7), (True, True))), [[0, 0]])
+
+
+def test_dler():
+    # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583.
+    assert_rows(rewards("dler"), [[0.6546, 0.6546, -1.5274, 0.6546]], 1e-4)
+    # Whitened over the batch: a group that is all right gets minus the mean,
+    # with 5000 tokens more of 0: m = -.025, v = (3500 * .275^2 + 1500 * .725^2 + 5000 * .025^2)/10000.
+    both = rewards("dler", group(), group((1250,) * 4, (True,) * 4))
+    assert_rows(both[1], [0.025 / math.sqrt(0.105625)] * 4, 1e-4)
+    # Cut off is wrong, whatever the grader says: nothing has spread then.
+    cut = [rollout(RIGHT, 50, False), rollout(RIGHT, 50, True, truncated=True)]
+    assert_rows(rewards("dler", cut), [[0, 0]])
+
+
+def test_dr_grpo_is_centred():
+    method = objective("dr_grpo")
+    assert method.normaliser == "centre"
+    assert_rows(method.rewards(batch(group())), [[1, 1, 0, 1]])
+
+
+def test_prime_linear():
+    # p w = .1875, times .25, .5, .75, 1.
+    values = rewards("prime_linear")
+    assert_rows(values, [[0.953125, 0.90625, -0.140625, 0.8125]])
+    assert_rows(centred(values), [[0.3203, 0.2734, -0.7734, 0.1797]], 1e-4)
+
+
+def test_smartthinker():
+    # Variance of the right ones 388889 > 312500 of all: the shortest, 500. e = 0, 500, 0, 1500; mean 500, so
+    # alpha = .25/1000.
+    assert_rows(rewards("smartthinker"), [[1, 0.875, 0, 0.625]], 1e-6)
+    four = group((800, 1000, 1200, 3000), (True, True, True, False))
+    assert best_lengths(batch(four).lengths.double(), batch(four).correct).item() == pytest.approx(982.06, abs=0.01)
+    assert_rows(rewards("smartthinker", four), [[1, 0.9718, 0.6573, 0]], 1e-4)
+    # Groups that are all right or all wrong: no length term.
+    extremes = group((5, 9), (True, True)), group((5, 9), (False, False))
+    assert_rows(rewards("smartthinker", *extremes), [[1, 1], [0, 0]])
+
+
+def test_o1_pruner():
+    # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875; z-score as a population.
+    assert_rows(rewards("o1_pruner"), [[1.1302, 0.4126, -1.5967, 0.0538]], 1e-4)
+    assert_rows(rewards("o1_pruner", group((5, 5), (True, True))), [[0, 0]])
+
+
+def test_hapo_remembers_each_problem():
+    method = objective("hapo")
+    first = group((1000, 1700), (True, True), prompt="x")
+    assert_rows(method.rewards(batch(first)), [[1, 1]])  # nothing is known yet
+    restored = objective("hapo")
+    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    # h = 1000: cos(pi/2 L/h) = .7071, 0, -.7071, -1 (kept at -.7 for a right one); a short wrong one earns nothing.
+    second = [*group(prompt="x"), rollout(RIGHT, 500, False, prompt="x")]
+    for either in (method, restored):
+        assert_rows(either.rewards(batch(second)), [[1.7071, 1, -0.7071, 0.3, 0]], 1e-4)
+        assert either.metrics() == {"swap/hapo_known_problems": 1}
+    # h = 500 now; another problem knows nothing, and a wrong answer teaches nothing.
+    third = group((500,), (True,), prompt="x"), group((500,), (False,), prompt="y")
+    assert_rows(method.rewards(batch(*third)), [[1], [0]], 1e-9)
+    assert method.metrics() == {"swap/hapo_known_problems": 1}
+    by_mean = objective("hapo", memory="mean", weight=0.5)
+    by_mean.rewards(batch(first))
+    # h = 1350: cos(pi/2 675/1350) = .7071, half of it.
+    assert_rows(by_mean.rewards(batch(group((675,), (True,), prompt="x"))), [[1 + 0.5**1.5]], 1e-9)
+
+
+def test_a_dlp_moves_its_price_after_use():
+    method = objective("a_dlp")
+    assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
+    assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
+    restored = objective("a_dlp")
+    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    for either in (method, restored):
+        assert_rows(either.rewards(batch(group((100,), (False,)))), [[-0.113]])
+        assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
+    free = objective("a_dlp", rate=1)
+    free.rewards(batch(group((100,), (False,))))
+    assert free.metrics()["swap/a_dlp_price"] == 0
+
+
+def test_lapo_learns_lengths_and_then_promises_them():
+    method = objective("lapo", first_stage_steps=1)
+    (plain,) = method.sampling("x", 4, 9000)
+    assert plain.prompt == "x"
+    # Right: 500, 1000, 2000; percentiles 800 and 1400. Only 1000 is inside, the others are over 100 tokens outside.
+    assert_rows(method.rewards(batch(group(prompt="x"))), [[1, 1.7, 0, 1]])
+    # 850: 50 outside of 900..1100 (of 700, 1000 and 1166.67): half of .7.
+    lengths = (700, 1000, 1000, 1000, 1050)
+    low, high = (torch.tensor(lengths, dtype=torch.float64).quantile(q).item() for q in (0.3, 0.7))
+    assert (low, high) == (1000, 1000)  # no range, no length reward
+    assert_rows(method.rewards(batch(group(lengths, (True,) * 5, prompt="y"))), [[1] * 5])
+
+    method.step = 1
+    restored = objective("lapo", first_stage_steps=1)
+    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.step = 1
+    for either in (method, restored):
+        prompts = [either.sampling(problem, 2, 9000)[0].prompt for problem in ("x", "z")]
+        assert prompts == [
+            "xI will answer the question with 1000 tokens.",
+            "zI will answer the question with 4096 tokens.",
+        ]
+        # exp(-120^2/(2 120^2)) = .6065. For z nothing is known: its own median, 500.
+        known, unknown = (
+            group((1000, 1120), (True, True), prompt=prompts[0]),
+            group((500, 380), (True, False), prompt=prompts[1]),
+        )
+        assert_rows(either.rewards(batch(known, unknown)), [[1.8, 1 + 0.8 * math.exp(-0.5)], [1.8, 0]])
+        # x keeps 1000, for 1060 is longer; z has 500 now.
+        assert [either.sampling(p, 2, 9000)[0].prompt.split()[-2] for p in ("x", "z")] == ["1000", "500"]
+    assert method.metrics() == {"swap/lapo_stage": 2.0, "swap/lapo_known_problems": 3.0}
+
+
+def test_hbpo_promises_a_budget_in_every_response():
+    method = objective("hbpo")
+    parts = method.sampling("<u>1+1?<a><think>\n", 8, 4096)
+    assert [(part.count, part.forced.split()[-2]) for part in parts] == [
+        (2, n) for n in ("512", "1024", "2048", "2560")
+    ]
+    assert parts[0].forced == "I will answer the question with 512 tokens"
+    assert method.sampling("<u>1+1?<a>", 4, 4096)[0].forced == "<think> I will answer the question with 512 tokens"
+    with pytest.raises(ConfigError, match=r"n_samples_per_prompt is 6, but --swap.hbpo.budgets has 4"):
+        method.check(SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=6)))
+    with pytest.raises(ConfigError, match=r"--swap.hbpo.budgets is 'few'"):
+        objective("hbpo", budgets="few")
+
+
+def test_hbpo():
+    # f(512) = 3.9231, f(1024) = 3.6955. 1000 for 512: f(1000) - 488/4096 = 3.5903; 400: 3.9257, at most 3.9231.
+    # 1100 for 1024: 4 cos(pi 1100/8192) - 76/4096 = 3.6290; one without the format: -1.
+    both = [rollout(RIGHT, 1000, part=0), rollout(RIGHT, 400, part=0), rollout(RIGHT, 1100, part=1)]
+    both.append(rollout(UNBOXED, 1100, part=1))
+    earned = [3.5903, 3.9231, 4 * math.cos(math.pi * 1100 / 8192) - 76 / 4096, -1]
+    mean, deviation = statistics.fmean(earned), statistics.stdev(earned)
+    intra = [(3.5903 + 3.9231) / 2 - 3.9231] * 2 + [(earned[2] - 1) / 2 - 3.6955] * 2
+    expected = [(r - mean) / deviation + 2 * term for r, term in zip(earned, intra, strict=True)]
+    assert_rows(rewards("hbpo", both, budgets="512,1024"), [expected], 2e-4)
+    # Wrong, and right beyond the longest: 0.
+    nothing = [rollout(RIGHT, 400, False, part=0), rollout(RIGHT, 4097, part=0)]
+    assert_rows(rewards("hbpo", nothing, budgets="512"), [[-2 * 3.9231] * 2], 2e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["arora", "dler", "gdpo", "gfpo", "grpo_lead", "kimi", "lapo", "o1_pruner", "short_rl", "smartthinker"]
+)
+@pytest.mark.parametrize("correct", [(True,) * 4, (False,) * 4, CORRECT])
+@pytest.mark.parametrize("lengths", [LENGTHS, (7, 7, 7, 7)])
+def test_no_group_gives_a_reward_that_is_not_finite(name, correct, lengths):
+    assert rewards(name, group(lengths, correct, text="")).isfinite().all()
