@@ -45,13 +45,11 @@ class LAPO(Objective):
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
         self._medians: dict[str, float] = {}
-
-    @property
-    def _second(self) -> bool:
-        return self.step >= self.settings.first_stage_steps
+        self._second = False
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """In the second stage the thought begins with the promise, which is not trained on."""
+        self._second = self.step >= self.settings.first_stage_steps
         if self._second:
             prompt += PROMISE.format(n=round(self._medians.get(prompt_key(prompt), self.settings.unknown)))
         return super().sampling(prompt, count, max_new_tokens)
