@@ -25,6 +25,7 @@ import numpy as np
 from evaluation.forced import forced_path
 from evaluation.measures import Measures, measure_evaluation
 from evaluation.samples import graded_samples, samples_path
+from evaluation.stats import Floats
 from evaluation.traces import read_scored
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.data.benchmarks import title_of
@@ -152,7 +153,9 @@ def sweep(folders: Sequence[Path]) -> Figure:
 
 
 def dynamics(files: Sequence[Path]) -> Figure:
-    """Accuracy and length of the rollouts over the training, from metrics.jsonl."""
+    """Accuracy and length of the rollouts over the training, from metrics.jsonl: each step pale, and smoothed."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens a rollout"}, xlabel="step")
     for file in files:
         # A resumed run does steps again, the last time counts; a step whose scores were not finite measured nothing.
@@ -160,9 +163,19 @@ def dynamics(files: Sequence[Path]) -> Figure:
         if not rows:
             raise DataError(f"{file} holds no training steps; it should be a run's metrics.jsonl")
         steps = sorted(rows)
-        for panel, key, scale in zip(panels, ("accuracy", "response_length"), (100, 1), strict=True):
-            panel.plot(steps, [scale * rows[step][f"swap/{key}"] for step in steps], label=file.parent.name)
+        for panel, key, scale in zip(panels, ("swap/accuracy", "length/mean"), (100, 1), strict=True):
+            values = scale * np.array([rows[step][key] for step in steps])
+            (line,) = panel.plot(steps, smoothed(values), label=file.parent.name)
+            panel.plot(steps, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure
+
+
+def smoothed(values: Floats) -> Floats:
+    """(S,) the mean of each value and its neighbours: as many on either side, at most a tenth of all values."""
+    reach = len(values) // 10
+    sides = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
+    return np.array([values[i - side : i + side + 1].mean() for i, side in enumerate(sides)])
 
 
 FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, density, sweep, dynamics)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,29 +36,33 @@ class Task:
     problem: str
 
 
-def generate(
-    model: str,
-    tasks: Sequence[Task],
-    settings: SamplingSettings,
-    suffix: str,
-    files: dict[str, Path],
-    on_sample: Callable[[int], None] | None,
-    **engine_options: Any,
-) -> None:
-    """Sample every task and append it to its benchmark's file, one of `files`.
+class Sampler:
+    """A vLLM engine in this process, or in the one of a Ray actor."""
 
-    A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix` follows
-    each problem; `on_sample` is called with the tokens of each finished sample; `engine_options` are vLLM's.
-    """
-    from openrlhf_swap.integration.engine import open_engine
+    def __init__(self, model: str, **options: Any) -> None:
+        """Takes a hub id or folder, and vLLM's options; returns when the engine is ready."""
+        from openrlhf_swap.integration.engine import open_engine
 
-    llm = open_engine(model, **engine_options)
-    with ExitStack() as stack:
-        append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
-        for task, row in _sampled(llm, tasks, settings, suffix):
-            append[task.benchmark](row)
-            if on_sample is not None:
-                on_sample(row["tokens"])
+        self._llm = open_engine(model, **options)
+
+    def generate(
+        self, tasks: Sequence[Task], settings: SamplingSettings, suffix: str, files: dict[str, Path]
+    ) -> Iterator[int]:
+        """Sample every task and append it to its benchmark's file, one of `files`; yields the tokens of each sample.
+
+        A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix`
+        follows each problem.
+        """
+        with ExitStack() as stack:
+            append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
+            for task, row in _sampled(self._llm, tasks, settings, suffix):
+                append[task.benchmark](row)
+                yield row["tokens"]
+
+    def generate_all(self, *arguments: Any) -> None:
+        """The same to its end."""
+        for _ in self.generate(*arguments):
+            pass
 
 
 def _sampled(llm: Any, tasks: Sequence[Task], settings: SamplingSettings, suffix: str) -> Iterator[tuple[Task, Row]]:

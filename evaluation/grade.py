@@ -26,7 +26,7 @@ def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader
     done = {key_of(row) for row in read_rows(path)}
     rows_left = (row for row in read_rows(samples_path(folder, benchmark)) if key_of(row) not in done)
     left = (row for row in rows_left if row["id"] in answers)
-    with appending(path) as append, tqdm(desc=f"grading {benchmark}", unit="sample") as bar:
+    with appending(path) as append, tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar:
         while rows := list(islice(left, AT_A_TIME)):
             grades = grader.grade_many([(row["text"], answers[row["id"]]) for row in rows])
             for row, grade in zip(rows, grades, strict=True):

@@ -13,13 +13,14 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from evaluation.generate import SamplingSettings, Task, generate
+from evaluation.generate import Sampler, SamplingSettings, Task
 from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
 from evaluation.samples import (
@@ -34,15 +35,18 @@ from evaluation.samples import (
     sort_file,
 )
 from evaluation.tables import evaluation_table
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
+from openrlhf_swap.command import Parser, check_model_folder, check_writable, counted, run_command
 from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark, short_name
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import read_new_rows, read_rows, to_line, write_rows, write_text
+from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.provenance import fingerprint, made_of
 
 Problems = dict[str, list[Problem]]
 Files = dict[str, Path]
+MARK = "[evaluation]"
 
 
 def main(argv: list[str]) -> None:
@@ -56,20 +60,30 @@ def main(argv: list[str]) -> None:
     check_model_folder("--model", args.model)
     check_writable("--output", args.output)
     problems = load_problems(args)
-    write_or_compare_settings(args)
+    origin = made_of("evaluation.run", argv, weights=args.model)
+    before = compare_settings(args, origin)
+    args.output.mkdir(parents=True, exist_ok=True)
     for name, rows in problems.items():
         write_rows(problems_path(args.output, name), map(dataclasses.asdict, rows))
+    write_settings(args, origin, before, list(problems))
+    with nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose"):
+        sample_and_grade(args, problems)
+    print(evaluation_table({args.output.name: measure_evaluation(args.output)}, "terminal"))
+
+
+def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
+    """Do what is left to do."""
     tasks = missing_tasks(args.output, problems, args.samples)
     total = sum(map(len, problems.values())) * args.samples
-    print(f"[evaluation] {total - len(tasks)} of {total} samples are there", flush=True)
+    print(f"{MARK} {total - len(tasks)} of {counted(total, 'sample')} are there", flush=True)
     if tasks:
+        print(f"{MARK} starting vLLM with {args.model}", flush=True)
         sample(args, tasks, total)
     grader = Grader()
     for name, rows in problems.items():
         sort_samples(samples_path(args.output, name), name, rows)
         grade_file(args.output, name, rows, grader, args.grade_again)
     grader.close()
-    print(evaluation_table({args.output.name: measure_evaluation(args.output)}, "terminal"))
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -98,6 +112,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, help="longest prompt and response; the model's by default")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of each engine")
+    parser.add_argument("--verbose", action="store_true", help="show what vLLM says here, instead of in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="throw the grades away and grade the samples again")
     return parser.parse_args(argv)
 
@@ -117,20 +132,43 @@ def load_problems(args: argparse.Namespace) -> Problems:
     return {short_name(name): load_benchmark(name, args.data)[: args.limit] for name in args.benchmarks}
 
 
-def write_or_compare_settings(args: argparse.Namespace) -> None:
-    """Write the settings to `run.json`, or raise ConfigError for one that is not what is there."""
-    settings = {name: getattr(args, name) for name in SETTINGS}
+def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
+    """What `run.json` holds; {} when it is not there.
+
+    Raises:
+        ConfigError: for a setting, or a file of the model, that is not what the samples there were made with.
+    """
     if not settings_path(args.output).exists():
-        args.output.mkdir(parents=True, exist_ok=True)
-        write_text(settings_path(args.output), to_line(settings, indent=2))
-        return
+        return {}
     before = read_settings(args.output)
-    for name, value in settings.items():
-        if before[name] != value:
+    for name in SETTINGS:
+        if before[name] != (value := getattr(args, name)):
             raise ConfigError(
                 f"--{name.replace('_', '-')} is {value!r}, but the samples in {args.output} were made with "
                 f"{before[name]!r}; use another --output"
             )
+    now, then = _weights(origin), _weights(before)
+    if changed := [file for file in now.keys() & then.keys() if now[file] != then[file]]:
+        raise ConfigError(
+            f"--model is {args.model}, whose {changed[0]} has changed since the samples in {args.output} were made; "
+            "use another --output"
+        )
+    return before
+
+
+def _weights(origin: Row) -> Row:
+    return {
+        file: found for model in origin.get("inputs", {}).get("weights", ()) for file, found in model["files"].items()
+    }
+
+
+def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
+    """Write `run.json`: the settings, and what the evaluation was made of, at its last start and those before."""
+    earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
+    origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
+    write_text(settings_path(args.output), to_line(content, indent=2))
 
 
 def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
@@ -151,33 +189,29 @@ def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
     """Bring a benchmark's samples into order, unless some are of other problems; report the empty ones."""
     order = {problem.id: number for number, problem in enumerate(problems)}
     if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
-        print(f"[evaluation] {empty} samples of {name} are empty: the problem does not fit the model's context")
+        print(f"{MARK} {counted(empty, 'sample')} of {name} without a text: the problem does not fit the context")
     if all(row["id"] in order for row in read_rows(path)):
         sort_file(path, order)
 
 
 def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
-    """Generate with a progress bar."""
+    """Generate with a progress bar, which starts when the engines are ready."""
     options = {"tensor_parallel_size": args.tensor_parallel_size, "max_model_len": args.max_model_len or None}
     files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
     settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
+    if args.engines == 1:
+        counts = Sampler(args.model, **options).generate(tasks, settings, args.suffix, files)
+    else:
+        counts = start_engines(args, tasks, settings, files, options)
     tokens = 0
-    with tqdm(total=total, initial=total - len(tasks), desc="sampling", unit="sample") as bar:
-
-        def on_sample(count: int) -> None:
-            nonlocal tokens
+    with tqdm(total=total, initial=total - len(tasks), desc=f"{MARK} sampling", unit="sample", mininterval=1) as bar:
+        for count in counts:
             tokens += count
             bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False)
             bar.update()
 
-        if args.engines == 1:
-            generate(args.model, tasks, settings, args.suffix, files, on_sample, **options)
-        else:
-            for count in sample_with_engines(args, tasks, settings, files, options):
-                on_sample(count)
 
-
-def sample_with_engines(
+def start_engines(
     args: argparse.Namespace, tasks: list[Task], settings: SamplingSettings, files: Files, options: dict[str, Any]
 ) -> Iterator[int]:
     """Share the tasks among engines, which write files of their own, merged at the end; gives each sample's tokens."""
@@ -189,24 +223,30 @@ def sample_with_engines(
     from openrlhf_swap.integration.cpu.process import is_cpu_build
 
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
-    ray.init(ignore_reinit_error=True, include_dashboard=False, log_to_driver=False)
-    engine = ray.remote(num_gpus=gpus, num_cpus=1)(generate)
+    ray.init(ignore_reinit_error=True, include_dashboard=False)
+    engine = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
+    engines = [engine.remote(args.model, **options) for _ in range(args.engines)]
+    ray.get([engine.__ray_ready__.remote() for engine in engines])
     paths = {name: path.resolve() for name, path in files.items()}
     parts = [{name: part_path(path, number) for name, path in paths.items()} for number in range(args.engines)]
     left = [
-        engine.remote(args.model, tasks[number :: args.engines], settings, args.suffix, part, None, **options)
-        for number, part in enumerate(parts)
+        engine.generate_all.remote(tasks[number :: args.engines], settings, args.suffix, part)
+        for number, (engine, part) in enumerate(zip(engines, parts, strict=True))
     ]
-    offsets = {path: 0 for part in parts for path in part.values()}
-    while left:
-        finished, left = ray.wait(left, num_returns=len(left), timeout=2)
-        for path, offset in offsets.items():
-            rows, offsets[path] = read_new_rows(path, offset)
-            yield from (row["tokens"] for row in rows)
-        ray.get(finished)  # an engine's error ends the evaluation at once
-    ray.shutdown()
-    for path in paths.values():
-        merge_parts(path)
+
+    def counts() -> Iterator[int]:
+        offsets, running = {path: 0 for part in parts for path in part.values()}, left
+        while running:
+            finished, running = ray.wait(running, num_returns=len(running), timeout=2)
+            for path, offset in offsets.items():
+                rows, offsets[path] = read_new_rows(path, offset)
+                yield from (row["tokens"] for row in rows)
+            ray.get(finished)  # an engine's error ends the evaluation at once
+        ray.shutdown()
+        for path in paths.values():
+            merge_parts(path)
+
+    return counts()
 
 
 if __name__ == "__main__":

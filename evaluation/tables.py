@@ -96,8 +96,8 @@ def _difference(first: Measures, second: Measures) -> list[str]:
     tokens = paired_difference(first.tokens[pairs], second.tokens[shared])
     return [
         str(len(shared)),
-        "{:+.1f} ({:+.1f} to {:+.1f})".format(*accuracy),
-        "{:+.0f} ({:+.0f} to {:+.0f})".format(*tokens),
+        "{:+z.1f} ({:+z.1f} to {:+z.1f})".format(*accuracy),
+        "{:+z.0f} ({:+z.0f} to {:+z.0f})".format(*tokens),
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evaluation.samples import graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, replacing, to_line
 
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
             count += 1
         if count == 0:
             raise no_samples(f"{args.folder} holds no graded samples")
-    print(f"{count} traces in {args.output}")
+    print(f"{counted(count, 'trace')} in {args.output}")
 
 
 def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:

@@ -55,6 +55,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {nearest[0]}? {listing}" if nearest else listing
 
 
+def counted(number: int, thing: str) -> str:
+    """A number of things in words: "1 sample", "1,200 samples"."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
 def check_model_folder(flag: str, name: str) -> None:
     """Refuse a folder that is not there, before anything that reads models is imported.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -217,10 +218,16 @@ class RunConfig(FlagSettings):
         10, "write a table of rollouts with their steps every so many steps; 0 is never", **_OR_NEVER
     )
     rollouts_groups: int = setting(2, "groups in each of those tables", **_COUNT)
-    output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, rollouts/ and swap_config.json")
+    output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
+    verbose: bool = setting(False, "print everything on the console, what libraries say too, instead of to train.log")
     trust_remote_code: bool = setting(
         False, "allow a model that brings Python code of its own, which OpenRLHF would run without asking"
     )
+
+    @property
+    def log(self) -> Path:
+        """Where everything goes that is not for the console."""
+        return Path(self.output_dir) / "train.log"
 
     def model_post_init(self, _: Any) -> None:
         """Rules about several settings."""

@@ -40,6 +40,10 @@ class LostActorError(SwapError, RuntimeError):
     """A process of the run died; the message says which, and how to go on."""
 
 
+class CrashedRunError(SwapError, RuntimeError):
+    """Something unforeseen ended a run; the message says what, and where all of it is written."""
+
+
 def first_line(error: BaseException) -> str:
     """An exception as one line: the first line of its message, or its name where it has none."""
     lines = str(error).strip().splitlines()

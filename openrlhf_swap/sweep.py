@@ -137,11 +137,11 @@ def _run(configuration: Configuration, seed: int, args: argparse.Namespace) -> b
 
 
 def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places: dict[str, str], folder: Path) -> bool:
-    """Run one command with its output in `<name>.log`, whose end is printed if it fails."""
+    """Run one command with its output in `<name>.console.log`, whose end is printed if it fails."""
     words = [word for template in templates for word in shlex.split(template)] + list(flags)
     for place, value in places.items():
         words = [word.replace(place, value) for word in words]
-    path = folder / f"{name}.log"
+    path = folder / f"{name}.console.log"  # a training writes a train.log of its own
     with open(path, "w", encoding="utf-8") as log:
         log.write(shlex.join(words) + "\n")
         log.flush()

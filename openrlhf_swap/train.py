@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
-from importlib import metadata
+from contextlib import nullcontext
 from pathlib import Path
+from textwrap import fill
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
+
+from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig, type_name
@@ -28,18 +32,22 @@ from openrlhf_swap.flags import (
     room_for_prompts,
 )
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.provenance import command_line, made_of
 
+MODULE = "openrlhf_swap.train"
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
 LIST = "--list-objectives"
 RUN_NAME = "--logger.wandb.run_name"
 FINISHED = "finished.json"  # in the output folder: the command of a run that came to its end
-PACKAGES = ("openrlhf-swap", "openrlhf", "torch", "vllm", "deepspeed", "ray", "transformers", "math-verify")
 DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 def main(argv: list[str]) -> int:
     """Run the command."""
+    if "--help-metrics" in argv:
+        return _print_metrics()
     flags = [word for word in argv if word not in ("-h", "--help")]
     config, run, rest = parse_swap_arguments(flags)
     if LIST in rest:
@@ -52,7 +60,8 @@ def main(argv: list[str]) -> int:
     if RESUME in rest and finished.exists() and json.loads(finished.read_text()) == json.loads(to_line(content)):
         print(f"[swap] the run in {run.output_dir} is finished; to train on, give more --train.num_episodes")
         return 0
-    _train(config, run, rest, argv)
+    with nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose"):
+        _train(config, run, rest, argv)
     write_text(finished, to_line(content, indent=2))
     return 0
 
@@ -90,6 +99,7 @@ def _check_quickly(run: RunConfig, given: list[str]) -> None:
 def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
     from openrlhf_swap.integration import patches
 
+    print(command_line(MODULE, redacted(typed)))  # a resumed run appends to the log
     patches.check_versions()
 
     from openrlhf_swap.integration.cpu.process import is_cpu_build
@@ -120,12 +130,30 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     data = settle_run(args, build(config), run, on_cpu)
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
-    commands = {"command": command_line(typed), "command_with_defaults": command_line(argv)}
-    _write_configuration(config, run, {**commands, "run_name": args.logger.wandb.run_name, "run_id": run_id})
+    names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}
+    given_data = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
+    used = {} if data == args.data.prompt_dataset else {"data_used": data}
+    origin = made_of(MODULE, redacted(typed), **given_data, **used)
+    origin["command_with_defaults"] = command_line(MODULE, redacted(argv))
+    _write_configuration(config, run, {**origin, **names})
+    print(f"[swap] {_decided(args, config)}")
 
     from openrlhf_swap.integration.launch import launch
 
     launch(argv, args, config, run, on_cpu)
+    policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
+    print(f"[swap] finished; the policy is in {policy}, all else in {rest}")
+
+
+def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
+    """What is trained how, in a line."""
+    engines, actors = args.vllm.num_engines, args.actor.num_nodes * args.actor.num_gpus_per_node
+    return (
+        f"training {args.actor.model_name_or_path} with {config.objective}: {args.rollout.batch_size} prompts x "
+        f"{args.rollout.n_samples_per_prompt} responses a step, up to {args.rollout.max_new_tokens} tokens each; "
+        f"{actors} policy process{'es' * (actors > 1)} under ZeRO-{args.ds.zero_stage}, "
+        f"{engines} vLLM engine{'s' * (engines > 1)} with {args.vllm.gpu_memory_utilization:.0%} of the memory"
+    )
 
 
 def _tracked_run(folder: Path, resumed: bool) -> tuple[str | None, str]:
@@ -135,19 +163,13 @@ def _tracked_run(folder: Path, resumed: bool) -> tuple[str | None, str]:
     return before.get("run_name"), before.get("run_id") or uuid4().hex[:16]
 
 
-def _write_configuration(config: SwapConfig, run: RunConfig, more: dict[str, str]) -> None:
-    """What the run is, for later: its settings, the command as it was typed, versions, and what trackers call it."""
+def _write_configuration(config: SwapConfig, run: RunConfig, more: dict[str, Any]) -> None:
+    """What the run is, for later: its settings, what it was made of, and what trackers call it."""
     folder = Path(run.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    installed = {package.name: package.version for package in metadata.distributions() if package.name in PACKAGES}
-    content = {"swap": {**config.to_dict(), **run.to_dict()}, "versions": installed, **more}
+    content = {"swap": {**config.to_dict(), **run.to_dict()}, **more}
     write_text(folder / checkpoints.CONFIGURATION, to_line(content, indent=2))
     (folder / FINISHED).unlink(missing_ok=True)
-
-
-def command_line(words: list[str]) -> str:
-    """A line to paste into a shell."""
-    return shlex.join(["python", "-m", "openrlhf_swap.train", *redacted(words)])
 
 
 def redacted(argv: list[str]) -> list[str]:
@@ -171,12 +193,22 @@ def _list_objectives() -> int:
     return 0
 
 
+def _print_metrics() -> int:
+    """What each metric says, for a terminal."""
+    from openrlhf_swap.runs.metric_names import METRICS
+
+    rows = [(name, fill(text, 80)) for name, text in METRICS.items()]
+    print(tabulate(rows, ("metric", "meaning"), "simple"))
+    return 0
+
+
 def _print_help() -> int:
     """Our flags, our defaults, then OpenRLHF's own help."""
     from openrlhf_swap.objectives.registry import METHODS, method
 
-    parser = Parser("openrlhf_swap.train", __doc__)
+    parser = Parser(MODULE, __doc__)
     add_swap_arguments(parser)
+    parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     for name in METHODS:

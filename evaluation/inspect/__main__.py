@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     data = page_data(args.traces, args.length_coef, args.temperature, args.limit)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(render(data), encoding="utf-8")
-    print(f"{args.output}: {len(data['problems'])} problems")
+    print(f"{args.output}: {counted(len(data['problems']), 'problem')}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.files import read_rows
 
-LENGTH, ACCURACY = "rollout/response_length_mean", "swap/accuracy"
+LENGTH, ACCURACY = "length/mean", "swap/accuracy"
 
 
 def steps_of_run(file: Path) -> dict[int, dict[str, float]]:

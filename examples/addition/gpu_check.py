@@ -118,7 +118,7 @@ def polled(memory: Callable[[], int]) -> Iterator[list[int]]:
 
 def train_and_kill(command: list[str], environment: dict[str, str], output: Path) -> list[dict]:
     """Train, kill it when step 2 is saved, and go on; returns the metrics of each step that the files hold."""
-    process, log = start(command, environment, output / "train.log")
+    process, log = start(command, environment, output / "console.log")
     seal = output / "checkpoints" / "_actor" / f"global_step{STEPS - 1}" / "complete.json"
     while process.poll() is None and not seal.exists():
         time.sleep(0.1)
@@ -151,7 +151,7 @@ def check_training(findings: Findings, metrics: list[dict]) -> None:
     wanted = list(range(1, STEPS + 1))
     remedy = "docs/use/faults.md tells what a resumed run does; see resumed.log"
     findings.add("steps, resumed after a kill", str(steps), str(wanted), None if steps == wanted else remedy)
-    largest = max((abs(row.get("vllm_kl", float("inf"))) for row in metrics), default=float("inf"))
+    largest = max((abs(row.get("policy/vllm_kl", float("inf"))) for row in metrics), default=float("inf"))
     remedy = "vLLM has other weights than the trainer: do not train; try VLLM_USE_V2_MODEL_RUNNER=0"
     findings.add("vllm_kl", f"{largest:.1e}", f"< {MOST_KL:.0e}", None if largest < MOST_KL else remedy)
     for name, key in PHASES.items():

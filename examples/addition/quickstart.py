@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 # Our name for a phase of a training step -> its name in metrics.jsonl.
 PHASES = {
     "generate": "timing/generation",
-    "score": "swap/score_seconds",
+    "score": "timing/score",
     "update": "timing/ppo_train",
     "sync": "timing/broadcast",
     "total": "timing/step_total",
@@ -100,7 +100,7 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
                 last = measured[-1]
                 bar.set_postfix(
                     accuracy=f"{last['swap/accuracy']:.2f}",
-                    tokens=f"{last['swap/response_length']:.0f}",
+                    tokens=f"{last['length/mean']:.0f}",
                     refresh=False,
                 )
         metrics = list(read_rows(metrics_file))

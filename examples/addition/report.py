@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 ROWS = {
     "accuracy": ("accuracy", "{:.1%}"),
@@ -24,9 +25,9 @@ def table(summary: dict) -> str:
     rows = []
     for key, (label, style) in ROWS.items():
         if key == "accuracy":
-            change = f"{100 * (trained[key] - base[key]):+.1f} pt"
+            change = f"{100 * (trained[key] - base[key]):+z.1f} pt"
         else:
-            change = f"{trained[key] / base[key] - 1:+.0%}" if base[key] else "-"
+            change = f"{trained[key] / base[key] - 1:+z.0%}" if base[key] else "-"
         rows.append([label, style.format(base[key]), style.format(trained[key]), change])
     header = ["", "base", "trained", "change"]
     text = tabulate(rows, header, "plain", disable_numparse=True, colalign=("left", *("right",) * 3))
@@ -40,12 +41,14 @@ def draw(metrics: list[dict], summary: dict, path: Path) -> None:
     metrics = [row for row in metrics if "swap/accuracy" in row]  # a skipped step has none
     steps = [row["step"] for row in metrics]
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
-    left.plot(steps, [row["swap/response_length"] for row in metrics], label="all")
-    left.plot(steps, [row.get("swap/target_length") for row in metrics], label="target", linestyle="--")
+    left.plot(steps, [row["length/mean"] for row in metrics], label="all")
+    left.plot(steps, [row.get("length/target") for row in metrics], label="target", linestyle="--")
     left.set(title="Tokens a response", xlabel="step", ylim=(0, None))
     left.legend(frameon=False)
     middle.plot(steps, [row["swap/accuracy"] for row in metrics], color="tab:green")
     middle.set(title="Accuracy of rollouts", xlabel="step", ylim=(0, 1))
+    for panel in (left, middle):
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     names = ["base", "trained"]
     essential = [summary[name]["essential"] for name in names]
     right.bar(names, essential, label="essential", color="tab:blue")

@@ -94,7 +94,9 @@ def gradable(answers: Iterable[str], label: str) -> set[str]:
     cores = len(os.sched_getaffinity(0))
     grader = Grader(processes=min(cores, 1 + len(new) // ANSWERS_A_PROCESS))
     found: set[str] = set()
-    with tqdm(total=len(distinct), initial=len(distinct) - len(new), desc=f"[{label}] parsing answers") as bar:
+    with tqdm(
+        total=len(distinct), initial=len(distinct) - len(new), desc=f"[{label}] parsing answers", leave=False
+    ) as bar:
         for start in range(0, len(new), GRADED_AT_ONCE):
             part = new[start : start + GRADED_AT_ONCE]
             found.update(answer for answer, good in zip(part, grader.is_gradable(part), strict=True) if good)

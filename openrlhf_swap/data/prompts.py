@@ -29,7 +29,7 @@ def reasons_to_drop(
         room: tokens that a prompt may have.
         tokenizer: the policy's.
     """
-    bar = tqdm(prompts, desc="[swap] checking prompts", unit="row")
+    bar = tqdm(prompts, desc="[swap] checking prompts", unit="row", leave=False)
     faults = [_fault_of_prompt(prompt, room, tokenizer) for prompt in bar]
     reasons = [fault or fault_of(answer) for fault, answer in zip(faults, answers, strict=True)]
     usable = gradable((answer for answer, reason in zip(answers, reasons, strict=True) if reason is None), "swap")

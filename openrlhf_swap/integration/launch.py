@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +25,7 @@ from openrlhf_swap.integration.trainer import SwapTrainer
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.sizing.engines import engine_limits
 
+LAST_WORDS_SECONDS = 1  # in which Ray brings what an actor said before it ended
 OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
 
@@ -60,6 +63,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     limits = engine_limits(config, args, gpu, on_cpu)
     print(f"[swap] an engine's limits: {limits or 'those of vLLM'}")
     replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineClass(ray.remote(actor_class), limits)
+    print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:
         patches.run(argv, config, run_config, replacements)
     except ray.exceptions.RayError as error:
@@ -69,24 +73,28 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         if isinstance(cause, SwapError):
             raise cause from None
         if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
-            raise LostActorError(describe_death(cause, args)) from error
+            where = "above" if run_config.verbose else f"at the end of {run_config.log}"
+            raise LostActorError(describe_death(cause, args, where)) from error
         raise
     finally:
+        if sys.exc_info()[0]:
+            time.sleep(LAST_WORDS_SECONDS)
         ray.shutdown()
 
 
-def describe_death(error: Exception, args: SimpleNamespace) -> str:
-    """Which process died, how, and how to go on."""
+def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
+    """Which process died, how, where its output is, and how to go on."""
     text = str(error)
     saved = checkpoints.newest(Path(args.ckpt.path))
     remedy = f"start again with --ckpt.load_enable to go on from {saved}" if saved else "no checkpoint was written yet"
     if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
-        return f"{created[1]} could not start: {text.strip().splitlines()[-1]} What led to it is above; {remedy}"
+        reason = text.strip().splitlines()[-1].rstrip(".")
+        return f"{created[1]} could not start: {reason}. What led to it is {where}; {remedy}"
     name = re.search(r"class_name: (\w+)", text)
     pid = re.search(r"pid: (\d+)", text)
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
     return (
-        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are above; a process "
+        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process "
         f"that dies without a word was mostly killed for want of memory (the kernel's log tells): {remedy}"
     )
 

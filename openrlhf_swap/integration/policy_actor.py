@@ -8,7 +8,7 @@ from typing import Any
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
-from openrlhf_swap.integration import patches
+from openrlhf_swap.integration import memory, patches
 from openrlhf_swap.integration.actor import ChunkedActor
 from openrlhf_swap.integration.policy_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy_scoring import PolicyScorer, ScoredForward
@@ -68,10 +68,11 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return self._scorer.forward(sequences, action_mask, attention_mask, score_requests)
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """As OpenRLHF's; also counts the updates that DeepSpeed skipped over gradients that are not finite."""
+        """As OpenRLHF's; also counts the updates that DeepSpeed skipped, and tells its memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
+        status["memory/policy_peak_gib"] = memory.peak_gib()
         return status
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:

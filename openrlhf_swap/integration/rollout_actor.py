@@ -43,6 +43,11 @@ class SwapRolloutActor(_StockRolloutActor):
         """Draw the samples to come with this seed. It costs a generator for each of them."""
         self._seed = seed
 
+    async def cache_tokens(self) -> int:
+        """How many tokens the engine's cache holds."""
+        cache = self.llm.vllm_config.cache_config
+        return int((cache.num_gpu_blocks or 0) * cache.block_size)
+
     async def generate_responses(
         self, prompt: str, label: str, sampling_params: Any, *args: Any, num_samples: int = 1, **kwargs: Any
     ) -> list[dict[str, Any]]:

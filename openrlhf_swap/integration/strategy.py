@@ -21,6 +21,11 @@ class SwapStrategy(_StockStrategy):
         ds = self.args.ds
         ds.attn_implementation = attention.implementation(ds.attn_implementation)
 
+    def print(self, *words: Any) -> None:
+        """As OpenRLHF's, but not its arguments, among which a tracker's key may be: they are in swap_config.json."""
+        if not any(word is self.args for word in words):
+            super().print(*words)
+
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, **kwargs: Any) -> dict[str, Any]:
         """As OpenRLHF's; AdamW is torch's fused one, on GPUs and where it is offloaded.
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 
 from openrlhf_swap.errors import NonFiniteError
+from openrlhf_swap.integration import memory, trackers
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.integration.sampling import SwapSamplesGenerator
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.runs import checkpoints, guards
-from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after, write_rollouts
+from openrlhf_swap.runs import guards
+from openrlhf_swap.runs.metric_names import named, named_evaluation, step_line
+from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
 _StockTrainer: Any = undecorated(PPOTrainer)
 
@@ -26,11 +27,14 @@ _StockTrainer: Any = undecorated(PPOTrainer)
 class SwapTrainer(_StockTrainer):
     """OpenRLHF's PPO trainer on SWAP's advantages."""
 
+    _last_step: int | None = None  # of the run, where it is known
+    _told_memory = False
+
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of `PPOTrainer`."""
         torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
-        _name_for_trackers(strategy.args)
-        super().__init__(pretrain, strategy, *args, **kwargs)
+        with trackers.in_place():
+            super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
         self._run_config = run
         self._folder = Path(run.output_dir)
@@ -57,12 +61,17 @@ class SwapTrainer(_StockTrainer):
             objective=self._objective,
             reader=reader,
         )
+        if not self.args.algo.dynamic_filtering_enable:
+            steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
+            self._last_step = steps * self.args.train.num_episodes
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self._collapse = guards.CollapseWatch()
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
 
     def fit(self, global_step: int = 0) -> None:
         """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
+        tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
+        print(f"[swap] memory: {memory.room(tokens, self.args.data.max_len)}", flush=True)
         super().fit(global_step)
         self._skipped.end()
 
@@ -95,7 +104,13 @@ class SwapTrainer(_StockTrainer):
 
         After a skipped step no checkpoint is saved: if the policy is spoiled, it must not push out the good ones.
         """
-        append_metrics(self._folder, global_step, logs_dict or {})
+        metrics = named({**(logs_dict or {}), **memory.of_this_machine()})
+        append_metrics(self._folder, global_step, metrics)
+        if "swap/accuracy" in metrics:  # otherwise a warning has told of the step
+            print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
+            if not self._told_memory:
+                print(f"[swap] memory: {memory.used(metrics)}", flush=True)
+                self._told_memory = True
         every = self._run_config.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
@@ -107,8 +122,19 @@ class SwapTrainer(_StockTrainer):
         if self._skipped.in_a_row and global_step % interval == 0:
             print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
             self.args.ckpt.save_steps = math.inf
-        super().save_logs_and_checkpoints(global_step, logs_dict, states)
+        sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
+        super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
         self.args.ckpt.save_steps = interval
+
+    def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
+        """As OpenRLHF's; also appends to `evaluations.jsonl`."""
+        logs = super().evaluate(global_step, **generate_kwargs)
+        metrics = named_evaluation(logs)
+        append_metrics(self._folder, global_step, metrics, EVALUATIONS)
+        right = [f"{name.split('/')[1]} {value:.1%}" for name, value in metrics.items() if name.endswith("/pass1")]
+        told = f"{', '.join(right)} right, {metrics.get('eval/length', math.nan):.0f} tokens"
+        print(f"[swap] evaluation after step {global_step}: {told}", flush=True)
+        return logs
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
         """As OpenRLHF's, but not after a skipped step."""
@@ -121,24 +147,8 @@ class SwapTrainer(_StockTrainer):
         self._objective.step = states["global_step"]
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
-            self._take_up_tensorboard(states["global_step"])
+            self.tensorboard_logger.go_on_after(states["global_step"])
         if "objective_state" in states:
             self._objective.load_state_dict(states["objective_state"])
             self._collapse.load_state_dict(states["collapse_watch"])
         return states
-
-    def _take_up_tensorboard(self, step: int) -> None:
-        """Let TensorBoard forget the steps that are done again."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        folder = self.tensorboard_logger.writer.log_dir
-        self.tensorboard_logger.writer.close()
-        self.tensorboard_logger.writer = SummaryWriter(folder, purge_step=step + 1)
-
-
-def _name_for_trackers(args: Any) -> None:
-    """W&B takes a run up again by an id, which OpenRLHF does not give."""
-    configuration = Path(args.swap_run.output_dir) / checkpoints.CONFIGURATION
-    if args.logger.wandb.key and configuration.exists():
-        os.environ.setdefault("WANDB_RUN_ID", json.loads(configuration.read_text(encoding="utf-8"))["run_id"])
-        os.environ.setdefault("WANDB_RESUME", "allow")

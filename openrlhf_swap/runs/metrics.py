@@ -1,4 +1,4 @@
-"""What a training step did, as scalars. Names start with `swap/`."""
+"""What a training step did, as scalars. `metric_names` says how they are called and what they say."""
 
 from __future__ import annotations
 
@@ -71,8 +71,13 @@ def step_metrics(
     if len(gains) > 1:
         metrics["swap/gain_std"] = gains.std().item()
         metrics["swap/local_gain_std"] = changes.std().item()
-    metrics["swap/score_seconds"] = score_seconds
-    return metrics
+    return {**metrics, **_spread(lengths), "swap/score_seconds": score_seconds}
+
+
+def _spread(lengths: Tensor) -> StepMetrics:
+    quantiles = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+    spread = {f"length/{name}": lengths.quantile(share).item() for name, share in quantiles.items()}
+    return {**spread, "length/std": lengths.std().item()}
 
 
 def _prices(signals: StepSignals, process_weight: float) -> dict[str, Tensor]:

@@ -13,28 +13,30 @@ from openrlhf_swap.files import read_rows, to_line, write_rows
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
 
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 
-def append_metrics(folder: Path, step: int, metrics: dict[str, Any]) -> None:
-    """Append one line to `metrics.jsonl`. Numbers only; a number that is not finite becomes null."""
+
+def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS) -> None:
+    """Append one line to `metrics.jsonl`, or another file. Numbers only; one that is not finite becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
         for name, value in sorted(metrics.items())
         if isinstance(value, int | float)
     }
-    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(to_line({"step": step, **numbers}))
+    with open(folder / file, "a", encoding="utf-8") as lines:
+        lines.write(to_line({"step": step, **numbers}))
 
 
 def drop_metrics_after(folder: Path, step: int) -> None:
-    """Take out of `metrics.jsonl` the steps that a run which goes on after `step` will do again.
+    """Take out of `metrics.jsonl` and `evaluations.jsonl` what a run which goes on after `step` will do again.
 
-    A run that starts at the beginning keeps the lines of the one before it in `metrics.before.jsonl`.
+    A run that starts at the beginning keeps the lines of the one before it in `metrics.before.jsonl` and the like.
     """
-    path = folder / "metrics.jsonl"
-    if path.exists() and step == 0:
-        path.replace(folder / "metrics.before.jsonl")
-    elif path.exists():
-        write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+    for path in (folder / METRICS, folder / EVALUATIONS):
+        if path.exists() and step == 0:
+            path.replace(path.with_suffix(".before.jsonl"))
+        elif path.exists():
+            write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
 
 
 def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:

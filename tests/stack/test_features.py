@@ -214,7 +214,7 @@ def test_an_engine_that_cannot_start_is_not_waited_for(ray_session, arguments):
     ):
         pass
     assert isinstance(caught.value.cause, ray.exceptions.RayActorError)
-    said = describe_death(caught.value.cause, arguments)
+    said = describe_death(caught.value.cause, arguments, "above")
     assert said.startswith("Engine could not start: RuntimeError: no memory for the cache. What led to it is above; ")
 
 

@@ -46,7 +46,7 @@ exec {sys.executable} "$@"
 def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts_file):
     """ZeRO-2, two actors and two engines: three rollouts agree with the trainer, the fourth is by older weights."""
     monkeypatch.setenv("DROPPED_UPDATE", "3")
-    *good, stale = (line["vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *COLOCATED))
+    *good, stale = (line["policy/vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *COLOCATED))
     assert len(good) == 3 and max(map(abs, good)) < ALIKE
     assert abs(stale) > 2 * ALIKE
 
@@ -54,7 +54,7 @@ def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts
 @several_of_each
 def test_sharded_weights_arrive(tmp_path, prompts_file):
     lines = run_training(tmp_path / "run", prompts_file, *COLOCATED, "--ds.zero_stage", "3")
-    assert len(lines) == 4 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
+    assert len(lines) == 4 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
 
 
 def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
@@ -71,7 +71,7 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     )
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
+    assert max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
     assert "going on from checkpoint global_step" in (output / "resumed.log").read_text()
 
 

@@ -10,7 +10,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 from support.paths import POLICY
 from support.running import start_training, training
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
+
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.runs.metric_names import meaning
 
 pytestmark = pytest.mark.slow
 
@@ -34,15 +38,28 @@ def test_training_end_to_end(tmp_path, prompts_file):
         assert line["timing/generation"] > 0
         assert line["swap/skipped_steps"] == 0
         # The rollouts of steps 2 to 4 come from weights that were updated and synchronised: vLLM agrees with them.
-        assert abs(line["vllm_kl"]) < 5e-3
+        assert abs(line["policy/vllm_kl"]) < 5e-3
     # The reference model keeps the weights that the policy leaves.
-    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-3) and metrics[3]["kl"] > 0.01
+    assert metrics[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3) and metrics[3]["policy/reference_kl"] > 0.01
     trained = load_file(output / "policy" / "model.safetensors")
     base = load_file(POLICY / "model.safetensors")
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
     assert moved > 1e-3  # four steps of 1e-3: had vLLM kept the old weights, vllm_kl would have shown it
     assert {path.name for path in (output / "rollouts").iterdir()} == {"step_000002.jsonl", "step_000004.jsonl"}
-    assert list((tmp_path / "tb").rglob("events.out.tfevents.*"))
+    # The console has our lines only, the log everything; what is logged is declared.
+    assert all(line.startswith("[swap] ") for line in result.stdout.splitlines()), result.stdout
+    assert result.stderr == ""
+    assert re.findall(r"^\[swap\] step (\d)/4: accuracy [\d.]+%, \d+ tokens, ", result.stdout, re.MULTILINE) == [
+        *"1234"
+    ]
+    log = (output / "train.log").read_text()
+    assert "(SwapTrainer pid=" in log and "EngineCore" in log and result.stdout.splitlines()[-1] in log
+    evaluations = list(read_rows(output / "evaluations.jsonl"))
+    assert [row["step"] for row in evaluations] == [4] and "eval/default/pass1" in evaluations[0]
+    assert [name for line in [*metrics, *evaluations] for name in line if name != "step" and not meaning(name)] == []
+    (events,) = (tmp_path / "tb").rglob("events.out.tfevents.*")
+    scalars = EventAccumulator(str(events)).Reload().Tags()["scalars"]
+    assert set(scalars) == {name for line in [*metrics, *evaluations] for name in line} - {"step"}
     assert json.loads((output / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
     # Two checkpoints are kept, and the one with the best evaluation; all complete.
     saved = (output / "checkpoints" / "_actor").glob("*/complete.json")

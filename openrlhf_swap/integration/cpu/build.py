@@ -30,7 +30,7 @@ def build_communication_op() -> None:
     with FileLock(folder.with_suffix(".building")):
         _wait_for_lock(folder)
         if not any(folder.glob("*.so")):
-            print("compiling DeepSpeed's communication op, once: half a minute or more", flush=True)
+            print("[swap] compiling DeepSpeed's communication op, once: half a minute or more", flush=True)
         builder.load(verbose=False)
 
 
@@ -39,7 +39,7 @@ def _wait_for_lock(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # its holder removes it
         while True:
             if time.time() - lock.stat().st_mtime > STARTING_SECONDS and not _is_compiling(folder):
-                print(f"removing {lock}, left behind by a process that was stopped while it compiled", flush=True)
+                print(f"[swap] removing {lock}, left behind by a process that was stopped while compiling", flush=True)
                 lock.unlink()
             time.sleep(0.5)
 

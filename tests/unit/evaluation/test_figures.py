@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+
 from evaluation import figures
 from openrlhf_swap.command import run_command
 from openrlhf_swap.files import write_rows
@@ -17,6 +19,19 @@ def test_accuracy_within_a_budget(evaluated):
     assert figures.accuracy_within(evaluated / "base", "own", [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
 
 
+def test_smoothing_by_hand():
+    # A tenth of ten to either side: one neighbour, none at the ends.
+    values = np.array([0.0, 3.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.0])
+    assert figures.smoothed(values).tolist() == [0, 3, 3, 2, 0, 0, 0, 0, 3, 9]
+
+
+def test_a_few_steps_have_whole_numbers_on_the_axis(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    write_rows(metrics, [{"step": s, "swap/accuracy": 0.5, "length/mean": 9} for s in (1, 2, 3)])
+    for panel in figures.dynamics([metrics]).axes:
+        assert all(tick == int(tick) for tick in panel.get_xticks())
+
+
 def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     rows = [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)]
     file, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
@@ -24,7 +39,7 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     write_rows(
         metrics,
         # Step 2 done again after a resume, step 3 skipped for its scores.
-        [{"step": s, "swap/accuracy": 0.5, "swap/response_length": 9} for s in (1, 2, 2)] + [{"step": 3}],
+        [{"step": s, "swap/accuracy": 0.5, "length/mean": 9} for s in (1, 2, 2)] + [{"step": 3}],
     )
     for value in (0.1, 0.3):
         for seed in (1, 2):

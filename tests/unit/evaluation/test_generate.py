@@ -41,7 +41,7 @@ class Engine:
 
 @pytest.fixture
 def sample(monkeypatch, tokenizer):
-    """Runs `generate` with an engine whose requests get these (text, ids, reason), in the order of the tasks."""
+    """Runs a `Sampler` with an engine whose requests get these (text, ids, reason), in the order of the tasks."""
 
     def run(answers, *arguments):
         engine = Engine(answers, context=50)
@@ -49,8 +49,7 @@ def sample(monkeypatch, tokenizer):
         opening = SimpleNamespace(open_engine=lambda model, **options: llm)
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
         monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.engine", opening)
-        generate.generate("model", *arguments)
-        return engine
+        return engine, list(generate.Sampler("model").generate(*arguments))
 
     return run
 
@@ -64,8 +63,7 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypa
     files = {name: tmp_path / f"{name}.jsonl" for name in ("own", "other")}
     files["own"].write_text('{"unfinished')
     settings = generate.SamplingSettings(temperature=0.6, top_p=0.9, max_tokens=9, seed=3)
-    counts = []
-    engine = sample(answers, tasks, settings, " Think.", files, counts.append)
+    engine, counts = sample(answers, tasks, settings, " Think.", files)
 
     assert engine.most == 2
     fits = [task for task in tasks if task.id != "long"]

@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 
 from evaluation.inspect.__main__ import main
-from evaluation.page import add_penalties
+from evaluation.page import TEMPLATE, add_penalties
 from openrlhf_swap.command import run_command
 from openrlhf_swap.files import write_rows
 
@@ -41,3 +43,12 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
     write_rows(base, [{"problem": "p"}])
     assert run_command(main, ["--traces", str(base), "--output", str(page)]) == 2
     assert "holds no scored traces" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_numbers_in_words():
+    lines = [line for line in TEMPLATE.read_text().splitlines() if line.startswith(("const nats", "const counted"))]
+    calls = "[nats(-0.001), nats(-0.01), nats(0.005), counted(1, 'step'), counted(0, 'token')]"
+    program = "\n".join([*lines, f"console.log(JSON.stringify({calls}))"])
+    shown = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True).stdout
+    assert json.loads(shown) == ["0.00", "-0.01", "0.01", "1 step", "0 tokens"]

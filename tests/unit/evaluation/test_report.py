@@ -3,9 +3,13 @@
 import json
 import shutil
 
+import numpy as np
+
 from evaluation import report
 from evaluation.grade import grade_file
+from evaluation.measures import Measures
 from evaluation.samples import samples_path
+from evaluation.tables import _difference
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.rewards import Grader
@@ -51,3 +55,10 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evalua
     (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1}))
     assert run_command(report.main, [str(evaluated / "base"), str(other)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_difference_of_nothing_has_no_minus():
+    ones = np.ones(2)
+    first = Measures(["p", "q"], 0.5 * ones, 10 * ones, {})
+    second = Measures(["p", "q"], 0.4999 * ones, 9.9 * ones, {})
+    assert _difference(first, second) == ["2", "+0.0 (+0.0 to +0.0)", "+0 (+0 to +0)"]

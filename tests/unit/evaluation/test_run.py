@@ -1,10 +1,15 @@
 """The command that evaluates."""
 
+import shlex
+import shutil
+
 from support.paths import POLICY
 
 from evaluation import run
+from evaluation.samples import read_settings
 from openrlhf_swap.command import run_command
 from openrlhf_swap.files import write_rows
+from openrlhf_swap.runs.provenance import made_of
 
 
 def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
@@ -12,6 +17,34 @@ def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
     problems = tmp_path / "own.jsonl"
     write_rows(problems, [{"problem": "1", "answer": "1"}])
     (tmp_path / "out").mkdir()
-    run.write_or_compare_settings(run.parse([*flags, "--benchmarks", str(problems)]))
+    args = run.parse([*flags, "--benchmarks", str(problems)])
+    run.write_settings(args, made_of("evaluation.run", []), {}, [])
     assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
     assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
+
+
+def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys):
+    policy = shutil.copytree(POLICY, tmp_path / "policy")
+    problems = tmp_path / "own.jsonl"
+    write_rows(problems, [{"problem": "1", "answer": "1"}])
+    flags = ["--model", str(policy), "--output", str(tmp_path / "out"), "--benchmarks", str(problems)]
+
+    def start(*more):
+        """As far as the engine, which is not started."""
+        argv = [*flags, *more]
+        args = run.parse(argv)
+        origin = made_of("evaluation.run", argv, weights=args.model)
+        before = run.compare_settings(args, origin)
+        (tmp_path / "out").mkdir(exist_ok=True)
+        run.write_settings(args, origin, before, ["own"])
+        return read_settings(tmp_path / "out")
+
+    first = start()
+    assert shlex.split(first["command"])[3:] == flags
+    assert first["inputs"]["weights"][0]["files"].keys() >= {"model.safetensors", "config.json"}
+    again = start("--samples", "2")
+    assert (shlex.split(again["command"])[-2:], again["earlier_commands"]) == (["--samples", "2"], [first["command"]])
+    weights = policy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert run_command(run.main, flags) == 2
+    assert "whose model.safetensors has changed since the samples in" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.prompts import write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.provenance import made_of
 
 GOOD = {
     "--actor.model_name_or_path": str(POLICY),
@@ -35,7 +36,8 @@ GOOD = {
 def run_main(capsys, *extra, **changes):
     flags = {**GOOD, **{key: value for key, value in changes.items() if value is not None}}
     argv = [word for flag, value in flags.items() for word in (flag, value)]
-    status = run_command(train.main, [*argv, "--data.apply_chat_template", *extra])
+    # Where everything is printed: a quiet run keeps the outputs of its process, which is ours here.
+    status = run_command(train.main, [*argv, "--data.apply_chat_template", "--swap.verbose", *extra])
     return status, capsys.readouterr().err.strip().splitlines()[-1]
 
 
@@ -252,7 +254,7 @@ def test_no_usable_row_is_an_error(capsys, tmp_path):
 
 def test_another_openrlhf_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(patches.metadata, "version", lambda _: "0.12.0")
-    assert run_command(train.main, []) == 2
+    assert run_command(train.main, ["--swap.verbose"]) == 2
     assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
 
 
@@ -286,7 +288,7 @@ def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
 def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file, monkeypatch):
     started = []
     monkeypatch.setattr(train, "_train", lambda *words: started.append(words))
-    output = ["--swap.output_dir", str(tmp_path / "out"), "--data.prompt_dataset", str(prompts_file)]
+    output = ["--swap.verbose", "--swap.output_dir", str(tmp_path / "out"), "--data.prompt_dataset", str(prompts_file)]
     (tmp_path / "out").mkdir()
 
     def start(*flags):
@@ -306,7 +308,7 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
 def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
     _, first = train._tracked_run(tmp_path, resumed=True)
     given = ["--swap.close_template", "a b", "--logger.wandb.key", "secret"]
-    told = {"command": train.command_line(given), "run_name": "a", "run_id": first}
+    told = {**made_of(train.MODULE, train.redacted(given)), "run_name": "a", "run_id": first}
     train._write_configuration(SwapConfig(), RunConfig(output_dir=str(tmp_path)), told)
     written = json.loads((tmp_path / "swap_config.json").read_text())
     assert shlex.split(written["command"]) == [

@@ -50,6 +50,9 @@ def test_metrics_by_hand():
     assert metrics["swap/adv_process_absmean"] == 1.0
     assert metrics["swap/adv_negative_frac"] == 0.25
     assert metrics["swap/score_seconds"] == 0.5
+    # Of 10, 30 and 50 tokens, interpolated.
+    quantiles = {name: metrics[f"length/{name}"] for name in ("p10", "p50", "p90", "max", "std")}
+    assert quantiles == pytest.approx({"p10": 14, "p50": 30, "p90": 46, "max": 50, "std": 20})
 
 
 def test_what_a_step_costs_by_hand():

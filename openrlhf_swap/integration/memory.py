@@ -1,0 +1,39 @@
+"""How much memory a process and its machine have taken."""
+
+from __future__ import annotations
+
+import math
+import resource
+
+import psutil
+import torch
+
+GIB = 2**30
+
+
+def peak_gib() -> float:
+    """The most that this process had: of its GPU since the last call, or without GPUs of main memory, ever."""
+    if not torch.cuda.is_available():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
+    peak = torch.cuda.max_memory_allocated() / GIB
+    torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
+def of_this_machine() -> dict[str, float]:
+    """Main memory in use, as a metric."""
+    return {"memory/host_used_gib": psutil.virtual_memory().used / GIB}
+
+
+def room(tokens: int, context: int) -> str:
+    """What a vLLM engine has room for, in words; `tokens` fit its cache, `context` is the longest sequence."""
+    return f"a vLLM engine's cache holds {tokens:,} tokens, {tokens // context:,} sequences of --data.max_len"
+
+
+def used(metrics: dict[str, float]) -> str:
+    """What a step took, in words, from its metrics."""
+    total = psutil.virtual_memory().total / GIB
+    return (
+        f"at most {metrics.get('memory/policy_peak_gib', math.nan):.1f} GiB in the policy's process; "
+        f"{metrics['memory/host_used_gib']:.1f} of {total:.1f} GiB in use on this machine, after one step"
+    )

