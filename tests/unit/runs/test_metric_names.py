@@ -26,7 +26,9 @@ STOCK += " rollout/num_samples timing/make_experience timing/ppo_train timing/br
 def of_a_batch():
     batch = StepBatch.from_traces([[StepTrace(30, True, [-4.0, -3.0], [9]), StepTrace(10, False, [], [])]])
     flat = torch.tensor([1.0, -1.0])
-    return step_metrics(batch, step_signals(batch, Coefficients()), flat, flat, flat, score_seconds=0.5)
+    return step_metrics(
+        batch, step_signals(batch, Coefficients()), flat, flat, flat, score_seconds=0.5, process_weight=0.3
+    )
 
 
 def test_every_metric_of_a_step_is_declared_once():
