@@ -61,7 +61,8 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     args.swap_run = run_config
     gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
     limits = engine_limits(config, args, gpu, on_cpu)
-    print(f"[swap] an engine's limits: {limits or 'those of vLLM'}")
+    said = ", ".join(f"{name} {number}" for name, number in limits.items())
+    print(f"[swap] an engine's limits: {said or 'those of vLLM'}")
     replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineClass(ray.remote(actor_class), limits)
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:

@@ -25,7 +25,7 @@ def step_flops(
     """Of one response through a whole training step, by phase."""
     forward = forward_flops(model, prompt + response)
     head = 2 * model.hidden * model.vocabulary * (prompt + response)
-    recomputed = forward - head if settings.checkpointing else 0
+    recomputed = (forward - head if settings.checkpointing else 0) + (head if settings.logits_chunk else 0)
     return {
         "generate": forward,
         "log-probabilities": forward,

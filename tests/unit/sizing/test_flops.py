@@ -48,7 +48,8 @@ def test_flops_are_those_of_the_real_forwards():
 
 def test_a_step_by_hand():
     # 1,000 parameters that multiply, 10 of them (hidden 5, vocabulary 2) in the output; no attention. Of 100 tokens a
-    # forward takes 2 x 1,000 x 100, an update three and what checkpointing repeats: all but the output's 2 x 10 x 100.
+    # forward takes 2 x 1,000 x 100, an update three and what checkpointing repeats: all but the output's 2 x 10 x 100,
+    # which chunks of logits repeat.
     model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
     flops = step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
     forward = 200_000
@@ -56,7 +57,9 @@ def test_a_step_by_hand():
         "generate": forward,
         "log-probabilities": forward,
         "score": 0,
-        "update": 3 * forward + forward - 2_000,
+        "update": 4 * forward,
     }
+    at_once = step_flops(model, replace(NODE, branches=0, logits_chunk=0), 40, 60, 3, epochs=1)
+    assert at_once["update"] == 4 * forward - 2_000
     twice = step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
-    assert twice["update"] == 6 * forward
+    assert twice["update"] == 2 * (3 * forward + 2_000)
