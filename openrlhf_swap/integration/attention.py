@@ -16,7 +16,9 @@ from typing import Any, NoReturn
 import einops
 import torch
 from torch import Tensor
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
+FLASH = "flash_attention_2"
 ROWS = 1024  # of logits whose sums are taken at a time
 
 
@@ -48,17 +50,34 @@ def prepare() -> None:
         vars(sys.modules[name]).update(members)
 
 
-def implementation(asked: str) -> str:
-    """The attention that actor and reference model run with: as asked, or torch's if that needs flash-attn."""
-    return "sdpa" if asked == "flash_attention_2" and not is_installed() else asked
+@cache
+def implementation(asked: str, model: str) -> str:
+    """The attention that actor and reference model run with: as asked, or the best that is there and the model has.
+
+    Args:
+        asked: `--ds.attn_implementation`.
+        model: folder or id; code that comes with it is trusted, as OpenRLHF does.
+    """
+    if asked not in (FLASH, "sdpa"):
+        return asked
+    code = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(AutoConfig.from_pretrained(model, trust_remote_code=True)), None)
+    # gpt-oss takes flash-attention with sinks, from kernels of the hub, only.
+    has_flash = getattr(code, "_supports_flash_attn", True) and not getattr(
+        code, "_compatible_flash_implementations", None
+    )
+    if asked == FLASH and is_installed() and has_flash:
+        return FLASH
+    return "sdpa" if getattr(code, "_supports_sdpa", True) else "eager"
 
 
-def summary(asked: str) -> str:
+def summary(asked: str, model: str) -> str:
     """One line: which attention a run takes, and what the other would change."""
     masks = "packed or padded rows get masks of length x length"
-    taken = implementation(asked)
-    if taken == "flash_attention_2":
+    taken = implementation(asked, model)
+    if taken == FLASH:
         return f"attention: flash-attn; with --ds.attn_implementation sdpa, {masks}"
+    if taken == "eager" != asked:
+        return f"attention: eager, because the code of {model} has no {asked}; {masks}"
     remedy = "is installed" if is_installed() else "can be had on GPUs: FLASH_ATTN=1 bash scripts/setup.sh"
     return f"attention: {taken}, where {masks}; flash-attn, which needs none, {remedy}"
 

@@ -17,6 +17,7 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.integration import attention, patches
 from openrlhf_swap.integration.cpu.build import build_communication_op
+from openrlhf_swap.integration.model_check import check_engine
 from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
 from openrlhf_swap.integration.reference_actor import SwapReferenceActor
 from openrlhf_swap.integration.rollout_actor import EngineClass, SwapRolloutActor
@@ -40,7 +41,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         on_cpu: no accelerator here: start a local Ray whose "GPUs" are places for processes on this machine.
 
     Raises:
-        ConfigError: without the GPUs that the run takes.
+        ConfigError: without the GPUs that the run takes, or what vLLM's code of the model imports.
         SwapError: one of ours that was raised in an actor.
     """
     actor_class: type = SwapRolloutActor
@@ -50,7 +51,8 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         "openrlhf.trainer.ray.launcher.ReferenceModelActor": ray.remote(num_gpus=1)(SwapReferenceActor),
         "openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy,
     }
-    print(f"[swap] {attention.summary(args.ds.attn_implementation)}")
+    print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
+    check_engine(args.actor.model_name_or_path)
     if not on_cpu:
         check_gpus(args)
     else:

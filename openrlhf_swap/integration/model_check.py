@@ -74,3 +74,22 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
             f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "
             f"{way.obstacle}: use 2"
         )
+
+
+def check_engine(path: str) -> None:
+    """See that vLLM's code of the model can be imported: some families need more than others.
+
+    Raises:
+        ConfigError: when it cannot.
+    """
+    from transformers import AutoConfig
+    from vllm import ModelRegistry
+
+    for architecture in AutoConfig.from_pretrained(path, trust_remote_code=True).architectures or ():
+        if (code := ModelRegistry.models.get(architecture)) is not None:
+            message = (
+                f"--actor.model_name_or_path is {path}, a {architecture}, whose code in vLLM cannot be imported "
+                "({reason}); install what it asks for"
+            )
+            with reader_errors(message, ConfigError):
+                code.load_model_cls()

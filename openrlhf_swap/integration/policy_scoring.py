@@ -100,7 +100,7 @@ class PolicyScorer:
             log_probs = self._actor(sequences, action_mask, attention_mask, use_cache=True, past_key_values=cache)
         start = _clock()
         scores = score_branches(
-            self._model, self._config, cache, sequences, attention_mask, asked, one_chunk=self._collective
+            self._model, self._config, cache, sequences, attention_mask, asked, self._most_on_a_rank
         )
         return ScoredForward(log_probs.to("cpu"), scores if requests else [], _clock() - start)
 
@@ -118,15 +118,8 @@ class PolicyScorer:
         scores: list[Tensor] = []
         for request in asked:
             row, alone = unpadded(request, sequences, attention_mask)
-            scores += score_shared_prefix(
-                self._model,
-                self._config,
-                row,
-                torch.ones_like(row),
-                [alone],
-                self._most_on_a_rank,
-                one_chunk=self._collective,
-            )
+            mask = torch.ones_like(row)
+            scores += score_shared_prefix(self._model, self._config, row, mask, [alone], self._most_on_a_rank)
         return ScoredForward(log_probs.to("cpu"), scores[: len(requests)], _clock() - start)
 
     def _score_one_by_one(

@@ -9,6 +9,7 @@ from typing import Any
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.rollout_worker import SwapWorker
 
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
@@ -37,7 +38,12 @@ class SwapRolloutActor(_StockRolloutActor):
     the killed one had drawn.
     """
 
+    worker: type = SwapWorker
     _seed: str | None = None
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
+        kwargs["worker_extension_cls"] = f"{self.worker.__module__}.{self.worker.__qualname__}"
+        await super().__init__(*args, **kwargs)
 
     def seed_samples(self, seed: str) -> None:
         """Draw the samples to come with this seed. It costs a generator for each of them."""

@@ -18,8 +18,8 @@ class SwapStrategy(_StockStrategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        ds = self.args.ds
-        ds.attn_implementation = attention.implementation(ds.attn_implementation)
+        ds, trained = self.args.ds, getattr(self.args, "actor", None) or self.args.model  # sft's name for it
+        ds.attn_implementation = attention.implementation(ds.attn_implementation, trained.model_name_or_path)
 
     def print(self, *words: Any) -> None:
         """As OpenRLHF's, but not its arguments, among which a tracker's key may be: they are in swap_config.json."""

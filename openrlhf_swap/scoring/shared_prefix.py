@@ -84,8 +84,8 @@ def score_branches(
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
+    agree: Callable[[int], int] = int,
     max_branch_tokens: int = 4096,
-    one_chunk: bool = False,
 ) -> list[Tensor]:
     """Score the requests on what a forward has left that has already been run.
 
@@ -97,8 +97,8 @@ def score_branches(
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
         requests: at most one a row.
-        max_branch_tokens: branch tokens run at a time; bounds the memory of the second forward.
-        one_chunk: run exactly one second forward, whatever the requests are: for ranks that must keep in step.
+        agree: makes of a number of forwards the largest of all ranks that must keep in step.
+        max_branch_tokens: branch tokens run at a time; bounds the memory of a second forward.
 
     Returns:
         One (K+1,) tensor l_0..l_K a request, float32 (float64 for a float64 model), on the CPU.
@@ -107,8 +107,12 @@ def score_branches(
         return []
     branches = _Branches.build(requests, sequences, attention_mask.bool())
     count, width = len(branches.ends), branches.ids.shape[1]
-    size = count if one_chunk else max(1, max_branch_tokens // width)
-    chunks = [_score_chunk(model, config, cache, branches, start, start + size) for start in range(0, count, size)]
+    size = max(1, max_branch_tokens // width)
+    starts = range(0, count, size)
+    spare = agree(len(starts)) - len(starts)
+    chunks = [_score_chunk(model, config, cache, branches, start, min(start + size, count)) for start in starts]
+    for _ in range(spare):
+        _score_chunk(model, config, cache, branches, 0, 1)
     scores = torch.cat(chunks).cpu()
     return [scores[list(indices)] for indices in branches.indices]
 
@@ -134,7 +138,7 @@ def score_shared_prefix(
             past_key_values=cache,
             logits_to_keep=1,
         )
-    return score_branches(model, config, cache, sequences, attention_mask, requests, **options)
+    return score_branches(model, config, cache, sequences, attention_mask, requests, agree, **options)
 
 
 @dataclass(frozen=True)

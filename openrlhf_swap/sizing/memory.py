@@ -155,8 +155,7 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     moments = {"logits": {**resident, **({} if settings.packed else cache), "logits": logits}}
     if settings.branches:
         count = rows * settings.branches
-        one_chunk = settings.stage == 3 and settings.ranks > 1
-        run = count if one_chunk else min(count, BRANCH_TOKENS // BRANCH)
+        run = min(count, BRANCH_TOKENS // BRANCH)
         copy = kept_cache(model, n + rows * BRANCH) // model.layers
         masks = BIT16 * run * BRANCH * n // rows
         moments["branches"] = {

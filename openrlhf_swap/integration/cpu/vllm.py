@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 from vllm.model_executor.layers import utils as vllm_layers
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import materialize_layer, restore_layer_on_meta
 
 from openrlhf_swap.integration.rollout_actor import SwapRolloutActor
+from openrlhf_swap.integration.rollout_worker import SwapWorker
+
+
+_pack = vllm_layers.dispatch_cpu_unquantized_gemm
 
 
 def _keep_plain_weights(layer: torch.nn.Module, remove_weight: bool) -> None:
     """Leave a linear layer's weight as it is.
 
     vLLM packs linear weights for the CPU at load time. A later `load_weights` then fails or, for the output head, is
-    silently ignored: rollouts would keep the old policy.
+    silently ignored: rollouts would keep the old policy. Convolutions run with packed weights only.
     """
-    vars(layer)["cpu_linear"] = torch.nn.functional.linear
+    if layer.weight.dim() == 2:
+        vars(layer)["cpu_linear"] = torch.nn.functional.linear
+    else:
+        _pack(layer, remove_weight)
 
 
 vllm_layers.dispatch_cpu_unquantized_gemm = _keep_plain_weights
 
 
-class CpuWorker(WorkerWrap):
-    """vLLM worker extension; vLLM imports it by name in the process that holds the model."""
+class CpuWorker(SwapWorker):
+    """The worker extension without CUDA."""
 
     def update_weight(self, name: str, dtype: torch.dtype, shape: torch.Size, empty_cache: bool = False) -> None:
         """Receive one parameter from the trainer and load it."""
@@ -32,14 +39,33 @@ class CpuWorker(WorkerWrap):
             raise TypeError(f"weight {name} is {dtype}, but vLLM runs in {self.model_config.dtype}")
         weight = torch.empty(shape, dtype=dtype)
         self._model_update_group.broadcast(weight, src=0)
-        self.model_runner.model.load_weights(weights=[(name, weight)])
+        with self._receiving(is_last=empty_cache):
+            self.model_runner.model.load_weights(weights=[(name, weight)])
+
+    def _begin_update(self, model: torch.nn.Module) -> None:
+        """Give layers whose weights are packed for the CPU room for plain ones."""
+        for layer in _packed_layers(model):
+            info = get_layerwise_info(layer)
+            restore_layer_on_meta(layer, info)
+            materialize_layer(layer, info)
+
+    def _end_update(self, model: torch.nn.Module) -> None:
+        super()._end_update(model)
+        for layer in _packed_layers(model):
+            layer.quant_method.moe_kernel = None  # with a kernel that is there, vLLM 0.29.0 does not pack again
+            layer.quant_method.process_weights_after_loading(layer)
+
+
+def _packed_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
+    return [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, RoutedExperts) or hasattr(layer, "_cpu_unpacked_conv_weight")
+    ]
 
 
 class CpuRolloutActor(SwapRolloutActor):
     """The rollout actor with `CpuWorker` in vLLM."""
 
-    worker: type = CpuWorker
-
-    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        kwargs["worker_extension_cls"] = f"{self.worker.__module__}.{self.worker.__qualname__}"
-        await super().__init__(*args, **kwargs)
+    worker = CpuWorker

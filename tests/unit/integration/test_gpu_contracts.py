@@ -152,13 +152,13 @@ def test_the_device_is_where_the_worker_puts_it():
 
 def test_the_extension_takes_no_name_that_vllms_workers_have():
     """vLLM puts the extension behind its own class: a name of both would be vLLM's, or stop the engine."""
-    from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
     from vllm.v1.worker.cpu_worker import CPUWorker
     from vllm.v1.worker.gpu_worker import Worker
 
     from openrlhf_swap.integration.cpu.vllm import CpuWorker
+    from openrlhf_swap.integration.rollout_worker import SwapWorker
 
-    for worker, extension in ((Worker, WorkerWrap), (CPUWorker, CpuWorker)):
+    for worker, extension in ((Worker, SwapWorker), (CPUWorker, CpuWorker)):
         names = {name for name in dir(extension) if not name.startswith("__")}
         assert {"update_weight", "update_weight_cuda_ipc", "init_process_group"} <= names
         assert not [name for name in names if hasattr(worker, name)]

@@ -1,0 +1,89 @@
+"""vLLM's side of the weight sync: weights as a checkpoint has them, and what vLLM derives from them.
+
+The policy's weights travel under the names, and in the shapes, that transformers runs them with. vLLM loads them as
+checkpoints have them, and the two differ: transformers joins the weights of all experts, for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import PrefixChange, revert_weight_conversion
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.attention import MLAAttention
+
+_StockWorker: Any = WorkerWrap
+Weights = Iterable[tuple[str, Tensor]]
+
+
+def model_without_weights(path: str, trust_remote_code: bool) -> PreTrainedModel:
+    """The model that the trainer loads from `path`, on the meta device, ready for `as_in_a_checkpoint`."""
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    # OpenRLHF's rule.
+    auto: Any = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+    with torch.device("meta"):
+        model: Any = auto.from_config(config, trust_remote_code=trust_remote_code)
+    conversions = get_model_conversion_mapping(model, add_legacy=False)
+    # What a prefix was in some checkpoint is of no concern: vLLM knows the model's own names.
+    model._weight_conversions = [entry for entry in conversions if not isinstance(entry, PrefixChange)] or None
+    made: PreTrainedModel = model
+    return made
+
+
+def as_in_a_checkpoint(model: PreTrainedModel, weights: Weights) -> list[tuple[str, Tensor]]:
+    """Weights of a model by their names in it -> the same, by name and shape as `save_pretrained` writes them."""
+    if getattr(model, "_weight_conversions", None) is None:
+        return list(weights)
+    return list(revert_weight_conversion(model, dict(weights)).items())
+
+
+class SwapWorker(_StockWorker):
+    """OpenRLHF's vLLM worker extension; vLLM imports it by name in the process that holds the model."""
+
+    _sent: PreTrainedModel | None = None
+    _is_updating = False
+
+    def update_weight(self, name: str, dtype: torch.dtype, shape: torch.Size, empty_cache: bool = False) -> None:
+        """As OpenRLHF's: receive one parameter from the trainer and load it; `empty_cache` comes with the last."""
+        with self._receiving(is_last=empty_cache):
+            super().update_weight(name, dtype, shape, empty_cache)
+
+    def update_weight_cuda_ipc(
+        self, name: str, dtype: torch.dtype, shape: torch.Size, ipc_handles: Any = None, empty_cache: bool = False
+    ) -> None:
+        """As OpenRLHF's; the parameter is in the memory of the same GPU."""
+        with self._receiving(is_last=empty_cache):
+            super().update_weight_cuda_ipc(name, dtype, shape, ipc_handles, empty_cache)
+
+    @contextmanager
+    def _receiving(self, is_last: bool) -> Iterator[None]:
+        model, settings = self.model_runner.model, self.model_config
+        if self._sent is None:
+            self._sent = model_without_weights(settings.model, settings.trust_remote_code)
+        sent, load = self._sent, model.load_weights
+        with set_current_vllm_config(self.vllm_config):
+            if not self._is_updating:
+                self._begin_update(model)
+                self._is_updating = True
+            with mock.patch.object(model, "load_weights", lambda weights: load(as_in_a_checkpoint(sent, weights))):
+                yield
+            if is_last:
+                self._end_update(model)
+                self._is_updating = False
+
+    def _begin_update(self, model: torch.nn.Module) -> None:
+        """Before the first weight of an update."""
+
+    def _end_update(self, model: torch.nn.Module) -> None:
+        """Behind the last: vLLM decodes latent attention with products of its weights."""
+        for layer in model.modules():
+            if isinstance(layer, MLAAttention):
+                layer.process_weights_after_loading(self.model_config.dtype)
