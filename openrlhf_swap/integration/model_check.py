@@ -76,6 +76,38 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
         )
 
 
+def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
+    """Try out whether the model keeps packed responses apart. OpenRLHF gives it their positions and nothing else.
+
+    Raises:
+        ConfigError: when it reads on from one response into the next, as recurrent layers do.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from openrlhf_swap.scoring.small_model import WORDS, small_model
+
+    packed = {
+        "--ds.packing_samples": args.ds.packing_samples,
+        "--train.dynamic_batch_enable": args.train.dynamic_batch_enable,
+    }
+    if not any(packed.values()):
+        return
+    path = args.actor.model_name_or_path
+    config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
+    model = small_model(config, partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code))
+    ids, positions = torch.arange(24).unsqueeze(0) % WORDS, torch.arange(12).repeat(2).unsqueeze(0)
+    with torch.no_grad():
+        # With a cache, transformers does not look where positions begin again.
+        together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
+        alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
+    if (together - alone).abs().max() > 1e-3:
+        flag = next(flag for flag, given in packed.items() if given)
+        raise ConfigError(
+            f"{flag}: {path} has layers that read on from one packed response into the next: leave it out"
+        )
+
+
 def check_engine(path: str) -> None:
     """See that vLLM's code of the model can be imported: some families need more than others.
 

@@ -7,6 +7,7 @@
 | `openrlhf.utils.get_strategy` | the same, with `args.swap` set | the strategy travels to every actor |
 | `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `SwapRolloutActor` | rollouts that can be drawn again |
 | the same, on CPU | `CpuRolloutActor` | weight sync without CUDA, too |
+| `openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap` | `SwapWorker`, `CpuWorker` | vLLM imports it by name |
 | `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `SwapReferenceActor` | prepares its process |
 | `openrlhf.utils.deepspeed.DeepspeedStrategy` | `SwapStrategy` | attention and Adam that need no compiler |
 | `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.flag_rules import check_flags
-from openrlhf_swap.integration.model_check import check_model, check_scoring
+from openrlhf_swap.integration.model_check import check_model, check_packing, check_scoring
 from openrlhf_swap.integration.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.runs import checkpoints
@@ -36,6 +36,7 @@ def settle_run(args: SimpleNamespace, objective: Objective, run: RunConfig, on_c
     if not objective.scores_steps:
         print(f"[swap] objective {objective.config.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
+    check_packing(args, run)
     if objective.scores_steps:
         check_scoring(args, run)
     if args.eval.dataset:

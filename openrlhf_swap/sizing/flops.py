@@ -7,16 +7,17 @@ from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings
 
 
 def forward_flops(model: Model, tokens: float) -> float:
-    """Of one sequence: 2 for each token and weight that multiplies, and causal attention."""
-    return 2 * (model.parameters - model.looked_up) * tokens + 2 * model.layers * model.query * tokens**2
+    """Of one sequence: 2 for each token and weight that multiplies, and 4 for each pair of tokens that attend."""
+    return 2 * model.multiplying * tokens + 4 * model.query * model.pairs(tokens)
 
 
 def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
     """Of the `steps` + 1 branches of one response, on a cache that is there; its steps are taken as equally long."""
     branches, head = steps + 1, model.hidden * model.vocabulary
-    layers = 2 * (model.parameters - model.looked_up - head) * branches * BRANCH
-    keys = branches * BRANCH * (prompt + response / 2 + BRANCH / 2)
-    return layers + 4 * model.layers * model.query * keys + 2 * head * branches * ANSWER
+    layers = 2 * (model.multiplying - head) * branches * BRANCH
+    mean = prompt + response / 2 + BRANCH / 2
+    keys = branches * BRANCH * sum(min(window, mean) for window in model.windows)
+    return layers + 4 * model.query * keys + 2 * head * branches * ANSWER
 
 
 def step_flops(

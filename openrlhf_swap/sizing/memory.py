@@ -138,8 +138,8 @@ def idle(model: Model, settings: Settings) -> Parts:
 
 
 def kept_cache(model: Model, tokens: int) -> int:
-    """Bytes of the keys and values of `tokens` tokens in bf16."""
-    return 2 * BIT16 * model.layers * model.key_value * tokens
+    """Bytes of the keys and values, or latent vectors, of `tokens` tokens in bf16, whatever a layer's window."""
+    return BIT16 * len(model.windows) * model.cached * tokens
 
 
 def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
@@ -156,12 +156,13 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     if settings.branches:
         count = rows * settings.branches
         run = min(count, BRANCH_TOKENS // BRANCH)
-        copy = kept_cache(model, n + rows * BRANCH) // model.layers
+        copy = 2 * BIT16 * model.key_value * (n + rows * BRANCH)
         masks = BIT16 * run * BRANCH * n // rows
         moments["branches"] = {
             **resident,
             **cache,
             "branches": copy + masks + 2 * FP32 * model.vocabulary * run * ANSWER,
+            "recurrent states": FP32 * model.states * (count + run),
         }
     return moments
 
@@ -188,10 +189,13 @@ def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
 def vllm_room(model: Model, settings: Settings, gpu: int) -> Parts:
     """Of vLLM's memory on one GPU: its weights, what is left for keys and values (or negative), and one token's."""
     share = math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
+    # A response of full length, by its tokens: vLLM keeps no more of a layer than its window.
+    seen = sum(min(window / settings.context, 1.0) for window in model.windows)
+    token = BIT16 * model.cached * seen + FP32 * model.states / settings.context
     return {
         "weights": share,
         "cache": int(settings.utilization * gpu) - share - VLLM_OVERHEAD,
-        "token": math.ceil(kept_cache(model, 1) / settings.tensor_parallel),
+        "token": math.ceil(token / settings.tensor_parallel),
     }
 
 

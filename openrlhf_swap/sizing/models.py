@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Model:
-    """A dense decoder: attention with grouped heads and a gated MLP, as in Qwen and Llama."""
+    """A decoder of attention with grouped heads or a latent cache, or recurrent layers, and gated MLPs or experts."""
 
     parameters: int  # N, tied weights once; without adapters
     largest: int  # parameters of the largest weight that is trained
@@ -46,11 +46,25 @@ class Model:
     layers: int
     hidden: int
     heads: int
-    query: int  # heads times their size
+    query: int  # heads times their size, the mean of keys' and values' where these differ
     key_value: int  # key-value heads times their size
-    intermediate: int
+    intermediate: int  # of all MLPs that a token passes in a layer
     vocabulary: int
+    windows: tuple[float, ...] = ()  # tokens that each layer with keys sees at most
+    cached: int = 0  # numbers that each of them keeps of a token
+    states: int = 0  # numbers that all recurrent layers keep of a response
+    idle: int = 0  # parameters of experts that a token is not sent to
     adapters: int = 0  # parameters of LoRA's, which are then all that is trained
+
+    @property
+    def multiplying(self) -> int:
+        """Parameters that a token is multiplied with."""
+        return self.parameters - self.looked_up - self.idle
+
+    def pairs(self, tokens: float) -> float:
+        """Tokens of a response times those that each sees, causally, over all layers."""
+        within = [min(window, tokens) for window in self.windows]
+        return sum(seen * tokens - seen**2 / 2 for seen in within)
 
     @property
     def trained(self) -> int:
@@ -96,8 +110,6 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     model = _without_weights(path)
     config = model.config.get_text_config()
     refused = f"--actor.model_name_or_path is {path}, "
-    if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
-        raise ConfigError(f"{refused}a mixture of experts; the plan knows dense models")
     for name in (*_DIMENSIONS, "max_position_embeddings"):
         if not hasattr(config, name):
             raise ConfigError(f"{refused}whose configuration has no {name}; the plan knows models like Qwen and Llama")
@@ -110,7 +122,12 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     if rank and not adapters:
         raise ConfigError(f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}")
     embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    query, key_value, cached = _attention_widths(config)
+    windows, recurrent = _layer_kinds(config)
+    if recurrent and not hasattr(config, "linear_num_value_heads"):
+        raise ConfigError(f"{refused}with recurrent layers of a kind that the plan does not know")
+    experts, chosen = _experts(config)
+    routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
     return Model(
         parameters=sum(sizes),
         largest=max(adapters or sizes),
@@ -118,12 +135,62 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
-        query=config.num_attention_heads * size,
-        key_value=config.num_key_value_heads * size,
-        intermediate=config.intermediate_size,
+        query=query,
+        key_value=key_value,
+        intermediate=_mlp_width(config, chosen),
         vocabulary=config.vocab_size,
+        windows=windows,
+        cached=cached,
+        states=recurrent * _state(config) if recurrent else 0,
+        idle=routed - routed * chosen // experts if experts else 0,
         adapters=sum(adapters),
     )
+
+
+def _attention_widths(config: Any) -> tuple[int, int, int]:
+    """Of queries (the mean of keys' and values'), of keys, and the numbers that a layer keeps of a token."""
+    heads = config.num_attention_heads
+    if latent := getattr(config, "kv_lora_rank", None):
+        keys = config.qk_nope_head_dim + config.qk_rope_head_dim
+        return heads * (keys + config.v_head_dim) // 2, heads * keys, latent + config.qk_rope_head_dim
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    width = config.num_key_value_heads * size
+    return heads * size, width, 2 * width
+
+
+def _layer_kinds(config: Any) -> tuple[tuple[float, ...], int]:
+    """The windows of the layers that keep keys, as transformers' cache has them, and the number of recurrent ones."""
+    from transformers import DynamicCache
+
+    layers: list[Any] = DynamicCache(config=config).layers
+    keeping = [layer for layer in layers if hasattr(layer, "keys")]
+    windows = tuple(float(getattr(layer, "sliding_window", None) or math.inf) for layer in keeping)
+    return windows, sum(hasattr(layer, "conv_states") for layer in layers)
+
+
+def _state(config: Any) -> int:
+    """Numbers of the state of a recurrent layer: its memory, and the last tokens of its convolution."""
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    values = config.linear_num_value_heads * config.linear_value_head_dim
+    memory: int = values * config.linear_key_head_dim + (2 * keys + values) * config.linear_conv_kernel_dim
+    return memory
+
+
+def _experts(config: Any) -> tuple[int, int]:
+    """How many experts a layer has and how many a token is sent to; none: 0."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    number = next((value for name in names if (value := getattr(config, name, None))), 0)
+    return number, config.num_experts_per_tok if number else 0
+
+
+def _mlp_width(config: Any, chosen: int) -> int:
+    if not chosen:
+        return int(config.intermediate_size)
+    width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    shared = getattr(config, "shared_expert_intermediate_size", 0) or width * (
+        getattr(config, "n_shared_experts", 0) or 0
+    )
+    return int(chosen * width + shared)
 
 
 def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from openrlhf_swap.integration.strategy import SwapStrategy
+from support.paths import POLICY
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -49,7 +50,8 @@ def by_deepspeed(stage, place):
 
     offload = place == "offloaded"
     ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1)
-    args = SimpleNamespace(ds=ds, train=SimpleNamespace())
+    model = SimpleNamespace(model_name_or_path=str(POLICY))
+    args = SimpleNamespace(ds=ds, train=SimpleNamespace(), model=model)
     strategy = SwapStrategy(zero_stage=stage, max_norm=1.0, micro_train_batch_size=1, train_batch_size=1, args=args)
     cfg = {
         "optim": "adam",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from vllm.model_executor.layers import utils as vllm_layers
 from vllm.model_executor.layers.fused_moe import RoutedExperts
@@ -11,11 +13,10 @@ from vllm.model_executor.model_loader.reload.meta import materialize_layer, rest
 from openrlhf_swap.integration.rollout_actor import SwapRolloutActor
 from openrlhf_swap.integration.rollout_worker import SwapWorker
 
-
 _pack = vllm_layers.dispatch_cpu_unquantized_gemm
 
 
-def _keep_plain_weights(layer: torch.nn.Module, remove_weight: bool) -> None:
+def _keep_plain_weights(layer: Any, remove_weight: bool) -> None:
     """Leave a linear layer's weight as it is.
 
     vLLM packs linear weights for the CPU at load time. A later `load_weights` then fails or, for the output head, is
@@ -56,7 +57,7 @@ class CpuWorker(SwapWorker):
             layer.quant_method.process_weights_after_loading(layer)
 
 
-def _packed_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+def _packed_layers(model: torch.nn.Module) -> list[Any]:
     """Experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
     return [
         layer

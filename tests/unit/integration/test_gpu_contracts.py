@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.paths import POLICY
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError
@@ -65,8 +66,10 @@ def test_the_cross_entropy_is_torchs(rows):
 )
 def test_the_attention_that_is_there_is_taken_and_said(monkeypatch, installed, asked, taken, says):
     monkeypatch.setattr(attention, "is_installed", lambda: installed)
-    assert attention.implementation(asked) == taken
-    assert says in attention.summary(asked) and "\n" not in attention.summary(asked)
+    attention.implementation.cache_clear()
+    assert attention.implementation(asked, str(POLICY)) == taken
+    assert says in attention.summary(asked, str(POLICY)) and "\n" not in attention.summary(asked, str(POLICY))
+    attention.implementation.cache_clear()
 
 
 # Before the start
@@ -200,7 +203,11 @@ def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
     monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
     made = {"optimizer": {"type": kind, "params": {"lr": 1e-6}}} if kind else {}
     monkeypatch.setattr(strategy._StockStrategy, "get_ds_train_config", lambda self, *_, **__: made)
-    ours = strategy.SwapStrategy(SimpleNamespace(ds=SimpleNamespace(attn_implementation="flash_attention_2")))
+    made_for = SimpleNamespace(
+        ds=SimpleNamespace(attn_implementation="flash_attention_2"),
+        model=SimpleNamespace(model_name_or_path=str(POLICY)),
+    )
+    ours = strategy.SwapStrategy(made_for)
     assert ours.args.ds.attn_implementation == ("flash_attention_2" if attention.is_installed() else "sdpa")
     config = ours.get_ds_train_config()
     if torchs:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from support.engine import Engine
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
@@ -15,6 +16,7 @@ from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom"]
+NEW_KINDS = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]  # windows, latent attention, recurrent layers
 TEMPERATURE = 0.6
 
 
@@ -63,3 +65,26 @@ def test_a_way_can_be_asked_for():
         for scoring in ("shared_prefix", "per_prefix")
     )
     assert shared.sub(slow).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("family", NEW_KINDS)
+def test_packed_samples_and_adapters(family):
+    """Packing: the rows lie in one, without padding."""
+    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    torch.manual_seed(0)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)).eval()
+    ids, action_mask, mask, request = micro_batch()
+    requests = [request, ScoreRequest(1, (12, 25, 49), request.branch)]
+    with torch.no_grad():
+        expected = make_scorer(adapted)[0].eval()(ids, action_mask, mask)
+        references = [
+            score_per_prefix(
+                adapted, ids[each.row, : int(mask[each.row].sum())], [end + 1 for end in each.prefix_ends], each.branch
+            )
+            for each in requests
+        ]
+    for packing in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
+        scored = make_scorer(adapted, packing=packing)[1].forward(ids, action_mask, mask, requests)
+        assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
+        for ours, reference in zip(scored.answer_logprobs, references, strict=True):
+            assert ours.sub(reference).abs().max() < 1e-4

@@ -241,3 +241,44 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     del mixer.forward
     assert len(calls) == 2 * alone + 5
     assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
+
+
+def test_in_float32_a_recurrence_is_as_exact_as_a_forward_for_each():
+    """Against float64: what the two differ by is rounding that one forward for each prefix has as well."""
+    model, exact = build("qwen3_5_text"), build("qwen3_5_text", torch.float64)
+    ours, theirs = 0.0, 0.0
+    for seed in range(12):
+        ids, mask, requests, references = ragged_case(seed, rows=3, left=False, longest=80)
+        with float64_throughout():
+            truth = torch.cat([score_per_prefix(exact, *reference) for reference in references])
+        together = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
+        for_each = torch.cat([score_per_prefix(model, *reference) for reference in references])
+        ours, theirs = (
+            max(ours, float((together - truth).abs().max())),
+            max(theirs, float((for_each - truth).abs().max())),
+        )
+    assert ours < 2 * theirs < 4e-4
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next"])
+def test_a_branch_goes_to_the_experts_of_a_full_forward(family):
+    model = build(family, torch.float64)
+    routed = []
+    experts = [module for name, module in model.named_modules() if name.endswith("mlp.experts")]
+
+    def remember(_module, arguments):
+        routed.append(next(value for value in arguments if value.dtype == torch.int64))
+
+    handles = [module.register_forward_pre_hook(remember) for module in experts]
+    ids = torch.randint(0, WORDS, (1, 50), generator=torch.Generator().manual_seed(1))
+    branch, ends = AnswerBranch((3, 4, 5, 6, 7), (False, False, True, True, True)), (9, 20, 33, 49)
+    score_shared_prefix(model, model.config, ids, torch.ones_like(ids), [ScoreRequest(0, ends, branch)])
+    together = [chosen.view(len(ends), 5, -1).flip(0) for chosen in routed[-len(experts) :]]
+    for number, end in enumerate(ends):
+        routed.clear()
+        score_per_prefix(model, ids[0], [end + 1], branch)
+        for chosen, full in zip(together, routed, strict=True):
+            assert torch.equal(chosen[number].sort(-1).values, full.view(end + 6, -1)[end:-1].sort(-1).values)
+    for handle in handles:
+        handle.remove()
+    assert len(experts) >= 1

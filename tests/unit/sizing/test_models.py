@@ -1,11 +1,15 @@
 import json
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 from support.paths import POLICY
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
+from openrlhf_swap.scoring.small_model import small_model
+from openrlhf_swap.sizing.memory import kept_cache
 from openrlhf_swap.sizing.models import PRESETS, read_model
 
 
@@ -71,3 +75,36 @@ def test_models_known_offline_have_the_published_sizes():
         "Qwen2.5-0.5B-Instruct": 494_032_768,
         "Qwen2.5-1.5B-Instruct": 1_543_714_304,
     }
+
+
+@pytest.mark.parametrize(
+    ("family", "billions", "active"),
+    # As their makers publish them. Their "active" leave out the embedding, which multiplies nothing.
+    [("deepseek_v3", 671, 37), ("gpt_oss", 117, 5.1), ("mixtral", 46.7, 12.9)],
+)
+def test_published_mixtures_of_experts(family, billions, active, tmp_path):
+    CONFIG_MAPPING[family]().save_pretrained(tmp_path)
+    model = read_model(str(tmp_path), 1)
+    assert model.parameters / 1e9 == pytest.approx(billions, rel=0.02)
+    assert model.multiplying / 1e9 == pytest.approx(active, rel=0.1)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3", "qwen3_5_text", "gpt_oss"])
+def test_caches_are_those_that_scoring_keeps(family, tmp_path):
+    """All keys of layers with windows, too, latent vectors as they are, and states of recurrent layers."""
+    small = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    small.save_pretrained(tmp_path)
+    model, ids = read_model(str(tmp_path), 1), torch.zeros(1, 50, dtype=torch.int64)
+    cache = PrefixCache(small.config, small)
+    with torch.no_grad():
+        small(ids, use_cache=True, past_key_values=cache)
+    layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    assert kept_cache(model, 50) == 2 * sum(part.numel() for layer in layers for part in (layer.keys, layer.values))
+    states = [
+        state.numel()
+        for layer in cache.layers
+        for kept in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
+        for state in kept.values()
+    ]
+    assert model.states == sum(states)
+    assert len(model.windows) == len(layers) and (min(model.windows) == 8) == (family in ("gemma3_text", "gpt_oss"))

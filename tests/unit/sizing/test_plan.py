@@ -211,13 +211,3 @@ def test_the_module_is_the_command():
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: --gpu is abacus; use one of a100-40")
-
-
-def test_a_mixture_of_experts_is_refused(capsys, tmp_path):
-    from transformers import MixtralConfig
-
-    MixtralConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1).save_pretrained(
-        tmp_path
-    )
-    line = complaint(capsys, "--gpu", "80", "--gpus", "8", "--model", str(tmp_path))
-    assert "a mixture of experts; the plan knows dense models" in line

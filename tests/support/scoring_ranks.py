@@ -1,0 +1,71 @@
+"""Two ranks of ZeRO-3 that score different numbers of responses: how far they are from one forward a prefix.
+
+    python -m support.scoring_ranks FAMILY [...]
+
+Both ranks print a line a family: `differ RANK FAMILY PACKED VALUE`.
+"""
+
+import copy
+import functools
+import os
+import sys
+from types import SimpleNamespace
+
+import torch
+import torch.multiprocessing
+
+FAMILIES = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]
+ANSWER = (3, 4, 5, 6)
+
+
+def rank_main(rank, world, families):
+    """One rank."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    torch.set_num_threads(1)
+    import deepspeed
+    from openrlhf.models.actor import Actor
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    import openrlhf_swap.integration  # noqa: F401  # prepares the process for OpenRLHF
+    from openrlhf_swap.config import RunConfig
+    from openrlhf_swap.integration import policy_scoring
+    from openrlhf_swap.scoring import shared_prefix
+    from openrlhf_swap.scoring.answer import AnswerBranch
+    from openrlhf_swap.scoring.per_prefix import score_per_prefix
+    from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+    from openrlhf_swap.scoring.small_model import WORDS, small_model
+
+    deepspeed.init_distributed("gloo")
+    branch = AnswerBranch(ANSWER, (False, True, True, True))
+    ids = torch.randint(0, WORDS, (2, 40), generator=torch.Generator().manual_seed(rank))
+    mask = torch.ones_like(ids)
+    mask[0, 35:] = 0
+    # Rank 1 has more rows and prefixes to score than rank 0, which has none in the second micro-batch.
+    wanted = [ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch), ScoreRequest(1, (7, 39), branch)][: 1 + rank]
+    # Branches run a few at a time, so the ranks need different numbers of forwards.
+    few_at_a_time = functools.partial(shared_prefix.score_branches, max_branch_tokens=2 * len(ANSWER))
+    policy_scoring.score_branches = shared_prefix.score_branches = few_at_a_time
+    for family in families:
+        model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+        whole = copy.deepcopy(model)
+        settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+        engine, *_ = deepspeed.initialize(model=model, config=settings)
+        for packed in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
+            actor = Actor(engine, temperature=1.0)
+            actor.packing_samples = packed
+            args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3), swap_run=RunConfig())
+            scorer = policy_scoring.PolicyScorer(actor, SimpleNamespace(args=args, print=print))
+            for requests in (wanted, wanted[:1] if rank else []):
+                scored = scorer.forward(ids, mask[:, 1:], mask, requests)
+                differences = [torch.zeros(1)]
+                for request, ours in zip(requests, scored.answer_logprobs, strict=True):
+                    row = ids[request.row][mask[request.row].bool()]
+                    reference = score_per_prefix(whole, row, [end + 1 for end in request.prefix_ends], branch)
+                    differences.append(ours - reference)
+                print(f"differ {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}", flush=True)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "DS_ACCELERATOR": "cpu"}
+    torch.multiprocessing.spawn(rank_main, args=(2, sys.argv[1:] or FAMILIES), nprocs=2)
