@@ -80,7 +80,7 @@ def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
     """Try out whether the model keeps packed responses apart. OpenRLHF gives it their positions and nothing else.
 
     Raises:
-        ConfigError: when it reads on from one response into the next, as recurrent layers do.
+        ConfigError: when it reads on from one response into the next, as recurrent layers and gpt-oss do.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -19,14 +19,16 @@ def packing(folder, packed=False, dynamic=False):
     )
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3"])
 def test_attention_keeps_packed_responses_apart(family, tmp_path):
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
     model_check.check_packing(packing(tmp_path, packed=True), RunConfig())
 
 
-def test_recurrent_layers_do_not(tmp_path):
-    CONFIG_MAPPING["qwen3_5_text"]().save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", ["qwen3_5_text", "gpt_oss"])
+def test_recurrent_layers_and_gpt_oss_do_not(family, tmp_path):
+    """transformers 5.15 makes gpt-oss's masks without the positions."""
+    CONFIG_MAPPING[family]().save_pretrained(tmp_path)
     model_check.check_packing(packing(tmp_path), RunConfig())
     for flag, given in (("--ds.packing_samples", (True, True)), ("--train.dynamic_batch_enable", (False, True))):
         with pytest.raises(ConfigError, match=f"^{flag}: .* has layers that read on from one packed response"):
