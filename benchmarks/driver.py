@@ -117,6 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     from openrlhf.trainer.ppo_utils import experience_maker
 
+    torch.set_num_threads(1)  # as Ray gives the trainer's actor
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
     maker = make_maker(tokenizer)
