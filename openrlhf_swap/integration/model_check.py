@@ -68,7 +68,8 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
     config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
     build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
     way = find_way(config, build, run.scoring)
-    print(f"[swap] {way}")
+    more = "; packed responses get a forward of their own for it" if _packs(args) and way.name == SHARED_PREFIX else ""
+    print(f"[swap] {way}{more}")
     if args.ds.zero_stage == 3 and actors > 1 and way.name != SHARED_PREFIX:
         raise ConfigError(
             f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "
@@ -80,32 +81,36 @@ def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
     """Try out whether the model keeps packed responses apart. OpenRLHF gives it their positions and nothing else.
 
     Raises:
-        ConfigError: when it reads on from one response into the next, as recurrent layers and gpt-oss do.
+        ConfigError: when it reads on from one response into the next, as recurrent layers and gpt-oss do, or cannot
+            be tried.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from openrlhf_swap.scoring.small_model import WORDS, small_model
 
-    packed = {
-        "--ds.packing_samples": args.ds.packing_samples,
-        "--train.dynamic_batch_enable": args.train.dynamic_batch_enable,
-    }
-    if not any(packed.values()):
+    if (flag := _packs(args)) is None:
         return
     path = args.actor.model_name_or_path
-    config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
-    model = small_model(config, partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code))
+    build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
     ids, positions = torch.arange(24).unsqueeze(0) % WORDS, torch.arange(12).repeat(2).unsqueeze(0)
-    with torch.no_grad():
+    message = f"{flag}: whether {path} keeps packed responses apart cannot be tried ({{reason}}): leave it out"
+    with torch.no_grad(), reader_errors(message, ConfigError):
+        model = small_model(AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code), build)
         # With a cache, transformers does not look where positions begin again.
         together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
         alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
     if (together - alone).abs().max() > 1e-3:
-        flag = next(flag for flag, given in packed.items() if given)
         raise ConfigError(
             f"{flag}: {path} has layers that read on from one packed response into the next: leave it out"
         )
+
+
+def _packs(args: SimpleNamespace) -> str | None:
+    """The flag that packs responses into one row, if any."""
+    if args.ds.packing_samples:
+        return "--ds.packing_samples"
+    return "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else None
 
 
 def check_engine(path: str) -> None:

@@ -18,7 +18,7 @@ from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 SHARED_PREFIX, SEGMENTS, PER_PREFIX = "shared_prefix", "segments", "per_prefix"
 COSTS = {
-    SHARED_PREFIX: "all prefixes in one short forward on top of the one that gives the log-probabilities",
+    SHARED_PREFIX: "all prefixes in one short forward behind one of the response (the log-probability pass)",
     SEGMENTS: "all prefixes in one more pass over each correct response, in segments that end where steps end",
     PER_PREFIX: "each prefix by a forward of its own; 25 steps cost about 13 forwards of each correct response",
 }
