@@ -99,7 +99,7 @@ def make_maker(tokenizer: Any) -> SwapExperienceMaker:
         SimpleNamespace(args=args),
         tokenizer,
         objective=build(config),
-        reader=StepReader(tokenizer, *config.segmentation),
+        reader=StepReader(tokenizer, "</think>", *config.segmentation),
     )
 
 

@@ -96,7 +96,7 @@ def main() -> None:
 
     args = patches.parse_arguments(as_words(FLAGS))
     args.actor.eps_clip_low_high = (0.2, 0.2)
-    args.swap, args.swap_run = SwapConfig(step_tokens=8, close_template=CLOSE), RunConfig()
+    args.swap, args.swap_run = SwapConfig(step_tokens=8, end_of_thought="</think>", close_template=CLOSE), RunConfig()
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     responses = make_responses(tokenizer)
 
@@ -104,7 +104,7 @@ def main() -> None:
     strategy = get_strategy(args)
     group = RayActorGroup(1, 1, ray.remote(num_gpus=1)(IntrinsicRewardActor))
     ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 1000, None))
-    reader = StepReader(tokenizer, *args.swap.segmentation)
+    reader = StepReader(tokenizer, args.swap.end_of_thought, *args.swap.segmentation)
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
     makers = {
         "group_norm": RemoteExperienceMaker(*common),

@@ -17,10 +17,10 @@ from typing import Any
 
 from evaluation.samples import graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
 from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.config import R1_CLOSE
+from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
+from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
 
@@ -29,7 +29,9 @@ def main(argv: list[str]) -> None:
     parser = Parser("evaluation.forced", __doc__)
     parser.add_argument("folder", type=Path, help="of an evaluation")
     parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens of a response before it is cut")
-    parser.add_argument("--close-template", default=R1_CLOSE, help="text that ends the thought; \\n means a newline")
+    parser.add_argument(
+        "--close-template", default=AUTO, help="text that ends the thought; \\n means a newline (auto: the model's)"
+    )
     parser.add_argument("--max-model-len", type=int, help="longest prompt and response; the model's by default")
     args = parser.parse_args(argv)
     names = graded_benchmarks(args.folder)
@@ -40,8 +42,11 @@ def main(argv: list[str]) -> None:
     settings = read_settings(args.folder)
     llm = open_engine(settings["model"], max_model_len=args.max_model_len or None)
     close = args.close_template.replace("\\n", "\n")
+    marks = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
+    marks, told = settle_thought(marks, llm.get_tokenizer())
+    print(told[0])
     for name in names:
-        accuracies = force(args.folder, name, args.budgets, llm, close, settings["suffix"])
+        accuracies = force(args.folder, name, args.budgets, llm, marks, settings["suffix"])
         rows = [{"budget": b, "accuracy": accuracy} for b, accuracy in zip(args.budgets, accuracies, strict=True)]
         write_rows(forced_path(args.folder, name), rows)
         for row in rows:
@@ -53,10 +58,13 @@ def forced_path(folder: Path, benchmark: str) -> Path:
     return folder / f"{benchmark}.forced.jsonl"
 
 
-def force(folder: Path, benchmark: str, budgets: Sequence[int], llm: Any, close: str, suffix: str) -> list[float]:
+def force(
+    folder: Path, benchmark: str, budgets: Sequence[int], llm: Any, marks: SwapConfig, suffix: str
+) -> list[float]:
     """Accuracy of a benchmark's samples at each budget, in tokens; raises DataError when there is no graded sample.
 
-    `llm` is a vLLM engine, `close` ends the thought and opens the answer, `suffix` followed each problem.
+    `llm` is a vLLM engine, `marks` holds the end of the thought and what opens the answer, `suffix` followed each
+    problem.
     """
     problems = read_problems(folder, benchmark)
     rows = list(graded_samples(folder, benchmark))
@@ -66,28 +74,29 @@ def force(folder: Path, benchmark: str, budgets: Sequence[int], llm: Any, close:
     accuracies = []
     for budget in budgets:
         cut = [(row, problems[row["id"]]) for row, _ in rows if row["tokens"] > budget]
-        responses = _answers(llm, cut, budget, close, suffix)
+        responses = _answers(llm, cut, budget, marks, suffix)
         pairs = [(response, problem["answer"]) for response, (_, problem) in zip(responses, cut, strict=True)]
-        right = [grade.correct for grade in grader.grade_many(pairs)]
+        right = [grade.correct for grade in grader.grade_many(pairs, marks.end_of_thought)]
         accuracies.append(fmean(right + [grade["correct"] for row, grade in rows if row["tokens"] <= budget]))
     grader.close()
     return accuracies
 
 
-def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, close: str, suffix: str) -> list[str]:
+def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapConfig, suffix: str) -> list[str]:
     """What (sample, problem) pairs become when the thought ends after `budget` tokens."""
     from vllm import SamplingParams
 
     if not cut:
         return []
     tokenizer = llm.get_tokenizer()
+    close = marks.close_template
     close_ids = tokenizer(close, add_special_tokens=False)["input_ids"]
     prompts, starts = [], []
     for row, problem in cut:
         ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"][:budget]
         text = tokenizer.decode(ids)
         # Past the end of the thought only the answer is open.
-        is_open = END_OF_THOUGHT not in text
+        is_open = marks.end_of_thought not in text
         starts.append(text + close * is_open)
         ids = prompt_ids(tokenizer, problem["problem"] + suffix) + ids + close_ids * is_open
         prompts.append({"prompt_token_ids": ids})

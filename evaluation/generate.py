@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluation.samples import seed_of
 from openrlhf_swap.files import Row, appending
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
+from openrlhf_swap.rollouts.reader import ThoughtReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
 QUEUE = 1024  # requests that wait in the engine at a time: enough to keep it busy, few enough to start at once
@@ -46,16 +46,21 @@ class Sampler:
         self._llm = open_engine(model, **options)
 
     def generate(
-        self, tasks: Sequence[Task], settings: SamplingSettings, suffix: str, files: dict[str, Path]
+        self,
+        tasks: Sequence[Task],
+        settings: SamplingSettings,
+        suffix: str,
+        end_of_thought: str,
+        files: dict[str, Path],
     ) -> Iterator[int]:
         """Sample every task and append it to its benchmark's file, one of `files`; yields the tokens of each sample.
 
         A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix`
-        follows each problem.
+        follows each problem; `end_of_thought` closes a thought.
         """
         with ExitStack() as stack:
             append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
-            for task, row in _sampled(self._llm, tasks, settings, suffix):
+            for task, row in _sampled(self._llm, tasks, settings, suffix, end_of_thought):
                 append[task.benchmark](row)
                 yield row["tokens"]
 
@@ -65,12 +70,14 @@ class Sampler:
             pass
 
 
-def _sampled(llm: Any, tasks: Sequence[Task], settings: SamplingSettings, suffix: str) -> Iterator[tuple[Task, Row]]:
+def _sampled(
+    llm: Any, tasks: Sequence[Task], settings: SamplingSettings, suffix: str, end_of_thought: str
+) -> Iterator[tuple[Task, Row]]:
     """Each task with its line of the samples file, as it finishes."""
     from vllm import SamplingParams
 
     engine, tokenizer = llm.llm_engine, llm.get_tokenizer()
-    close = tokenizer(END_OF_THOUGHT, add_special_tokens=False)["input_ids"]
+    reader = ThoughtReader(tokenizer, end_of_thought)
     left = iter(enumerate(tasks))
     while True:
         while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
@@ -81,20 +88,18 @@ def _sampled(llm: Any, tasks: Sequence[Task], settings: SamplingSettings, suffix
                 parameters = SamplingParams(**{**asdict(settings), "seed": seed}, skip_special_tokens=False)
                 engine.add_request(str(number), {"prompt_token_ids": ids}, parameters)
             else:
-                yield task, _row(task, "", [], "length", close)
+                yield task, _row(task, "", [], "length", reader)
         if not engine.has_unfinished_requests():
             return
         for output in engine.step():
             if output.finished:
                 task, response = tasks[int(output.request_id)], output.outputs[0]
-                yield task, _row(task, response.text, list(response.token_ids), response.finish_reason, close)
+                yield task, _row(task, response.text, list(response.token_ids), response.finish_reason, reader)
 
 
-def _row(task: Task, text: str, ids: list[int], finish_reason: str, close: Sequence[int]) -> Row:
-    """A line of the samples file; `thinking_tokens` counts those up to the end of the thought."""
-    if len(close) == 1:
-        thinking = ids.index(close[0]) + 1 if close[0] in ids else len(ids)
-    else:
-        thinking = round(len(ids) * len(text.partition(END_OF_THOUGHT)[0]) / max(1, len(text)))
+def _row(task: Task, text: str, ids: list[int], finish_reason: str, reader: ThoughtReader) -> Row:
+    """A line of the samples file; `thinking_tokens` counts those up to the end of the thought, or all."""
+    before = reader.thought_length(ids)
+    thinking = len(ids) if before is None else before + reader.end_tokens
     counts = {"tokens": len(ids), "thinking_tokens": thinking, "truncated": finish_reason == "length"}
     return {"id": task.id, "sample": task.sample, "text": text, **counts}

@@ -17,8 +17,18 @@ from openrlhf_swap.rollouts.answers import last_boxed, stated_answer, strip_answ
 AT_A_TIME = 512
 
 
-def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader: Grader, again: bool = False) -> None:
-    """Grade the samples of a benchmark that have no grade yet; `again` throws the grades away first."""
+def grade_file(
+    folder: Path,
+    benchmark: str,
+    problems: Sequence[Problem],
+    grader: Grader,
+    end_of_thought: str,
+    again: bool = False,
+) -> None:
+    """Grade the samples of a benchmark that have no grade yet; `again` throws the grades away first.
+
+    What follows the first `end_of_thought` is graded; all if there is none.
+    """
     answers = {problem.id: problem.answer for problem in problems}
     path = grades_path(folder, benchmark)
     if again:
@@ -28,18 +38,18 @@ def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader
     left = (row for row in rows_left if row["id"] in answers)
     with appending(path) as append, tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar:
         while rows := list(islice(left, AT_A_TIME)):
-            grades = grader.grade_many([(row["text"], answers[row["id"]]) for row in rows])
+            grades = grader.grade_many([(row["text"], answers[row["id"]]) for row in rows], end_of_thought)
             for row, grade in zip(rows, grades, strict=True):
-                append(_line(row, grade))
+                append(_line(row, grade, end_of_thought))
             bar.update(len(rows))
 
 
-def _line(row: Row, grade: Grade) -> Row:
+def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:
     """A grade, and the answers that two ways of extraction find: after the thought, and in the whole response.
 
     The first is what the grader takes for the stated answer, and what is voted on.
     """
-    found = stated_answer(text_after_thought(row["text"])), last_boxed(row["text"])
+    found = stated_answer(text_after_thought(row["text"], end_of_thought)), last_boxed(row["text"])
     stated, boxed = (None if answer is None else strip_answer(answer) for answer in found)
     verdict = {"id": row["id"], "sample": row["sample"], "correct": grade.correct, "status": grade.status}
     return {**verdict, "answer": stated, "answer_anywhere": boxed}

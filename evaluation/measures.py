@@ -81,6 +81,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         "tokens_thinking": fmean(row["thinking_tokens"] for row in rows),
         "tokens_answer": fmean(row["tokens"] - row["thinking_tokens"] for row in rows),
         "truncated": fmean(row["truncated"] for row in rows),
+        "unclosed": fmean(row["thinking_tokens"] == row["tokens"] for row in rows),
         "accuracy_per_1k_tokens": accuracy.mean() / (tokens.mean() / 1000),
         **{f"grader_{status}": statuses[status] / len(rows) for status in sorted(statuses) if status != "ok"},
     }

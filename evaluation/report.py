@@ -63,12 +63,12 @@ def disagreements(folder: Path) -> list[str]:
 
 
 def settings_that_differ(folders: Sequence[Path]) -> list[str]:
-    """What evaluations were not made alike in, model and seed aside: one line each."""
+    """What evaluations were not made alike in, what belongs to the model and the seed aside: one line each."""
     runs = {folder: read_settings(folder) for folder in folders if settings_path(folder).exists()}
     warnings = []
     for name in SETTINGS:
         values = {folder: run[name] for folder, run in runs.items()}
-        if name not in ("model", "seed") and len(set(values.values())) > 1:
+        if name not in ("model", "seed", "end_of_thought") and len(set(values.values())) > 1:
             listed = ", ".join(f"{value!r} in {folder}" for folder, value in values.items())
             warnings.append(f"--{name.replace('_', '-')} is {listed}: do not compare them")
     return warnings

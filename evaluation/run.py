@@ -35,12 +35,14 @@ from evaluation.samples import (
     sort_file,
 )
 from evaluation.tables import evaluation_table
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, counted, run_command
+from openrlhf_swap.command import Parser, check_model_folder, check_writable, counted, flags_called, run_command
+from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark, short_name
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import fingerprint, made_of
 
@@ -60,6 +62,7 @@ def main(argv: list[str]) -> None:
     check_model_folder("--model", args.model)
     check_writable("--output", args.output)
     problems = load_problems(args)
+    args.end_of_thought = end_of_thought(args)
     origin = made_of("evaluation.run", argv, weights=args.model)
     before = compare_settings(args, origin)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -82,7 +85,7 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
     grader = Grader()
     for name, rows in problems.items():
         sort_samples(samples_path(args.output, name), name, rows)
-        grade_file(args.output, name, rows, grader, args.grade_again)
+        grade_file(args.output, name, rows, grader, args.end_of_thought, args.grade_again)
     grader.close()
 
 
@@ -109,6 +112,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default=SUFFIX,
         help="text after each problem, as in training, '' for nothing (default: %(default)r)",
     )
+    parser.add_argument(
+        "--end-of-thought",
+        default=AUTO,
+        help="text that closes a thought, behind which answers are graded; auto: as in the model's chat template",
+    )
     parser.add_argument("--max-model-len", type=int, help="longest prompt and response; the model's by default")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of each engine")
@@ -130,6 +138,24 @@ def load_problems(args: argparse.Namespace) -> Problems:
     if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
         raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
     return {short_name(name): load_benchmark(name, args.data)[: args.limit] for name in args.benchmarks}
+
+
+def end_of_thought(args: argparse.Namespace) -> str:
+    """What closes a thought: as given, as in the folder's samples, or as in the model's chat template.
+
+    Raises:
+        ConfigError: for a model whose tokenizer cannot be read, or does not know the text.
+    """
+    if args.end_of_thought == AUTO and settings_path(args.output).exists():
+        return str(read_settings(args.output)["end_of_thought"])
+    from transformers import AutoTokenizer
+
+    with reader_errors(f"--model is {args.model}, which cannot be read: {{reason}}", ConfigError):
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+    with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
+        marks, told = settle_thought(SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n")), tokenizer)
+    print(f"[evaluation] {told[0]}")
+    return marks.end_of_thought
 
 
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
@@ -200,7 +226,7 @@ def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
     files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
     settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
     if args.engines == 1:
-        counts = Sampler(args.model, **options).generate(tasks, settings, args.suffix, files)
+        counts = Sampler(args.model, **options).generate(tasks, settings, args.suffix, args.end_of_thought, files)
     else:
         counts = start_engines(args, tasks, settings, files, options)
     tokens = 0
@@ -229,8 +255,9 @@ def start_engines(
     ray.get([engine.__ray_ready__.remote() for engine in engines])
     paths = {name: path.resolve() for name, path in files.items()}
     parts = [{name: part_path(path, number) for name, path in paths.items()} for number in range(args.engines)]
+    texts = args.suffix, args.end_of_thought
     left = [
-        engine.generate_all.remote(tasks[number :: args.engines], settings, args.suffix, part)
+        engine.generate_all.remote(tasks[number :: args.engines], settings, *texts, part)
         for number, (engine, part) in enumerate(zip(engines, parts, strict=True))
     ]
 

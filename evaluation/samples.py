@@ -15,9 +15,10 @@ from typing import Any
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, drop_unfinished_line, read_rows, replacing
+from openrlhf_swap.rollouts.families import R1
 
 # What makes samples comparable; a folder holds samples of one setting only.
-SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix")
+SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix", "end_of_thought")
 GRADES = ".grades.jsonl"
 
 
@@ -42,8 +43,9 @@ def grades_path(folder: Path, benchmark: str) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings that the samples were made with."""
-    return json.loads(settings_path(folder).read_text(encoding="utf-8"))
+    """The settings that the samples were made with; before there was one for it, a thought was closed as R1 does."""
+    settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
+    return {"end_of_thought": R1.end_of_thought, **settings}
 
 
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:

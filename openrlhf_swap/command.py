@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
@@ -45,6 +46,18 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+@contextmanager
+def flags_called(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors of ours name a command's own flags; `names` maps the training's to them."""
+    try:
+        yield
+    except SwapError as error:
+        message = str(error)
+        for flag, own in names.items():
+            message = message.replace(flag, own)
+        raise type(error)(message) from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from openrlhf_swap.errors import ConfigError
 
-R1_CLOSE = "\n</think>\n\n**Final Answer**\n\\boxed{"
+AUTO = "auto"  # marks of the thought: as in the model's chat template
 TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # how pydantic's names of such errors end
 
 
@@ -24,7 +24,7 @@ def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **l
         doc: help of its flag, and its row in docs/use/settings.md.
         remedy: what to use instead of a value that is out of range.
         is_path: whether it names a file, which is made absolute before other processes read it.
-        limits: pydantic's: ge, gt, le, lt, allow_inf_nan.
+        limits: pydantic's: ge, gt, le, lt, allow_inf_nan, min_length.
     """
     return Field(default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits)
 
@@ -108,6 +108,7 @@ def type_name(spec: FieldInfo) -> str:
 
 _COUNT: Any = {"remedy": "use a whole number of at least 1", "ge": 1}
 _OR_NEVER: Any = {"remedy": "use 0 (never) or a positive whole number", "ge": 0}
+_MARK: Any = {"remedy": "use a text of at least one character, or auto", "min_length": 1}
 _WEIGHT: Any = {"remedy": "use a finite number of at least 0", "ge": 0, "allow_inf_nan": False}
 
 
@@ -159,8 +160,18 @@ class SwapConfig(FlagSettings):
         gt=0,
         lt=1,
     )
+    start_of_thought: str = setting(
+        AUTO, "text that opens the thought; auto: as in the model's chat template (R1's where it names none)", **_MARK
+    )
+    end_of_thought: str = setting(
+        AUTO,
+        "text that closes the thought: steps end before it, answers are graded behind it; auto: likewise",
+        **_MARK,
+    )
     close_template: str = setting(
-        R1_CLOSE, "text that ends the thought and opens the answer when a prefix is scored; \\n means a newline (ours)"
+        AUTO,
+        "text that ends the thought and opens the answer when a prefix is scored; \\n means a newline; auto: by the "
+        "model's family (ours)",
     )
     options: dict[str, str] = Field(default_factory=dict)
     """The objective's own settings, by name, as text: the flags `--swap.<objective>.<name>`."""

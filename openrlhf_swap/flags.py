@@ -70,8 +70,9 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
         if method != objective:
             raise ConfigError(f"{flag} belongs to {method}, but --swap.objective is {objective}; leave it out")
         options[name] = values.pop(f"{method}.{name}")
-    if "close_template" in values:
-        values["close_template"] = values["close_template"].replace("\\n", "\n")
+    for name in ("start_of_thought", "end_of_thought", "close_template"):
+        if name in values:
+            values[name] = values[name].replace("\\n", "\n")
     method_values, run_values = ({n: values[n] for n in kind.declared() if n in values} for kind in KINDS)
     return SwapConfig.from_text({**method_values, "options": options}), RunConfig.from_text(run_values), rest
 

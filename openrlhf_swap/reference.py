@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
-from openrlhf_swap.errors import SwapError
+from openrlhf_swap.command import Parser, check_model_folder, check_writable, flags_called, run_command
+from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
 
@@ -35,6 +35,7 @@ TRAINING_FLAGS = {
     "--data.input_key": "--input-key",
     "--data.label_key": "--label-key",
     "--data.max_len": "--max-model-len",
+    "--swap.end_of_thought": "--end-of-thought",
 }
 
 
@@ -50,22 +51,21 @@ def main(argv: list[str]) -> None:
     check_writable("--output", args.output.parent)
     from openrlhf_swap.integration.model_check import check_model
     from openrlhf_swap.objectives.adaptthink import prompt_key
+    from openrlhf_swap.rollouts.families import settle_thought
 
-    try:
+    with flags_called(TRAINING_FLAGS):
         tokenizer = check_model(args.model, args.max_model_len or 0)
+        marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
+        config, told = settle_thought(marks, tokenizer)
         answers = known_answers(args, tokenizer)
-    except SwapError as error:
-        message = str(error)
-        for flag, own in TRAINING_FLAGS.items():
-            message = message.replace(flag, own)
-        raise type(error)(message) from error
+    print(told[0])
     done = {row["key"] for row in read_rows(args.output)}
     left = [(prompt, answer) for prompt, answer in answers.items() if prompt_key(prompt) not in done]
     if not left:
         print(f"{args.output} is complete")
         return
     with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
-        for row in sample_reference(left, tokenizer, args):
+        for row in sample_reference(left, tokenizer, args, config):
             append(row)
             bar.update()
 
@@ -82,6 +82,7 @@ def _parser() -> Parser:
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
+    parser.add_argument("--end-of-thought", default=AUTO, help="as in training: --swap.end_of_thought (auto)")
     parser.add_argument("--max-model-len", type=int, default=None, help="longest prompt and response; the model's")
     return parser
 
@@ -107,7 +108,10 @@ def known_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) 
 
 
 def sample_reference(
-    questions: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace
+    questions: Sequence[tuple[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    args: argparse.Namespace,
+    config: SwapConfig,
 ) -> Iterator[Row]:
     """Sample and grade prompts with their known answers; gives a row of the output for each, in order."""
     from openrlhf_swap.integration.engine import open_engine
@@ -131,10 +135,11 @@ def sample_reference(
         outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
         for (prompt, answer), output in zip(part, outputs, strict=True):
             texts = [response.text for response in output.outputs]
-            grades = grader.grade_many([(text, answer) for text in texts])
+            grades = grader.grade_many([(text, answer) for text in texts], config.end_of_thought)
+            right = [is_right(grade.correct, text, config) for grade, text in zip(grades, texts, strict=True)]
             yield {
                 "key": prompt_key(prompt),
-                "accuracy": fmean(is_right(grade.correct, text) for grade, text in zip(grades, texts, strict=True)),
+                "accuracy": fmean(right),
                 "tokens": fmean(len(response.token_ids) for response in output.outputs),
             }
     grader.close()

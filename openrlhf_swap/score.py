@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
+from openrlhf_swap.command import Parser, check_model_folder, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import appending, read_rows
@@ -42,8 +42,10 @@ def main(argv: list[str]) -> None:
         DataError: for an input without rows.
     """
     args = _parser().parse_args(argv)
-    template = args.close_template.replace("\\n", "\n")
-    config = SwapConfig(step_tokens=args.step_tokens, max_steps=args.max_steps, close_template=template)
+    end, close = (text.replace("\\n", "\n") for text in (args.end_of_thought, args.close_template))
+    config = SwapConfig(
+        step_tokens=args.step_tokens, max_steps=args.max_steps, end_of_thought=end, close_template=close
+    )
     run = RunConfig(scoring=args.scoring)
     if not args.input.is_file():
         raise DataError(f"--input is {args.input}, which is not a file; give one JSON object a line")
@@ -53,7 +55,9 @@ def main(argv: list[str]) -> None:
 
     from openrlhf_swap.scoring.scorer import Scorer
 
-    outcomes = score_file(Scorer(model, tokenizer, config, run.scoring), args.input, args.output)
+    with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
+        scorer = Scorer(model, tokenizer, config, run.scoring)
+    outcomes = score_file(scorer, args.input, args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
 
@@ -68,9 +72,14 @@ def _parser() -> Parser:
     parser.add_argument("--max-steps", type=int, default=defaults.max_steps, help="K (default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the model (default: %(default)s)")
     parser.add_argument(
+        "--end-of-thought",
+        default=defaults.end_of_thought,
+        help="text that closes the thought; auto: what the model's chat template says (default: %(default)s)",
+    )
+    parser.add_argument(
         "--close-template",
         default=defaults.close_template,
-        help=r"text that ends the thought and opens the answer; \n means a newline (default: %(default)r)",
+        help=r"text that ends the thought and opens the answer; \n means a newline (default: %(default)s)",
     )
     parser.add_argument(
         "--scoring",

@@ -106,7 +106,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT, as_words, with_defaults, without
     from openrlhf_swap.integration.preflight import settle_run
     from openrlhf_swap.objectives.base import absolute_paths
-    from openrlhf_swap.objectives.registry import build, method
+    from openrlhf_swap.objectives.registry import method
 
     on_cpu = is_cpu_build()
     if on_cpu:
@@ -127,7 +127,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     args = patches.parse_arguments(argv)
     config = config.replaced(options=absolute_paths(method(config.objective), config.options))
     run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
-    data = settle_run(args, build(config), run, on_cpu)
+    config, data = settle_run(args, config, run, on_cpu)
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
     names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}

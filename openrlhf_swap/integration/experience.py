@@ -100,6 +100,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             score_seconds=sum(seconds) / self._data_parallel_size(),
             process_weight=self._objective.process_weight,
         )
+        self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
         self.rollout_table = rollout_rows(shown, batch.steps, batch.signals, self._reader)
 

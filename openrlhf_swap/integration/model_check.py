@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.rollouts.families import unread_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,8 +42,6 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
         )
     if not tokenizer.is_fast:
         raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
-    if unread := unread_marks(tokenizer.chat_template):
-        print(f"[swap] warning: {unread}")
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and context > longest:
         raise ConfigError(

@@ -5,43 +5,48 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_swap.config import RunConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.flag_rules import check_flags
 from openrlhf_swap.integration.model_check import check_model, check_packing, check_scoring
 from openrlhf_swap.integration.prompts import load_prompts, write_usable_prompts
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.runs import checkpoints
 
 
-def settle_run(args: SimpleNamespace, objective: Objective, run: RunConfig, on_cpu: bool) -> str:
+def settle_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig, on_cpu: bool) -> tuple[SwapConfig, str]:
     """Check flags, model and data, choose the checkpoint to go on from, and say what was decided.
 
     Args:
         args: OpenRLHF's arguments.
-        objective: the method.
-        run: the run's settings.
+        config: the method's settings.
+        run: the run's.
         on_cpu: whether there is no accelerator.
 
     Returns:
-        The data set to train on.
+        The method's settings with the marks of the model's family, and the data set to train on.
 
     Raises:
         ConfigError: for a flag or model that cannot be used.
         DataError: for a data set that cannot be used.
         CheckpointError: for a checkpoint of something else.
     """
+    objective = build(config)
     check_flags(args, objective, run, on_cpu)
-    choose_checkpoint(args, objective.config.objective)
+    choose_checkpoint(args, config.objective)
     if not objective.scores_steps:
-        print(f"[swap] objective {objective.config.objective} needs no step scores; none will be computed")
+        print(f"[swap] objective {config.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
     check_packing(args, run)
+    config, told = settle_thought(config, tokenizer)
+    for line in told:
+        print(f"[swap] {line}")
     if objective.scores_steps:
         check_scoring(args, run)
     if args.eval.dataset:
         load_prompts(args, "--eval.dataset")  # its rows are used as they are
-    return write_usable_prompts(args, objective, tokenizer, Path(run.output_dir))
+    return config, write_usable_prompts(args, objective, tokenizer, Path(run.output_dir))
 
 
 def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:

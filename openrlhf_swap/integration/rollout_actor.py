@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import zlib
 from typing import Any
 
@@ -53,6 +55,12 @@ class SwapRolloutActor(_StockRolloutActor):
         """How many tokens the engine's cache holds."""
         cache = self.llm.vllm_config.cache_config
         return int((cache.num_gpu_blocks or 0) * cache.block_size)
+
+    def set_end_of_thought(self, mark: str) -> None:
+        """Tell what closes a thought to a reward function that asks for it: one with a parameter `end_of_thought`."""
+        function = self.executor.reward_func
+        if function is not None and "end_of_thought" in inspect.signature(function).parameters:
+            self.executor.reward_func = functools.partial(function, end_of_thought=mark)
 
     async def generate_responses(
         self, prompt: str, label: str, sampling_params: Any, *args: Any, num_samples: int = 1, **kwargs: Any

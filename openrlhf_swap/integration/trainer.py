@@ -40,7 +40,8 @@ class SwapTrainer(_StockTrainer):
         self._folder = Path(run.output_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._objective = build(config)
-        reader = StepReader(self.tokenizer, *config.segmentation)
+        reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
+        self._told = [engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines]
         self.samples_generator = SwapSamplesGenerator(
             self.strategy,
             self.prompts_dataloader,
@@ -70,6 +71,7 @@ class SwapTrainer(_StockTrainer):
 
     def fit(self, global_step: int = 0) -> None:
         """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
+        ray.get(self._told)
         tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
         print(f"[swap] memory: {memory.room(tokens, self.args.data.max_len)}", flush=True)
         super().fit(global_step)
@@ -88,7 +90,10 @@ class SwapTrainer(_StockTrainer):
             status.update(metrics)
             status.update(self._objective.metrics())
             self._self_test.observe(metrics)
-            for warning in self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"]):
+            warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
+            if global_step == 1:
+                warnings += guards.first_step_warnings(status)
+            for warning in warnings:
                 print(f"[swap] warning at step {global_step}: {warning}", flush=True)
         if reason is not None:
             print(f"[swap] warning: step {global_step} was skipped, because {reason}", flush=True)

@@ -15,11 +15,10 @@ from types import SimpleNamespace
 
 from torch import Tensor
 
-from openrlhf_swap.config import FlagSettings, setting
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -32,9 +31,9 @@ def prompt_key(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()
 
 
-def is_right(correct: bool, text: str) -> bool:
+def is_right(correct: bool, text: str, config: SwapConfig) -> bool:
     """Whether a response counts as right: graded so, and with its thought closed once and not opened again."""
-    return correct and "<think>" not in text and text.count(END_OF_THOUGHT) == 1
+    return correct and config.start_of_thought not in text and text.count(config.end_of_thought) == 1
 
 
 class AdaptThink(Objective):
@@ -83,7 +82,7 @@ class AdaptThink(Objective):
         without = max(1, min(count - 1, round(count * self.settings.no_thinking_share)))
         shorter = min(self.settings.no_thinking_tokens, max_new_tokens)
         return [
-            SamplingRequest(prompt, without, shorter, END_OF_THOUGHT),
+            SamplingRequest(prompt, without, shorter, self.config.end_of_thought),
             SamplingRequest(prompt, count - without, max_new_tokens, self.settings.thinking_start),
         ]
 
@@ -91,7 +90,7 @@ class AdaptThink(Objective):
         """C - c_ref(x) + bonus; a response with a thought in the wrong place is not right."""
 
         def reward(rollout: Rollout) -> float:
-            right = is_right(rollout.correct, batch.reader.text(rollout.response_ids))
+            right = is_right(rollout.correct, batch.reader.text(rollout.response_ids), self.config)
             skipped = rollout.metadata["part"] == NO_THINKING
             return right - self._accuracies[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import import_named
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT, strip_answer
+from openrlhf_swap.rollouts.answers import strip_answer
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.reading import tokens_for
@@ -63,7 +63,7 @@ class LCR1(Objective):
         """A right response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
         ids = list(rollout.response_ids)
         thought = reader.reasoning_length(ids)
-        right = rollout.correct and reader.text(ids).count(END_OF_THOUGHT) == 1
+        right = rollout.correct and reader.text(ids).count(reader.end_of_thought) == 1
         kept = min(self._extract(ids[:thought], rollout.answer, reader), thought) if right else 0
         found = {"lc_r1_right": float(right), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
         edited = ids[:kept] + ids[thought:] if kept else ids
@@ -71,7 +71,8 @@ class LCR1(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """Format, accuracy and length."""
-        formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(END_OF_THOUGHT) == 1)
+        end = batch.reader.end_of_thought
+        formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(end) == 1)
         base = formatted + batch.correct.double()
         right = base == 2
         lengths = batch.lengths.double()

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from queue import LifoQueue
 from typing import Literal
 
+from openrlhf_swap.rollouts.answers import text_after_thought
+from openrlhf_swap.rollouts.families import R1
+
 Status = Literal["ok", "no_answer", "timeout", "error"]
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a child may take to import the grader, on a busy machine
@@ -35,7 +38,7 @@ class Grade:
 
     Attributes:
         correct: whether the answer equals the known one. Never True unless `status` is "ok".
-        status: "ok" (graded), "no_answer" (nothing to grade in the response), "timeout" (the time limit was hit) or
+        status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (the time limit was hit) or
             "error" (the known answer cannot be parsed, or the grader failed).
     """
 
@@ -59,13 +62,17 @@ class Grader:
         for _ in range(processes):
             self._idle.put(_Child(time_limit, int(memory_limit_gib * 2**30)))
 
-    def grade(self, response: str, answer: str) -> Grade:
+    def grade(self, response: str, answer: str, end_of_thought: str = R1.end_of_thought) -> Grade:
         """Grade one response; see `grade_many`."""
-        return self.grade_many([(response, answer)])[0]
+        return self.grade_many([(response, answer)], end_of_thought)[0]
 
-    def grade_many(self, pairs: Sequence[tuple[str, str]]) -> list[Grade]:
-        """Grade (response, answer) pairs in parallel; returns one grade a pair, in order. Never raises."""
-        verdicts = self._ask_all(pairs)
+    def grade_many(self, pairs: Sequence[tuple[str, str]], end_of_thought: str = R1.end_of_thought) -> list[Grade]:
+        """Grade (response, answer) pairs in parallel; returns one grade a pair, in order. Never raises.
+
+        What follows the first `end_of_thought` of a response is graded; all of it if there is none.
+        """
+        visible = [(text_after_thought(response, end_of_thought), answer) for response, answer in pairs]
+        verdicts = self._ask_all(visible)
         return [Grade(one, "ok") if isinstance(one, bool) else Grade(correct=False, status=one) for one in verdicts]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
@@ -153,12 +160,13 @@ class _Child:
 _shared = Grader()
 
 
-def grade_answer(response: str, answer: str) -> Grade:
+def grade_answer(response: str, answer: str, end_of_thought: str = R1.end_of_thought) -> Grade:
     r"""Grade a response with the process-wide grader.
 
     Args:
-        response: the generated text alone, without the prompt. What follows the first `</think>` is graded; the whole
-            text if there is none.
+        response: the generated text alone, without the prompt. What follows the first end of the thought is graded;
+            the whole text if there is none.
         answer: the known answer, bare or in `$...$` or `\boxed{...}`.
+        end_of_thought: what closes a thought; R1's by default.
     """
-    return _shared.grade(response, answer)
+    return _shared.grade(response, answer, end_of_thought)

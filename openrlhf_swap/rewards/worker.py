@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from openrlhf_swap.rollouts.answers import last_boxed, stated_answer, strip_answer, text_after_thought
+from openrlhf_swap.rollouts.answers import answer_start, last_boxed, stated_answer, strip_answer
 
 _DECIMAL_COMMA = re.compile(r"(-?\d+),(\d{1,2})")
 
@@ -45,9 +45,12 @@ def _answer(texts: list[str]) -> bool | str:
         return "error"
 
 
-def grade(response: str, answer: str) -> bool | str:
-    """True or False, or the status "no_answer" or "error"."""
-    text = text_after_thought(response)
+def grade(text: str, answer: str) -> bool | str:
+    """True or False, or the status "no_answer" or "error".
+
+    A number is found in nearly every text. One that is not announced as the answer can make a response right; if it
+    does not, the response stated no answer.
+    """
     bare = strip_answer(answer)
     stated = stated_answer(text)
     # Sentences and other answers that no parser understands can still be compared as they stand.
@@ -60,12 +63,12 @@ def grade(response: str, answer: str) -> bool | str:
     if stated is not None and last_boxed(text) is None:
         predictions.append(_parse_gold(strip_answer(stated)))
     predictions = [prediction for prediction in predictions if prediction]
-    if not predictions:
-        return "no_answer"
     golds = [gold]
     if _DECIMAL_COMMA.fullmatch(bare):
         golds.append(_parse_gold(_DECIMAL_COMMA.sub(r"\1.\2", bare)))
-    return any(_same(one, prediction) for one in golds for prediction in predictions)
+    if any(_same(one, prediction) for one in golds for prediction in predictions):
+        return True
+    return False if stated is not None or answer_start(text) is not None else "no_answer"
 
 
 def is_gradable(answer: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-END_OF_THOUGHT = "</think>"
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
@@ -16,6 +15,15 @@ _WRAPPERS = (
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b")  # two words in a row
 LONGEST_BARE_ANSWER = 200  # characters of a response that may be nothing but an answer
 _BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
+_FILLED_BOX = re.compile(r"\\boxed\s*\{(?!\s*\})")
+_ANNOUNCED = re.compile(r"\bfinal answer\b|\banswer\s+is\b|\banswer\s*:|####", re.IGNORECASE)
+_HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?]\s+")
+# Tokens that families put around an answer, and at its end: `<|im_end|>`, R1's with its own bars, `<turn|>`, `</s>`.
+_MARK = r"<([|\uff5c])[^<>|\uff5c\s]+\1>"
+_MARKS_BEFORE = re.compile(rf"(?:{_MARK}\s*)+")
+_MARK_AFTER = re.compile(rf"(?:{_MARK}|<\w+\|>|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\Z")
+_LONGEST_MARK = 40  # characters
 
 
 def strip_answer(answer: str) -> str:
@@ -33,10 +41,13 @@ def as_text(answer: object) -> str:
     return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
 
 
-def text_after_thought(response: str) -> str:
-    """What follows the first `</think>`; the whole response if there is none."""
-    _, closed, rest = response.partition(END_OF_THOUGHT)
-    return rest if closed else response
+def text_after_thought(response: str, end_of_thought: str) -> str:
+    """What follows the first end of the thought, or all if there is none; without special tokens around it."""
+    _, closed, rest = response.partition(end_of_thought)
+    visible = (rest if closed else response).strip()
+    while mark := _MARK_AFTER.search(visible, max(0, len(visible) - _LONGEST_MARK)):
+        visible = visible[: mark.start()].rstrip()
+    return visible[before.end() :] if (before := _MARKS_BEFORE.match(visible)) else visible
 
 
 def last_boxed(text: str) -> str | None:
@@ -64,6 +75,45 @@ def stated_answer(text: str) -> str | None:
     alone = text.strip()
     is_answer = "\n" not in alone and len(alone) <= LONGEST_BARE_ANSWER and _PROSE.search(alone) is None
     return alone if alone and is_answer else None
+
+
+def answer_start(text: str) -> int | None:
+    r"""Where a response that never closed its thought begins to state its final answer; None if it does not.
+
+    That is the sentence of its last `\boxed{` that holds something. Without one it is the last line, from the sentence
+    that names an answer ("the answer is", "Answer:", "####") or whole if it stands below a heading that does. Headings
+    right above ("**Final Answer**"), and lines without a word, belong to the statement.
+    """
+    boxes = [box.start() for box in _FILLED_BOX.finditer(text)]
+    place = boxes[-1] if boxes else _announcement(text)
+    if place is None:
+        return None
+    line = text.rfind("\n", 0, place) + 1
+    start = max((end.end() for end in _SENTENCE_END.finditer(text, line, place)), default=line)
+    if start == line:
+        start = _above_headings(text, line)
+    return start + len(text[start:]) - len(text[start:].lstrip())
+
+
+def _announcement(text: str) -> int | None:
+    """Where the last line names an answer, or begins below a heading that does."""
+    end = len(text.rstrip())
+    line = text.rfind("\n", 0, end) + 1
+    named = [match.start() for match in _ANNOUNCED.finditer(text, line, end)]
+    if named:
+        return named[-1]
+    return line if _HEADING.search(text, _above_headings(text, line), line) else None
+
+
+def _above_headings(text: str, line: int) -> int:
+    """Where the headings begin, and the lines without a word, that stand right above the line at `line`."""
+    while line > 0:
+        above = text.rfind("\n", 0, line - 1) + 1
+        words = " ".join(re.findall(r"\w+", text[above:line]))
+        if words and not _HEADING.fullmatch(words):
+            break
+        line = above
+    return line
 
 
 def _balanced(text: str) -> bool:

@@ -49,6 +49,11 @@ class Batch:
         return self.each(lambda rollout: rollout.truncated).bool()
 
     @cached_property
+    def closed(self) -> Tensor:
+        """(G, N) bool, whether the thought was closed."""
+        return self.each(lambda rollout: self.reader.thought_length(rollout.response_ids) is not None).bool()
+
+    @cached_property
     def lengths(self) -> Tensor:
         """(G, N) int64, response tokens, the end token included."""
         return self.each(lambda rollout: len(rollout.response_ids)).long()

@@ -9,44 +9,99 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from openrlhf_swap.algorithm.steps import segment_at_newlines
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
+from openrlhf_swap.rollouts.answers import answer_start
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 class ResponseReader(Protocol):
-    """Decodes responses and finds the end of their thought; `StepReader` is one."""
+    """Decodes responses and finds the end of their thought, a text; `StepReader` is one."""
+
+    end_of_thought: str
 
     def text(self, ids: Sequence[int]) -> str:
         """Decoded text, special tokens included."""
 
+    def thought_length(self, response_ids: Sequence[int]) -> int | None:
+        """Tokens before the end of the thought; None if the thought is not closed."""
+
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
-        """Tokens before the first `</think>`; all of them if there is none."""
+        """Tokens of the reasoning, with or without a closed thought."""
 
 
-class StepReader:
-    """Cuts responses into steps. Reads the tokenizer's vocabulary once; a response is never re-tokenised."""
+class ThoughtReader:
+    """Finds the end of the thought in token space; a response is never re-tokenised."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> None:
+        """Takes a tokenizer and the text that closes a thought."""
+        self._tokenizer = tokenizer
+        self.end_of_thought = end_of_thought
+        self._end_ids: list[int] = tokenizer(end_of_thought, add_special_tokens=False)["input_ids"]
+        self.end_tokens = len(self._end_ids)
+        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special = special | {tokenizer.eos_token_id}
+
+    def thought_length(self, response_ids: Sequence[int]) -> int | None:
+        """Tokens before the end of the thought; None if the thought is not closed."""
+        ids, start = list(response_ids), -1
+        for _ in range(ids.count(self._end_ids[0])):
+            start = ids.index(self._end_ids[0], start + 1)
+            if ids[start : start + self.end_tokens] == self._end_ids:
+                return start
+        if self.end_tokens == 1:
+            return None
+        # Ordinary tokens merge with what stands beside them, so the text decides.
+        position = self.text(ids).find(self.end_of_thought)
+        if position < 0:
+            return None
+        complete = bisect_left(
+            range(len(ids) + 1), True, key=lambda count: self.end_of_thought in self.text(ids[:count])
+        )
+        return self._tokens_before(ids[:complete], position)
+
+    def reasoning_length(self, response_ids: Sequence[int]) -> int:
+        """Tokens before the end of the thought.
+
+        Without a closed thought: those before the final answer is stated (`answer_start`), and before the special
+        tokens that end the response: behind these nothing would be written, so nothing is scored.
+        """
+        closed = self.thought_length(response_ids)
+        if closed is not None:
+            return closed
+        ids = list(response_ids)
+        while ids and ids[-1] in self._special:
+            ids.pop()
+        start = answer_start(self.text(ids))
+        return len(ids) if start is None else self._tokens_before(ids, start)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decoded text, special tokens included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _tokens_before(self, ids: list[int], position: int) -> int:
+        """Tokens that end at or before a position in the text."""
+        return bisect_right(range(len(ids) + 1), position, key=lambda count: len(self.text(ids[:count]))) - 1
+
+
+class StepReader(ThoughtReader):
+    """Cuts responses into steps. Reads the tokenizer's vocabulary once."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, step_tokens: int, max_steps: int, newline_patience: float = 2.0
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        end_of_thought: str,
+        step_tokens: int,
+        max_steps: int,
+        newline_patience: float = 2.0,
     ) -> None:
-        """Takes a tokenizer, and M, K and the patience of `segment_steps`."""
-        self._tokenizer = tokenizer
+        """Takes a tokenizer, the text that closes a thought, and M, K and the patience of `segment_steps`."""
+        super().__init__(tokenizer, end_of_thought)
         self._limits = (step_tokens, max_steps, newline_patience)
         # Decoded text decides, not one id: in Qwen's vocabulary about 2,200 tokens contain a newline.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=False)
         # A model's embedding may be larger than its tokenizer: such ids have no text, and stand for the last entry.
         self._is_newline = np.array([*("\n" in text for text in texts), False])
-        close_ids = tokenizer(END_OF_THOUGHT, add_special_tokens=False)["input_ids"]
-        self._close_id = close_ids[0] if len(close_ids) == 1 else None
-
-    def reasoning_length(self, response_ids: Sequence[int]) -> int:
-        """Tokens before the first `</think>`; all of them if there is none."""
-        ids = list(response_ids)
-        if self._close_id is not None:
-            return ids.index(self._close_id) if self._close_id in ids else len(ids)
-        return self._length_before_text(ids)
 
     def step_ends(self, response_ids: Sequence[int]) -> list[int]:
         """e_1..e_K: the index in the response of each step's last token."""
@@ -58,20 +113,3 @@ class StepReader:
         """The decoded text of each step."""
         starts = [0, *(end + 1 for end in step_ends[:-1])]
         return [self.text(response_ids[start : end + 1]) for start, end in zip(starts, step_ends, strict=True)]
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Decoded text, special tokens included."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    def _length_before_text(self, ids: list[int]) -> int:
-        """For vocabularies in which `</think>` is several tokens."""
-
-        def text_of(count: int) -> str:
-            return self.text(ids[:count])
-
-        position = text_of(len(ids)).find(END_OF_THOUGHT)
-        if position < 0:
-            return len(ids)
-        counts = range(len(ids) + 1)
-        complete = bisect_left(counts, True, key=lambda count: END_OF_THOUGHT in text_of(count))
-        return bisect_right(counts, position, hi=complete, key=lambda count: len(text_of(count))) - 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT, last_boxed, text_after_thought
+from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 
-def is_formatted(text: str) -> bool:
+def is_formatted(text: str, end_of_thought: str) -> bool:
     r"""Whether a response closes its thought once and boxes an answer after it."""
-    return text.count(END_OF_THOUGHT) == 1 and last_boxed(text_after_thought(text)) is not None
+    return text.count(end_of_thought) == 1 and last_boxed(text_after_thought(text, end_of_thought)) is not None
 
 
 def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
+    """A problem as the chat template renders it."""
+    messages = [{"role": "user", "content": problem}]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
     """Token ids of a problem as the chat template renders it.
 
@@ -17,7 +23,5 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
     if tokenizer.chat_template is None:
         ids: list[int] = tokenizer(problem + "\n")["input_ids"]
         return ids
-    messages = [{"role": "user", "content": problem}]
-    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(prompt_text(tokenizer, problem), add_special_tokens=False)["input_ids"]
     return ids

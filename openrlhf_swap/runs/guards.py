@@ -104,12 +104,29 @@ class CollapseWatch:
         return warnings
 
 
-class SelfTest:
-    """Stops a run in which the process term never reaches an update.
+def first_step_warnings(metrics: dict[str, float]) -> list[str]:
+    """What most responses of the first step lack, and what to do; read from the step's metrics."""
+    shares = {
+        "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
+        "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf_swap.prepare does",
+        "swap/thought_unclosed_frac": (
+            "do not close their thought, so their steps end where they state their answer: a model that does think "
+            "needs another --swap.end_of_thought, or more tokens"
+        ),
+    }
+    found = {name: metrics.get(name, 0.0) for name in shares}
+    return [f"{share:.0%} of the responses {shares[name]}" for name, share in found.items() if share > 0.5]
 
-    Such a run looks healthy and trains plain GRPO: a label column that is wrong, a template that never matches, a
-    response without reasoning.
+
+class SelfTest:
+    """Stops a run in which the process term never reaches an update, or reaches it without a meaning.
+
+    The first looks healthy and trains plain GRPO: a label column that is wrong, a response without reasoning. The
+    second has a close template that the model does not understand: behind it the known answer is not likely even after
+    all of a correct response's reasoning, or no likelier than before it.
     """
+
+    KNOWN, UNKNOWN = -1.0, -3.0  # nats per answer token: 37% and 5%
 
     def __init__(self, steps: int) -> None:
         """Test the first `steps` training steps; 0 tests nothing."""
@@ -120,19 +137,29 @@ class SelfTest:
         """Look at one step's `swap/` metrics.
 
         Raises:
-            InertRunError: when the last step of the test ends and no process term was different from zero.
+            InertRunError: when the last step of the test ends, and no process term was different from zero, or the
+                answers' log-probabilities say that the close template means nothing.
         """
         if self._steps_left == 0:
             return
-        if metrics.get("swap/adv_process_absmean", 0.0) > 0:
-            self._steps_left = 0
-            return
         self._seen.append(metrics)
         self._steps_left -= 1
-        if self._steps_left == 0:
+        if self._steps_left:
+            return
+        off = "(--swap.self_test_steps 0 switches this test off)"
+        if not any(seen.get("swap/adv_process_absmean", 0.0) > 0 for seen in self._seen):
             raise InertRunError(
                 f"no correct rollout got a non-zero process term in the first {len(self._seen)} steps: "
-                f"{self._reason()} (--swap.self_test_steps 0 switches this test off)"
+                f"{self._reason()} {off}"
+            )
+        scored = [seen for seen in self._seen if "swap/answer_logprob_first" in seen]
+        first, last = (fmean(seen[f"swap/answer_logprob_{end}"] for seen in scored) for end in ("first", "last"))
+        if last < self.UNKNOWN or (last < self.KNOWN and last <= first):
+            raise InertRunError(
+                f"--swap.close_template means nothing to the model: behind it a token of the known answer has "
+                f"{first:.2f} nats before a correct response and {last:.2f} after its last step, in the first "
+                f"{len(self._seen)} steps; use the text with which the model ends its thought and opens its answer, "
+                f"or auto {off}"
             )
 
     def _reason(self) -> str:
@@ -145,7 +172,7 @@ class SelfTest:
                 "--data.label_key, the chat template and --rollout.max_new_tokens"
             )
         if largest("steps_per_rollout") == 0:
-            return "the correct rollouts have no reasoning before </think>; check the chat template"
+            return "the correct rollouts have no reasoning; check the chat template and --swap.end_of_thought"
         return (
             "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
             "gives no signal when all gains are equal) and --swap.close_template"

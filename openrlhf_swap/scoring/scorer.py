@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
@@ -29,14 +30,21 @@ class Scorer:
         config: SwapConfig,
         scoring: str = "shared_prefix",
     ) -> None:
-        """Takes a causal language model in eval mode, and `scoring` of RunConfig. Prints the way and what it costs."""
+        """Takes a causal language model in eval mode, and `scoring` of RunConfig.
+
+        Prints the marks of the thought, the way and what it costs.
+
+        Raises:
+            ConfigError: for an end of the thought that the tokenizer does not know.
+        """
         self._model = model
         self._tokenizer = tokenizer
+        config, told = settle_thought(config, tokenizer)
         self._close_template = config.close_template
-        self._reader = StepReader(tokenizer, *config.segmentation)
+        self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._way = find_way(model.config, type(model), scoring, model.device)
-        print(self._way, file=sys.stderr)
+        print(*told, self._way, sep="\n", file=sys.stderr)
 
     def score(self, problem: str, answer: str, response: str) -> dict[str, Any]:
         """The steps of a response and what they gained.

@@ -91,7 +91,7 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
     from openrlhf_swap.integration.sampling import SwapSamplesGenerator
 
     group, strategy = actor_group
-    reader = StepReader(tokenizer, *objective.config.segmentation)
+    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
     generator = SwapSamplesGenerator(strategy, None, None, tokenizer, [], objective=objective, reader=reader)
     samples = []
     for number, response in enumerate(responses):

@@ -9,12 +9,12 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from support.paths import POLICY
 
-CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
+END, CLOSE = "</think>", "</think>\n\n**Final Answer**\n\\boxed{"
 GROUPS, GROUP_SIZE = 4, 4
 
 
 def make_config(**changes):
-    return SwapConfig(step_tokens=8, close_template=CLOSE, **changes)
+    return SwapConfig(step_tokens=8, end_of_thought=END, close_template=CLOSE, **changes)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def makers():
     from openrlhf_swap.integration.experience import SwapExperienceMaker
 
     def swap_maker(*args, config):
-        reader = StepReader(args[-1], *config.segmentation)
+        reader = StepReader(args[-1], config.end_of_thought, *config.segmentation)
         return SwapExperienceMaker(*args, objective=build(config), reader=reader)
 
     return RemoteExperienceMaker, swap_maker

@@ -12,6 +12,8 @@ from openrlhf_swap.rollouts.rollout import Rollout
 class CharacterReader:
     """One character a token; `#` stands for `</think>`, so that it is one token as in real vocabularies."""
 
+    end_of_thought = "</think>"
+
     def text(self, ids):
         return "".join(chr(i) for i in ids).replace("#", "</think>")
 

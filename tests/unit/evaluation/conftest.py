@@ -46,8 +46,10 @@ def graded(tmp_path_factory):
             for i, n, text, t in rows
         ]
         write_rows(samples_path(folder, "own"), samples)
-        grade_file(folder, "own", problems, grader)
-        (folder / "run.json").write_text(json.dumps({setting: "" for setting in SETTINGS} | {"suffix": " Think."}))
+        grade_file(folder, "own", problems, grader, "</think>")
+        (folder / "run.json").write_text(
+            json.dumps({setting: "" for setting in SETTINGS} | {"suffix": " Think.", "end_of_thought": "</think>"})
+        )
     grader.close()
     return folder_of_all
 

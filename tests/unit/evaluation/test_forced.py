@@ -8,6 +8,7 @@ import pytest
 from evaluation import forced
 from evaluation.samples import problems_path, samples_path
 from openrlhf_swap.command import run_command
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
@@ -65,6 +66,6 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
 def test_without_graded_samples_there_is_nothing_to_force(asked, tokenizer, tmp_path, capsys):
     samples_path(asked, "own").unlink()
     with pytest.raises(DataError, match="holds no graded samples of own; make them with"):
-        forced.force(asked, "own", [9], Engine(tokenizer), CLOSE, "")
+        forced.force(asked, "own", [9], Engine(tokenizer), SwapConfig(), "")
     assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9"]) == 2
     assert "nothing holds no graded samples; make them with python -m evaluation.run" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from evaluation import generate
 from evaluation.samples import seed_of
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.rollouts.answers import END_OF_THOUGHT
+from openrlhf_swap.rollouts.reader import ThoughtReader
 
 
 class Engine:
@@ -56,14 +56,14 @@ def sample(monkeypatch, tokenizer):
 
 def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypatch, tokenizer, sample):
     monkeypatch.setattr(generate, "QUEUE", 2)
-    (close,) = tokenizer(END_OF_THOUGHT, add_special_tokens=False)["input_ids"]
+    (close,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
     tasks = [generate.Task("own", "p", 0, "1 + 1"), generate.Task("own", "p", 1, "1 + 1")]
     tasks += [generate.Task("own", "long", 0, "1 + 1" * 50), generate.Task("other", "q", 0, "2 + 2")]
     answers = [("a</think>b", [5, close, 7], "stop"), ("a", [5, 6], "length"), None, ("b", [8], "stop")]
     files = {name: tmp_path / f"{name}.jsonl" for name in ("own", "other")}
     files["own"].write_text('{"unfinished')
     settings = generate.SamplingSettings(temperature=0.6, top_p=0.9, max_tokens=9, seed=3)
-    engine, counts = sample(answers, tasks, settings, " Think.", files)
+    engine, counts = sample(answers, tasks, settings, " Think.", "</think>", files)
 
     assert engine.most == 2
     fits = [task for task in tasks if task.id != "long"]
@@ -88,7 +88,9 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypa
     assert sorted(counts) == [0, 1, 2, 3]
 
 
-def test_a_thought_whose_end_is_several_tokens_is_counted_by_its_text():
-    task = generate.Task("own", "p", 0, "1 + 1")
-    row = generate._row(task, "12</think>", list(range(30)), "stop", close=[1, 2])
-    assert row["thinking_tokens"] == 6  # 2 of 10 characters
+def test_a_thought_whose_end_is_several_tokens_ends_behind_them(tokenizer):
+    task, reader = generate.Task("own", "p", 0, "1 + 1"), ThoughtReader(tokenizer, "So: ")
+    ids = tokenizer("ones: 1\nSo: 2", add_special_tokens=False)["input_ids"]
+    before, end = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("ones: 1\n", "So: "))
+    assert end > 1
+    assert generate._row(task, "", ids, "stop", reader)["thinking_tokens"] == before + end

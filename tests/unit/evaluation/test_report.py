@@ -33,7 +33,7 @@ def test_tables(evaluated, capsys):
     with open(samples_path(evaluated / "base", "own"), "a") as file:
         file.write(json.dumps(sample) + "\n")
     grader = Grader()
-    grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader)
+    grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader, "</think>")
     grader.close()
     assert run_command(report.main, [str(evaluated / "base"), "--disagreements"]) == 0
     assert "own p sample 2: 'so 2' after the thought, '2' anywhere (right)" in capsys.readouterr().out

@@ -79,7 +79,7 @@ def test_the_prompt_is_what_the_chat_template_renders(tokenizer):
 
 
 def test_valid_thinking_ends_with_the_last_missing_column(tokenizer):
-    reader = StepReader(tokenizer, *SwapConfig().segmentation)
+    reader = StepReader(tokenizer, "</think>", *SwapConfig().segmentation)
     needed = "ones: 1+1+0=02\ntens: 1+1+0=02\nwait tens: 1+1+0=02\nhundreds: 1+1+0=02\n"
     ids = tokenizer(needed + "let me verify\nones: 1+1+0=02\n", add_special_tokens=False)["input_ids"]
     assert reader.text(ids[: valid_thinking(ids, "222", reader)]) == needed

@@ -27,6 +27,8 @@ from openrlhf_swap.rollouts.rollout import Rollout
 class CharacterReader:
     """One character a token; `#` stands for `</think>`, so that it is one token as in real vocabularies."""
 
+    end_of_thought = "</think>"
+
     def text(self, ids):
         return "".join(chr(i) for i in ids).replace("#", "</think>")
 
@@ -34,14 +36,19 @@ class CharacterReader:
         ids = list(response_ids)
         return ids.index(ord("#")) if ord("#") in ids else len(ids)
 
+    def thought_length(self, response_ids):
+        ids = list(response_ids)
+        return ids.index(ord("#")) if ord("#") in ids else None
+
 
 READER = CharacterReader()
+MARKS = SwapConfig(start_of_thought="<think>", end_of_thought="</think>")
 RIGHT = "thought#\\boxed{42}"  # 18 tokens
 UNBOXED = "thought#42"  # 10 tokens
 
 
 def objective(name, **options):
-    return build(SwapConfig(objective=name, options={key: str(value) for key, value in options.items()}))
+    return build(MARKS.replaced(objective=name, options={key: str(value) for key, value in options.items()}))
 
 
 def rollout(text="", length=None, correct=True, prompt="p", answer="42", **metadata):
@@ -222,8 +229,8 @@ def test_l1_draws_a_budget_once_a_row():
     [("a</think>b", True), ("a", False), ("a</think>b</think>c", False), ("<think>a</think>b", False)],
 )
 def test_adaptthink_counts_a_thought_in_its_place_only(text, right):
-    assert is_right(True, text) == right
-    assert not is_right(False, text)
+    assert is_right(True, text, MARKS) == right
+    assert not is_right(False, text, MARKS)
 
 
 def test_lc_r1_rewards():

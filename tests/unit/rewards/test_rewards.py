@@ -45,6 +45,9 @@ def grader():
         ("1.23", "1,22", WRONG),
         ("", "42", Grade(False, "no_answer")),
         (r"\boxed{42}", "", Grade(False, "error")),
+        # A number that is not stated as the answer can be right; if it is wrong, nothing was answered.
+        ("Let me see: 7 and 5 make 41, but", "42", Grade(False, "no_answer")),
+        ("Let me see: 7 and 5 make 41. The answer is 41.", "42", WRONG),
         # What stands before the end of the thought is not the answer.
         (r"maybe \boxed{42}</think>so \boxed{41}", "42", WRONG),
         (r"maybe \boxed{41}</think>so \boxed{42}", "42", RIGHT),
@@ -158,6 +161,13 @@ def test_the_reward_function_grades_the_response_alone():
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 
 
+def test_the_reward_function_reads_the_thought_of_another_family():
+    texts = [r"p \boxed{41}[/THINK]\boxed{42}"], ["p "], ["42"]
+    assert reward_func(*texts, end_of_thought="[/THINK]")["rewards"] == 1.0
+    texts = [r"p \boxed{42}[/THINK]\boxed{41}"], ["p "], ["42"]
+    assert reward_func(*texts, end_of_thought="[/THINK]")["rewards"] == 0.0
+
+
 @pytest.mark.parametrize(("query", "label"), [("another prompt", "42"), ("p x", None), ("p x", [42])])
 def test_the_reward_function_never_raises(query, label):
     graded = reward_func([query], ["p"], [label]) if query.startswith("p ") else reward_func([query], ["zzz"], [label])
@@ -174,6 +184,9 @@ ENDS = [
     "<|end|>",
     "<|endoftext|>\n",
     "<end_of_turn>",
+    "<turn|>",
+    "<seed:eos>",
+    "<|END_TEXT|><|END_OF_TURN_TOKEN|>",
 ]
 
 
@@ -219,5 +232,8 @@ def test_deep_nesting_is_wrong_and_stalls_nothing(grader, text):
 
 
 def test_text_after_the_first_closing_tag():
-    assert text_after_thought("a</think>b</think>c") == "b</think>c"
-    assert text_after_thought("abc") == "abc"
+    assert text_after_thought("a</think>b</think>c", "</think>") == "b</think>c"
+    assert text_after_thought("abc", "</think>") == "abc"
+    # Tokens that a family puts around its answer are no part of it.
+    assert text_after_thought("a[/THINK]<|START_TEXT|> b<|END_TEXT|><|END_OF_TURN_TOKEN|>", "[/THINK]") == "b"
+    assert text_after_thought("\n" * 50_000 + "<|x|> " * 9, "</think>") == ""

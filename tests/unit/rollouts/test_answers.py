@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_swap.rollouts.answers import strip_answer
+from openrlhf_swap.rollouts.answers import answer_start, strip_answer
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,34 @@ from openrlhf_swap.rollouts.answers import strip_answer
 )
 def test_answers_are_unwrapped(wrapped, bare):
     assert strip_answer(wrapped) == bare
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "statement"),
+    [
+        ("x = 3.\n", r"So it is \boxed{3}."),
+        ("We add 1.5 and 1.5. ", r"The sum is \boxed{3}."),
+        ("7+5=12\n\n", "**Final Answer**\n\\boxed{12}"),
+        ("7+5=12\n", "The final answer is:\n\n$$\n\\boxed{12}\n$$"),
+        ("7+5=12\n", "### Answer\nThere are \\boxed{12} ways."),
+        ("", r"7+5=\boxed{1"),
+        # The last box that holds something, wherever it stands.
+        ("\\boxed{1}? No.\nWait.\n", "\\boxed{2} is better.\nI put it in \\boxed{}."),
+        # Without a box only the last line can state an answer.
+        ("6*7=42\n", "#### 42\n"),
+        ("6*7 is 42. ", "The answer is 42."),
+        ("6*7 is 42.\n", "Answer: 42"),
+        ("6*7 is 42.\n", "**Final Answer**\n\n42"),
+        ("The answer is 5? Let me check.\n7 + 5 = 12", None),
+        (r"I put it in \boxed{}", None),
+        ("---\n12", None),
+        ("", None),
+    ],
+)
+def test_where_a_response_begins_to_state_its_answer(reasoning, statement):
+    assert answer_start(reasoning + (statement or "")) == (None if statement is None else len(reasoning))
+
+
+def test_looking_for_an_answer_is_quick():
+    for text in ("\n" * 50_000 + "\\boxed{1}", "\\boxed{" * 10_000, "the answer is " * 10_000, "**\n" * 20_000 + "1"):
+        answer_start(text)

@@ -1,39 +1,217 @@
-"""The marks of families, on the part of their chat templates that has them."""
+"""Each family's thought, steps, branch and grade, by hand, on a response as its chat template asks for it."""
+
+from dataclasses import dataclass
 
 import pytest
+from support.pieces import tokenizer_of
 
-from openrlhf_swap.rollouts.families import R1, family_of, unread_marks
+from openrlhf_swap import SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rollouts.families import R1, family_of, settle_thought
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.scoring.answer import answer_branch
 
-TEMPLATES = {
-    "deepseek_r1": ("r1", "{{'<|Assistant|><think>\\n'}}"),
-    "qwen3": ("r1", "{%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}"),
-    "smollm3": ("r1", '{{ "<|im_start|>assistant\\n" + "<think>\\n\\n</think>\\n" }}'),
-    "nemotron": ("r1", "{{ '<|im_start|>assistant\\n<think>\\n' }}"),
-    "glm": ("r1", "{{- '<think></think>' -}}"),
-    "gpt_oss": ("gpt_oss", '{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}'),
-    "gemma4": ("gemma4", "{{- '<|channel>thought\\n' + thought + '<channel|>' -}}"),
-    "magistral": ("mistral", "{{ '[THINK]' + block['thinking'] + '[/THINK]' }}"),
-    "kimi_vl": ("kimi", "{{ '◁think▷' }}"),
-    "seed_oss": ("seed_oss", "{{ '<seed:think>' + message.reasoning_content + '</seed:think>' }}"),
-    "command_a": ("cohere", "<|START_THINKING|>{{message.thinking}}<|END_THINKING|>"),
-    "no_thought": ("r1", "{% for message in messages %}<|user|>{{ message.content }}{% endfor %}"),
+ASK = "{% for m in messages %}USER {{ m.content }}\n{% endfor %}"
+HEAD = "**Final Answer**\n\\boxed{"
+# Six tokens and twelve, a character each: with M = 6 a step ends at each newline.
+THOUGHT = "3+4=7\n\\boxed{11}?\n"
+WORDS = ("analysis", "final", "assistant", "thought")
+STEPS = ["3+4=7\n", "\\boxed{11}?\n"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model: what its template adds, what it writes around the thought, and what is made of that.
+
+    `{}` in `response` stands for the thought, `{answer}` for what the model answers.
+    """
+
+    template: str
+    special: tuple[str, ...]
+    response: str
+    family: str
+    end: str
+    close: str
+    told: str = ""
+    first: str = ""  # what stands in the first step before the thought
+
+
+THINK = ("<think>", "</think>", "<|im_end|>")
+R1_END, R1_CLOSE = "</think>", f"\n</think>\n\n{HEAD}"
+OPENED = ", opened by the chat template"
+CASES = {
+    "deepseek_r1": Case(
+        ASK + "{{'<\uff5cAssistant\uff5c><think>\\n'}}",
+        ("<think>", "</think>", "<\uff5cend▁of▁sentence\uff5c>"),
+        "{}</think>\n\n{answer}<\uff5cend▁of▁sentence\uff5c>",
+        *("r1", R1_END, R1_CLOSE, OPENED),
+    ),
+    "qwen3": Case(
+        "{%- set content = message.content.split('</think>')[-1].lstrip('\\n') if message %}" + ASK + "ASSISTANT\n",
+        THINK,
+        "<think>\n{}</think>\n\n{answer}<|im_end|>",
+        *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
+    ),
+    "qwen3.5": Case(
+        ASK + "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% else %}<think>\n{% endif %}",
+        THINK,
+        "{}</think>\n\n{answer}<|im_end|>",
+        *("r1", R1_END, R1_CLOSE, OPENED),
+    ),
+    "smollm3": Case(
+        ASK + "ASSISTANT\n{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n' }}{% endif %}",
+        THINK,
+        "<think>\n{}</think>\n{answer}<|im_end|>",
+        *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
+    ),
+    "nemotron": Case(
+        ASK + "{{ 'ASSISTANT\\n<think>\\n' }}",
+        THINK,
+        "{}</think>\n\n{answer}<|im_end|>",
+        *("r1", R1_END, R1_CLOSE, OPENED),
+    ),
+    "glm": Case(
+        ASK + "{% if messages[1] %}{{- '<think></think>' -}}{% endif %}<|assistant|>",
+        ("<think>", "</think>", "<|user|>", "<|assistant|>"),
+        "<think>{}</think>\n{answer}<|user|>",
+        *("r1", R1_END, R1_CLOSE, "", "<think>"),
+    ),
+    "kimi_k2": Case(
+        ASK + "{% if messages[1] %}<think>{{ reasoning }}</think>{% endif %}<|im_assistant|>",
+        (*THINK, "<|im_assistant|>"),
+        "<think>{}</think>{answer}<|im_end|>",
+        *("r1", R1_END, R1_CLOSE, "", "<think>"),
+    ),
+    "gpt_oss": Case(
+        ASK
+        + "{% if messages[1] %}{{- '<|start|>assistant<|channel|>final<|message|>' }}{% endif %}<|start|>assistant",
+        ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|return|>"),
+        "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{answer}<|return|>",
+        "gpt_oss",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        f"<|end|><|start|>assistant<|channel|>final<|message|>{HEAD}",
+        first="<|channel|>analysis<|message|>",
+    ),
+    "gemma4": Case(
+        ASK + "<|turn>model\n{% if messages[1] %}{{- '<|channel>thought\\n' + thought + '<channel|>' -}}{% endif %}",
+        ("<|channel>", "<channel|>", "<turn|>", "<|turn>"),
+        "<|channel>thought\n{}<channel|>{answer}<turn|>",
+        *("gemma4", "<channel|>", f"\n<channel|>{HEAD}", "", "<|channel>thought\n"),
+    ),
+    "magistral": Case(
+        "First [THINK]think[/THINK], then answer.{{ '[INST]' + messages[0].content + '[/INST]' }}",
+        ("[THINK]", "[/THINK]", "[INST]", "[/INST]", "</s>"),
+        "[THINK]{}[/THINK]{answer}</s>",
+        *("mistral", "[/THINK]", f"[/THINK]{HEAD}", "", "[THINK]"),
+    ),
+    "kimi_vl": Case(
+        ASK + "<|im_assistant|>{{ '◁think▷' }}",
+        ("◁think▷", "◁/think▷", "<|im_end|>", "<|im_assistant|>"),
+        "{}◁/think▷{answer}<|im_end|>",
+        *("kimi_vl", "◁/think▷", f"\n◁/think▷\n\n{HEAD}", OPENED),
+    ),
+    "seed_oss": Case(
+        "{%- set end = '</seed:think>' %}" + ASK + "<seed:bos>assistant\n",
+        ("<seed:think>", "</seed:think>", "<seed:eos>", "<seed:bos>"),
+        "<seed:think>{}</seed:think>{answer}<seed:eos>",
+        *("seed_oss", "</seed:think>", f"</seed:think>\n{HEAD}", "", "<seed:think>"),
+    ),
+    "command_a": Case(
+        ASK + "{% if messages[1] %}<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{% endif %}<|CHATBOT_TOKEN|>",
+        ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|CHATBOT_TOKEN|>"),
+        "<|START_THINKING|>{}<|END_THINKING|><|START_RESPONSE|>{answer}<|END_RESPONSE|>",
+        *("cohere", "<|END_THINKING|>", f"<|END_THINKING|><|START_RESPONSE|>{HEAD}", "", "<|START_THINKING|>"),
+    ),
+    "north": Case(
+        ASK + "{% if messages[1] %}<|START_TEXT|>{% endif %}<|START_THINKING|>",
+        ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        "{}<|END_THINKING|><|START_TEXT|>{answer}<|END_TEXT|>",
+        *("cohere_text", "<|END_THINKING|>", f"<|END_THINKING|><|START_TEXT|>{HEAD}", OPENED),
+    ),
 }
 
 
-@pytest.mark.parametrize("model", TEMPLATES)
-def test_a_template_tells_its_family(model):
-    name, template = TEMPLATES[model]
-    assert family_of(template).name == name
+@pytest.fixture(scope="module")
+def grader():
+    grader = Grader(processes=1)
+    yield grader
+    grader.close()
 
 
-def test_without_a_template_it_is_r1():
-    assert family_of(None) is R1
-    assert unread_marks(None) is None
+@pytest.mark.parametrize("model", CASES)
+def test_a_family_by_hand(model, grader):
+    case = CASES[model]
+    tokenizer = tokenizer_of(*WORDS, special=case.special, template=case.template)
+    config, (told,) = settle_thought(SwapConfig(step_tokens=6), tokenizer)
+    assert (config.end_of_thought, config.close_template) == (case.end, case.close)
+    assert f"({case.family}{case.told}); answers are scored behind {case.close!r}" in told
+
+    response = case.response.format(THOUGHT, answer=r"\boxed{12}")
+    ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    opening = len(tokenizer(case.first, add_special_tokens=False)["input_ids"]) if case.first else 0
+    assert (reader.thought_length(ids), reader.reasoning_length(ids)) == (opening + 18, opening + 18)
+    ends = reader.step_ends(ids)
+    assert ends == [opening + 5, opening + 17]
+    assert reader.step_texts(ids, ends) == [case.first + STEPS[0], STEPS[1]]
+
+    branch = answer_branch(tokenizer, config.close_template, "$12$")
+    assert tokenizer.decode(branch.ids) == case.close + "12"
+    assert branch.scored == (False,) * (len(branch.ids) - 2) + (True, True)
+
+    # The thought names 11, the answer 12; an answer without a box stands without the tokens around it.
+    assert grader.grade(response, "12", config.end_of_thought).correct
+    assert not grader.grade(response, "11", config.end_of_thought).correct
+    assert grader.grade(case.response.format("West", answer="East"), "East", config.end_of_thought).correct
 
 
-@pytest.mark.parametrize("model", TEMPLATES)
-def test_a_model_whose_marks_are_not_read_is_told(model):
-    name, template = TEMPLATES[model]
-    said = unread_marks(template)
-    assert (said is None) == (name == "r1")
-    assert said is None or f"({name}), but steps and answers are read up to and behind </think> only" in said
+@pytest.mark.parametrize("model", CASES)
+def test_an_unfinished_thought_is_open(model):
+    case = CASES[model]
+    tokenizer = tokenizer_of(special=case.special, template=case.template)
+    config, _ = settle_thought(SwapConfig(), tokenizer)
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    ids = tokenizer(case.first + "3+4=7\n7+", add_special_tokens=False)["input_ids"]
+    assert reader.thought_length(ids) is None
+    assert reader.reasoning_length(ids) == len(ids)
+
+
+def test_without_marks_it_is_taken_for_r1():
+    assert family_of(None) is family_of(ASK) is None
+    for template in (None, ASK):
+        config, (told,) = settle_thought(SwapConfig(), tokenizer_of(template=template))
+        assert config.end_of_thought == R1.end_of_thought
+        assert "(assumed, the chat template names none; '</think>' takes 8 tokens)" in told
+
+
+def test_a_template_that_closes_the_thought_leaves_nothing_to_close():
+    tokenizer = tokenizer_of(special=THINK, template=ASK + "ASSISTANT\n<think>\n\n</think>\n\n")
+    config, (told,) = settle_thought(SwapConfig(), tokenizer)
+    assert (config.end_of_thought, config.close_template) == ("</think>", f"\n\n{HEAD}")
+    assert "(closed by the chat template: the model is asked not to think)" in told
+
+
+def test_what_is_given_wins():
+    tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
+    config, (told,) = settle_thought(SwapConfig(close_template="</think>x"), tokenizer)
+    assert config.close_template == "</think>x"
+    assert told.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template)")
+    config, told = settle_thought(SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer)
+    assert (config.start_of_thought, config.close_template) == ("<t>", f"\n</t>\n\n{HEAD}")
+    assert told[0].startswith("thought: '<t>' to '</t>' (as given); ")
+    assert told[1] == "warning: the chat template closes a thought with '</think>', not with '</t>'"
+    assert settle_thought(config, tokenizer)[0] == config
+
+
+def test_a_close_template_that_closes_nothing_is_told():
+    tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
+    _, (_, warning) = settle_thought(SwapConfig(close_template="foo"), tokenizer)
+    assert warning == "warning: the close template 'foo' does not hold '</think>': answers are scored in the thought"
+
+
+def test_an_end_that_the_tokenizer_does_not_know_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"--swap.end_of_thought is '◁end', which the model's tokenizer gives back as"
+    ):
+        settle_thought(SwapConfig(end_of_thought="◁end"), tokenizer_of())

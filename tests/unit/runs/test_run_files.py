@@ -11,7 +11,7 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.errors import InertRunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.defaults import without
-from openrlhf_swap.runs.guards import SelfTest
+from openrlhf_swap.runs.guards import SelfTest, first_step_warnings
 from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after
 from openrlhf_swap.train import redacted
@@ -104,7 +104,7 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
     ("metrics", "reason"),
     [
         ({"swap/accuracy": 0.0}, "no rollout was graded correct"),
-        ({"swap/accuracy": 0.5}, "have no reasoning before </think>"),
+        ({"swap/accuracy": 0.5}, "have no reasoning; check the chat template"),
         ({"swap/accuracy": 0.5, "swap/steps_per_rollout": 1.0}, "has the same gain"),
     ],
 )
@@ -117,9 +117,41 @@ def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
 
 def test_a_run_that_works_passes_the_self_test():
     test = SelfTest(2)
+    scores = {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
     for process in (0.0, 0.1, 0.0, 0.0):
-        test.observe({"swap/accuracy": 0.5, "swap/adv_process_absmean": process})
+        test.observe({"swap/accuracy": 0.5, "swap/adv_process_absmean": process, **(scores if process else {})})
     SelfTest(0).observe({})
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "means_something"),
+    [
+        (-1.76, -0.001, True),  # the embedded policy behind its own template
+        (-3.33, -1.24, True),  # SmolLM2-135M behind R1's
+        (-0.2, -0.3, True),  # a model that knows the answers beforehand
+        (-8.60, -9.09, False),  # the embedded policy behind "foo"
+        (-5.64, -5.27, False),  # SmolLM2-135M behind "foo"
+        (-1.1, -1.2, False),
+    ],
+)
+def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_something):
+    test = SelfTest(2)
+    metrics = {"swap/adv_process_absmean": 0.1, "swap/answer_logprob_first": first, "swap/answer_logprob_last": last}
+    test.observe({"swap/accuracy": 0.0})  # nothing was scored
+    if means_something:
+        test.observe(metrics)
+        return
+    with pytest.raises(InertRunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"):
+        test.observe(metrics)
+
+
+def test_what_most_responses_lack_is_told_at_the_first_step():
+    assert first_step_warnings({"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2}) == []
+    shares = {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0}
+    cut_off, silent, unclosed = first_step_warnings(shares)
+    assert cut_off.startswith("90% of the responses were cut off at --rollout.max_new_tokens: raise it")
+    assert silent.startswith("60% of the responses state no answer")
+    assert unclosed.startswith("100% of the responses do not close their thought")
 
 
 def test_a_flag_and_its_value_are_removed():

@@ -1,15 +1,15 @@
 import pytest
 
-from openrlhf_swap.config import R1_CLOSE
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
 
 
 def test_only_the_answers_tokens_are_scored(tokenizer):
-    branch = answer_branch(tokenizer, R1_CLOSE, r"$\boxed{579}$")
+    branch = answer_branch(tokenizer, R1.close_template, r"$\boxed{579}$")
     text = tokenizer.decode(branch.ids)
     scored = tokenizer.decode([i for i, used in zip(branch.ids, branch.scored, strict=True) if used])
-    assert text == R1_CLOSE + "579"
+    assert text == R1.close_template + "579"
     assert scored == "579"
 
 
@@ -27,4 +27,4 @@ def test_a_token_across_the_seam_is_scored():
 
 def test_an_empty_answer_is_refused(tokenizer):
     with pytest.raises(DataError, match="is empty"):
-        answer_branch(tokenizer, R1_CLOSE, " $ $ ")
+        answer_branch(tokenizer, R1.close_template, " $ $ ")

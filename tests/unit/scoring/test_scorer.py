@@ -56,7 +56,8 @@ def test_a_model_that_cannot_be_branched_is_scored_in_segments(tokenizer, capsys
     ).eval()
     scores = Scorer(model, tokenizer, SwapConfig(step_tokens=8)).score(*TRACE)
     said = capsys.readouterr().err
-    assert said.startswith("scoring all prefixes in one more pass over each correct response")
+    assert said.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template); ")
+    assert ("\nscoring all prefixes in one more pass over each correct response") in said
     assert "(segments), because branching the cache of a small BloomForCausalLM is off by " in said
     slow = Scorer(model, tokenizer, SwapConfig(step_tokens=8), "per_prefix").score(*TRACE)
     assert len(scores["answer_logprobs"]) == 3
