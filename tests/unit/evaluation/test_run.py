@@ -48,3 +48,18 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert run_command(run.main, flags) == 2
     assert "whose model.safetensors has changed since the samples in" in capsys.readouterr().err
+
+
+def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
+    flags = ["--model", str(POLICY), "--output", str(tmp_path)]
+    args = run.parse(flags)
+    args.end_of_thought = run.end_of_thought(args)
+    assert args.end_of_thought == "</think>"
+    assert "thought: '<think>' to '</think>' (r1, opened by the chat template)" in capsys.readouterr().out
+    args.end_of_thought = run.end_of_thought(run.parse([*flags, "--end-of-thought", "[/THINK]"]))
+    run.write_settings(args, made_of("evaluation.run", []), {}, [])
+    assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
+    # A folder from before there was such a setting.
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace("end_of_thought", "another"))
+    assert run.end_of_thought(run.parse(flags)) == "</think>"

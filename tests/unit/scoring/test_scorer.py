@@ -44,6 +44,16 @@ def test_without_a_template_the_prompt_begins_as_any_text(model):
     assert begun["answer_logprobs"] != pytest.approx(plain["answer_logprobs"], abs=1e-6)
 
 
+def test_an_answer_is_never_scored_behind_the_end_of_the_text(model, tokenizer):
+    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
+    problem, answer, _ = TRACE
+    thought = "ones: 3+6+0=09\ntens: 2+5+0=07\n"
+    cut_off, stated = (scorer.score(problem, answer, thought + rest) for rest in ("", r"It is \boxed{579}.<|end|>"))
+    assert "".join(stated["steps"]) == thought
+    assert stated["step_ends"] == cut_off["step_ends"]
+    assert stated["answer_logprobs"] == pytest.approx(cut_off["answer_logprobs"], abs=1e-9)
+
+
 def _without_processor():
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     tokenizer.chat_template = None
