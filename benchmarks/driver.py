@@ -26,6 +26,7 @@ from openrlhf_swap.integration.defaults import DEFAULTS, REWARD_FILE, as_words
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.policy_scoring import ScoredForward
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.rollouts.reader import StepReader
 
 POLICY = Path(__file__).parents[1] / "examples" / "addition" / "policy"
@@ -88,7 +89,7 @@ def make_maker(tokenizer: Any) -> SwapExperienceMaker:
             }
         )
     )
-    config = SwapConfig()
+    config, _ = settle_thought(SwapConfig(), tokenizer)
     args.swap, args.swap_run = config, RunConfig()
     return SwapExperienceMaker(
         MadeUpActors(),
@@ -99,7 +100,7 @@ def make_maker(tokenizer: Any) -> SwapExperienceMaker:
         SimpleNamespace(args=args),
         tokenizer,
         objective=build(config),
-        reader=StepReader(tokenizer, "</think>", *config.segmentation),
+        reader=StepReader(tokenizer, config.end_of_thought, *config.segmentation),
     )
 
 

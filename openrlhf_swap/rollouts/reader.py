@@ -52,12 +52,11 @@ class ThoughtReader:
         if self.end_tokens == 1:
             return None
         # Ordinary tokens merge with what stands beside them, so the text decides.
-        position = self.text(ids).find(self.end_of_thought)
+        end = self.end_of_thought
+        position = self.text(ids).find(end)
         if position < 0:
             return None
-        complete = bisect_left(
-            range(len(ids) + 1), True, key=lambda count: self.end_of_thought in self.text(ids[:count])
-        )
+        complete = bisect_left(range(len(ids) + 1), True, key=lambda count: end in self.text(ids[:count]))
         return self._tokens_before(ids[:complete], position)
 
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
