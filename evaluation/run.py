@@ -35,7 +35,7 @@ from evaluation.samples import (
     sort_file,
 )
 from evaluation.tables import evaluation_table
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, counted, flags_called, run_command
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark, short_name
 from openrlhf_swap.errors import ConfigError, reader_errors
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
         DataError: for a benchmark that cannot be used.
     """
     args = parse(argv)
-    check_model_folder("--model", args.model)
+    check_model_exists("--model", args.model)
     check_writable("--output", args.output)
     problems = load_problems(args)
     args.end_of_thought = end_of_thought(args)

@@ -11,7 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from openrlhf_swap.errors import ConfigError, SwapError
+from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
+
+EXTRAS = {  # package -> the extra of pyproject.toml that brings it
+    **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
+    **dict.fromkeys(("latex2sympy2_extended", "math_verify"), "grading"),
+    "datasets": "data",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,13 +45,20 @@ class Parser(argparse.ArgumentParser):
 def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """Run a command with its arguments (the process's own by default); returns its exit status.
 
-    That is what `command` returns (None is 0), or 2 after an error of ours, printed as one line.
+    That is what `command` returns (None is 0), or 2 after an error of ours or for want of a package, printed as one
+    line.
     """
     try:
         return command(list(sys.argv[1:] if argv is None else argv)) or 0
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "openrlhf_swap").partition(".")[0]
+        if package in ("openrlhf_swap", "evaluation"):
+            raise
+        part = f"pip install '.[{EXTRAS[package]}]' in a checkout, or " if package in EXTRAS else ""
+        print(f"error: {package} is not installed; remedy: {part}bash scripts/setup.sh", file=sys.stderr)
+    return 2
 
 
 @contextmanager
@@ -73,17 +86,26 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
-def check_model_folder(flag: str, name: str) -> None:
-    """Refuse a folder that is not there, before anything that reads models is imported.
+def check_model_exists(flag: str, name: str) -> None:
+    """Refuse a model that is neither a folder nor known to the hub or its cache, before anything that reads models.
 
     Raises:
-        ConfigError: for a path, which a model id of the hub is not, without a folder.
+        ConfigError: says why.
     """
-    if name.startswith(("/", "./", "../", "~")) and not Path(name).is_dir():
-        raise ConfigError(
-            f"{flag} is {name}, which cannot be read (no such folder); give a folder with config.json, "
-            "tokenizer.json and weights, or a model id of the hub"
-        )
+    if Path(name).is_dir():
+        return
+    message = (
+        f"{flag} is {name}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json and "
+        "weights, or a model id of the hub"
+    )
+    if name.startswith(("/", "./", "../", "~")):
+        raise ConfigError(message.replace("{reason}", "no such folder"))
+
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    with reader_errors(message, ConfigError):
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            HfApi().model_info(name, timeout=10)
 
 
 def check_writable(flag: str, folder: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, flags_called, run_command
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
         DataError: for a data set that cannot be read, or lacks a column.
     """
     args = _parser().parse_args(argv)
-    check_model_folder("--model", args.model)
+    check_model_exists("--model", args.model)
     check_writable("--output", args.output.parent)
     from openrlhf_swap.integration.model_check import check_model
     from openrlhf_swap.objectives.adaptthink import prompt_key

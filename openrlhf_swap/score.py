@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, flags_called, run_command
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import appending, read_rows
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     run = RunConfig(scoring=args.scoring)
     if not args.input.is_file():
         raise DataError(f"--input is {args.input}, which is not a file; give one JSON object a line")
-    check_model_folder("--model", args.model)
+    check_model_exists("--model", args.model)
     check_writable("--output", args.output.parent)
     model, tokenizer = load_model(args.model, args.dtype)
 

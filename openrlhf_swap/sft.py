@@ -8,15 +8,24 @@ Takes the flags of `openrlhf.cli.train_sft` unchanged.
 from __future__ import annotations
 
 import runpy
+import sys
 
-# The package prepares the process before OpenRLHF is imported.
-from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.cpu.build import build_communication_op
-from openrlhf_swap.integration.cpu.process import is_cpu_build
-from openrlhf_swap.integration.strategy import SwapStrategy
+from openrlhf_swap.command import run_command
 
-if __name__ == "__main__":
+
+def main(_: list[str]) -> None:
+    """Train; OpenRLHF reads the command line itself."""
+    # The package prepares the process before OpenRLHF is imported.
+    from openrlhf_swap.integration import patches
+    from openrlhf_swap.integration.cpu.build import build_communication_op
+    from openrlhf_swap.integration.cpu.process import is_cpu_build
+    from openrlhf_swap.integration.strategy import SwapStrategy
+
     if is_cpu_build():
         build_communication_op()
     with patches.rebound({"openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy}):
         runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Literal
 
@@ -138,6 +139,8 @@ class _Child:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.stop()
+        if find_spec("math_verify") is None:  # the process would only be gone
+            raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
         lifetime = str(int(self._time_limit) + 60)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._memory_limit), lifetime],
