@@ -106,6 +106,11 @@ def type_name(spec: FieldInfo) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
+def short_name(objective: str) -> str:
+    """What stands for an objective in flags and metrics: its name, or the name of its class."""
+    return objective.rpartition(":")[2]
+
+
 _COUNT: Any = {"remedy": "use a whole number of at least 1", "ge": 1}
 _OR_NEVER: Any = {"remedy": "use 0 (never) or a positive whole number", "ge": 0}
 _MARK: Any = {"remedy": "use a text of at least one character, or auto", "min_length": 1}
@@ -115,7 +120,9 @@ _WEIGHT: Any = {"remedy": "use a finite number of at least 0", "ge": 0, "allow_i
 class SwapConfig(FlagSettings):
     """The method. Defaults are the paper's where it gives one: M, K, lambda, beta, theta."""
 
-    objective: str = setting("swap", "which method's advantages to train with; docs/use/objectives.md has all")
+    objective: str = setting(
+        "swap", "the method: a name of docs/use/objectives.md, which has all, or a class of your own as module:Class"
+    )
     step_tokens: int = setting(350, "M: tokens of a step, before it is extended to the next newline", **_COUNT)
     max_steps: int = setting(25, "K: most steps of a response; longer responses get longer steps", **_COUNT)
     newline_patience: float = setting(

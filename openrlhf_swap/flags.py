@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.command import Parser, did_you_mean
-from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
+from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import METHODS, check_name
 
@@ -53,7 +53,7 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
     given = [argument.partition("=")[0] for argument in argv if argument.startswith("--swap.")]
     own = [flag for flag in dict.fromkeys(given) if flag not in known]
     for flag in own:
-        if flag.count(".") != 2 or flag.split(".")[1] not in METHODS:
+        if flag.count(".") != 2:
             raise ConfigError(f"unknown flag {flag}; {did_you_mean(flag, known)}")
     parser = Parser("openrlhf_swap.train", add_help=False)
     add_swap_arguments(parser)
@@ -67,7 +67,9 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
     options = {}
     for flag in own:
         method, name = flag.split(".")[1:]
-        if method != objective:
+        if method != short_name(objective):
+            if method not in METHODS:
+                raise ConfigError(f"unknown flag {flag}; {did_you_mean(flag, known)}")
             raise ConfigError(f"{flag} belongs to {method}, but --swap.objective is {objective}; leave it out")
         options[name] = values.pop(f"{method}.{name}")
     for name in ("start_of_thought", "end_of_thought", "close_template"):

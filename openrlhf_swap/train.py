@@ -20,8 +20,8 @@ from uuid import uuid4
 
 from tabulate import tabulate
 
-from openrlhf_swap.command import Parser, check_model_folder, check_writable, run_command
-from openrlhf_swap.config import RunConfig, SwapConfig, type_name
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
+from openrlhf_swap.config import RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags import (
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     if LIST in rest:
         return _list_objectives()
     if len(flags) < len(argv):
-        return _print_help()
+        return _print_help(config.objective)
     _check_quickly(run, rest)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
@@ -87,7 +87,7 @@ def _check_quickly(run: RunConfig, given: list[str]) -> None:
         room_for_prompts(stock["data.max_len"], stock["rollout.max_new_tokens"])
     for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", stock["ckpt.path"])):
         check_writable(flag, Path(folder))
-    check_model_folder("--actor.model_name_or_path", stock["actor.model_name_or_path"])
+    check_model_exists("--actor.model_name_or_path", stock["actor.model_name_or_path"])
     for flag in ("data.prompt_dataset", "eval.dataset"):
         for file in (stock[flag] or "").split(","):
             if file.endswith(DATA_FILES) and not Path(file).exists():
@@ -202,8 +202,8 @@ def _print_metrics() -> int:
     return 0
 
 
-def _print_help() -> int:
-    """Our flags, our defaults, then OpenRLHF's own help."""
+def _print_help(objective: str) -> int:
+    """Our flags, also those of an objective that is given as a class, our defaults, then OpenRLHF's own help."""
     from openrlhf_swap.objectives.registry import METHODS, method
 
     parser = Parser(MODULE, __doc__)
@@ -211,9 +211,9 @@ def _print_help() -> int:
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
-    for name in METHODS:
+    for name in dict.fromkeys((*METHODS, objective)):
         for setting, spec in method(name).Settings.declared().items():
-            flag = f"--swap.{name}.{setting} {type_name(spec).upper()}"
+            flag = f"--swap.{short_name(name)}.{setting} {type_name(spec).upper()}"
             print(f"  {flag}  {spec.description} (default: {spec.default!r})")
     from openrlhf_swap.integration import patches
     from openrlhf_swap.integration.defaults import DEFAULTS

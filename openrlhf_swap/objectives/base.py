@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.config import FlagSettings, SwapConfig, extra
+from openrlhf_swap.config import FlagSettings, SwapConfig, extra, short_name
 from openrlhf_swap.objectives.ablation import plain_coefficients
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader
@@ -71,7 +71,8 @@ class Objective:
     def __init__(self, config: SwapConfig) -> None:
         """Reads the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
         self.config = config
-        self.settings = self.Settings.from_text(config.options, f"swap.{config.objective}")
+        self.name = short_name(config.objective)
+        self.settings = self.Settings.from_text(config.options, f"swap.{self.name}")
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""
         self.step = 0

@@ -46,7 +46,7 @@ class L1Exact(Objective):
         super().__init__(config)
         shortest, longest = self.settings.shortest, self.settings.longest
         if not 1 <= shortest <= longest:
-            found = f"--swap.{config.objective}.shortest is {shortest}, .longest {longest}"
+            found = f"--swap.{self.name}.shortest is {shortest}, .longest {longest}"
             raise ConfigError(f"{found}; use 1 <= shortest <= longest")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:

@@ -81,8 +81,8 @@ class LaserD(Objective):
 
     def metrics(self) -> dict[str, float]:
         """The targets that are known."""
-        name = self.config.objective
-        return {f"swap/{name}_target_{band}": float(t) for band, t in self._targets.items() if t is not None}
+        found = {band: target for band, target in self._targets.items() if target is not None}
+        return {f"swap/{self.name}_target_{band}": float(target) for band, target in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The targets, and when they were estimated."""

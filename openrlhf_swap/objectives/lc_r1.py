@@ -57,7 +57,7 @@ class LCR1(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self._extract: Extractor = import_named(self.settings.extractor, "--swap.lc_r1.extractor")
+        self._extract: Extractor = import_named(self.settings.extractor, f"--swap.{self.name}.extractor")
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """A right response without what follows its valid thinking: think[:v] + `</think>` and the answer."""

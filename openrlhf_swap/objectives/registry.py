@@ -1,12 +1,16 @@
-"""The methods by name: one line each. Data only, so that reading a command line imports no method."""
+"""The methods by name: one line each. Data only, so that reading a command line imports none of them.
+
+A method of one's own needs no line here: it is named `module:Class`, and imported to be checked.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.command import did_you_mean
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.objectives.ablation import ABLATION
 
 if TYPE_CHECKING:
@@ -44,15 +48,27 @@ METHODS = {  # name -> module and class
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a name that no method has."""
+    """Raise ConfigError for a name that no method has, or for a class that is none."""
     if name not in METHODS:
-        raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, METHODS)}")
+        method(name)
 
 
 def method(name: str) -> type[Objective]:
-    """The class of a method; raises ConfigError for an unknown name."""
-    check_name(name)
-    found: type[Objective] = import_named(METHODS[name], "objective")
+    """The class of a method, by its name or as `module:Class`.
+
+    Raises:
+        ConfigError: for an unknown name, and for a class that cannot be imported or is no Objective.
+    """
+    if name in METHODS:
+        known: type[Objective] = resolve_name(METHODS[name])
+        return known
+    if ":" not in name:
+        raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, METHODS)}, or a class: module:Class")
+    found = import_named(name, "--swap.objective")
+    from openrlhf_swap.objectives.base import Objective
+
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise ConfigError(f"--swap.objective is {name!r}, which is no subclass of {Objective.__module__}.Objective")
     return found
 
 
@@ -64,7 +80,5 @@ def build(config: SwapConfig) -> Objective:
 def import_named(path: str, what: str) -> Any:
     """What `module:name` names; raises ConfigError, which starts with `what`, when there is no such thing."""
     module, _, name = path.partition(":")
-    try:
+    with reader_errors(f"{what} is {path!r}, which cannot be imported ({{reason}}); use module:name", ConfigError):
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{what} is {path!r}, which cannot be imported ({error}); use module:name") from None

@@ -1,4 +1,4 @@
-"""Wrong command lines as a user types them: one line, status 2, and most of them at once."""
+"""Wrong command lines as a user types them, and packages that are missing: one line, status 2, mostly at once."""
 
 import os
 import resource
@@ -32,6 +32,9 @@ LINES = [
     ),
     ("train --algo.advantage.estimator swap", "--algo.advantage.estimator: invalid choice: 'swap'"),
     (GOOD.replace(MODEL, "/no/such"), "--actor.model_name_or_path is /no/such, which cannot be read"),
+    (GOOD.replace(MODEL, "no/such"), "--actor.model_name_or_path is no/such, which cannot be read (Cannot reach"),
+    (GOOD.replace(MODEL, "no:such"), "--actor.model_name_or_path is no:such, which cannot be read (Repo id must"),
+    ("train --swap.objective nowhere:Mine", "--swap.objective is 'nowhere:Mine', which cannot be imported (No module"),
     (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which is not there"),
     (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which is not there"),
     (GOOD + " --swap.output_dir ROWS/out", "--swap.output_dir is ROWS/out, which cannot be written (Not a directory)"),
@@ -42,7 +45,9 @@ LINES = [
     ("score --model /no/such --input ROWS --output new", "--model is /no/such, which cannot be read"),
     (f"score --model {MODEL} --input no.jsonl --output new", "--input is no.jsonl, which is not a file"),
     ("reference --model /no/such --dataset ROWS --output new", "--model is /no/such, which cannot be read"),
+    ("score --model no/such --input ROWS --output new", "--model is no/such, which cannot be read (Cannot reach"),
     ("evaluation --model /no/such --output new", "--model is /no/such, which cannot be read"),
+    ("evaluation --model no/such --output new", "--model is no/such, which cannot be read (Cannot reach"),
     (f"evaluation --model {MODEL} --output ROWS/out", "--output is ROWS/out, which cannot be written (Not a direct"),
     (f"evaluation --model {MODEL} --output new --samples 0", "--samples is 0; use at least 1"),
     (f"evaluation --model {MODEL} --output new --benchmarks aime26", "--benchmarks has 'aime26'"),
@@ -58,7 +63,7 @@ def test_a_wrong_command_line(tmp_path, line, message):
     result = subprocess.run(
         [sys.executable, "-m", module, *flags],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -69,3 +74,27 @@ def test_a_wrong_command_line(tmp_path, line, message):
     assert error.startswith("error: " + message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ROWS"]
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        ("prepare --input rows.jsonl --output new.jsonl --no-benchmarks", "datasets", "data"),
+        (f"score --model {MODEL} --input rows.jsonl --output new", "torch", "core"),
+        ("sft", "einops", ""),
+    ],
+)
+def test_a_package_that_is_missing(tmp_path, command, package, extra):
+    (tmp_path / "rows.jsonl").write_text('{"problem": "What is 100 + 100?", "answer": "200", "response": "200"}\n')
+    name, *flags = command.split()
+    code = (
+        f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv[1:] = {flags}; "
+        f"runpy.run_module('openrlhf_swap.{name}', run_name='__main__', alter_sys=True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    remedy = f"pip install '.[{extra}]' in a checkout, or " if extra else ""
+    assert result.stderr == f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"
