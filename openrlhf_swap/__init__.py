@@ -6,6 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Scorer": "openrlhf_swap.scoring.scorer",
     "StepTrace": "openrlhf_swap.algorithm.batch",
     "SwapConfig": "openrlhf_swap.config",
     "segment_steps": "openrlhf_swap.algorithm.steps",

@@ -133,11 +133,13 @@ def branch_attention(
         done = chosen.stop
         own = (level.ends.unsqueeze(-1) + torch.arange(width, device=level.ends.device))[:, None, :, None]
         for kept, new in ((keys, key), (values, value)):
-            kept[rows].scatter_(2, own.expand(-1, shared, -1, kept.shape[-1]), new[chosen])
+            kept[rows].scatter_(2, own.expand(-1, shared, -1, kept.shape[-1]), new[chosen].to(kept.dtype))
         seen = slice(lowest(level, sliding_window), level.reach + width)
         mask = branches.mask(number, sliding_window, query.dtype).repeat(1, 1, stacked, 1)
-        keyed = (query[chosen].flatten(2, 3), keys[rows, :, seen], values[rows, :, seen])
-        attended = _attend(*keyed, mask, scaling, sinks, softcap if caps_scores else None)
+        # Under autocast, values can be narrower than queries and keys.
+        reached = [part[rows, :, seen].to(query.dtype) for part in (keys, values)]
+        asking = query[chosen].flatten(2, 3)
+        attended = _attend(asking, reached[0], reached[1], mask, scaling, sinks, softcap if caps_scores else None)
         output[chosen] = attended.view(-1, shared, stacked, width, value.shape[-1])
     return output.permute(0, 3, 1, 2, 4).reshape(1, tokens, heads, -1), None
 

@@ -1,14 +1,15 @@
-"""A model that scores saved responses one at a time, outside a training."""
+"""A model that scores responses one at a time: saved ones, or those of a trainer of one's own."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
@@ -21,30 +22,48 @@ from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way, score_alone
 
 
 class Scorer:
-    """A model and its tokenizer, ready to score responses."""
+    """A model and its tokenizer, ready to score responses; the model may be in training.
+
+    Attributes:
+        way: how its prefixes are scored.
+        told: lines that say that, what it costs, and which marks a thought has.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        config: SwapConfig,
+        config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
     ) -> None:
-        """Takes a causal language model in eval mode, and `scoring` of RunConfig.
-
-        Prints the marks of the thought, the way and what it costs.
+        """Takes a causal language model, the method's settings (the defaults), and `scoring` of RunConfig.
 
         Raises:
             ConfigError: for an end of the thought that the tokenizer does not know.
         """
         self._model = model
         self._tokenizer = tokenizer
-        config, told = settle_thought(config, tokenizer)
+        config, told = settle_thought(config or SwapConfig(), tokenizer)
         self._close_template = config.close_template
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._way = find_way(model.config, type(model), scoring, model.device)
-        print(*told, self._way, sep="\n", file=sys.stderr)
+        self.way = find_way(model.config, type(model), scoring, model.device)
+        self.told = (*told, str(self.way))
+
+    def trace(self, prompt: Sequence[int], response: Sequence[int], answer: str, correct: bool) -> StepTrace:
+        """A sampled response as `swap_advantages` takes it; a wrong one is not scored, for its steps earn nothing.
+
+        Args:
+            prompt: token ids.
+            response: token ids, the end token included.
+            answer: the known one.
+            correct: as graded.
+
+        Raises:
+            DataError: for an empty answer, or when all is longer than the model's context.
+        """
+        ends, logprobs = self._scored(prompt, response, answer) if correct else ([], [])
+        return StepTrace(len(response), correct, logprobs, ends)
 
     def score(self, problem: str, answer: str, response: str) -> dict[str, Any]:
         """The steps of a response and what they gained.
@@ -56,28 +75,36 @@ class Scorer:
         Raises:
             DataError: for an empty answer, or when all is longer than the model's context.
         """
-        prompt = prompt_ids(self._tokenizer, problem)
         response_ids = self._tokenizer(response, add_special_tokens=False)["input_ids"]
-        branch = answer_branch(self._tokenizer, self._close_template, answer)
-        if self._context is not None and len(prompt) + len(response_ids) + len(branch.ids) > self._context:
-            raise DataError(f"longer than the model's context of {self._context} tokens")
-        ends = self._reader.step_ends(response_ids)
-        ids = torch.tensor(prompt + response_ids, device=self._model.device)
-        prefix_ends = (len(prompt) - 1, *(len(prompt) + end for end in ends))
-        logprobs = self._answer_logprobs(ids, prefix_ends, branch).double().cpu()
-        steps = torch.ones(len(ends), dtype=torch.bool)
+        ends, logprobs = self._scored(prompt_ids(self._tokenizer, problem), response_ids, answer)
+        values, steps = torch.tensor(logprobs, dtype=torch.float64), torch.ones(len(ends), dtype=torch.bool)
         return {
             "step_ends": ends,
-            "answer_logprobs": logprobs.tolist(),
-            "gains": monotone_gains(logprobs, steps).tolist(),
-            "local_gains": local_gains(logprobs, steps).tolist(),
+            "answer_logprobs": logprobs,
+            "gains": monotone_gains(values, steps).tolist(),
+            "local_gains": local_gains(values, steps).tolist(),
             "steps": self._reader.step_texts(response_ids, ends),
         }
+
+    def _scored(self, prompt: Sequence[int], response: Sequence[int], answer: str) -> tuple[list[int], list[float]]:
+        """e_1..e_K and l_0..l_K."""
+        branch = answer_branch(self._tokenizer, self._close_template, answer)
+        if self._context is not None and len(prompt) + len(response) + len(branch.ids) > self._context:
+            raise DataError(f"longer than the model's context of {self._context} tokens")
+        ends = self._reader.step_ends(response)
+        ids = torch.tensor([*prompt, *response], device=self._model.device)
+        prefix_ends = (len(prompt) - 1, *(len(prompt) + end for end in ends))
+        training = self._model.training
+        self._model.train(False)  # without dropout and activation checkpointing
+        try:
+            return ends, self._answer_logprobs(ids, prefix_ends, branch).double().tolist()
+        finally:
+            self._model.train(training)
 
     def _answer_logprobs(self, ids: Tensor, prefix_ends: tuple[int, ...], branch: AnswerBranch) -> Tensor:
         """(K+1,) l_0..l_K of a (T,) row without padding."""
         row, request = ids.unsqueeze(0), ScoreRequest(0, prefix_ends, branch)
         batch = (self._model, self._model.config, row, torch.ones_like(row))
-        if self._way.name == SHARED_PREFIX:
+        if self.way.name == SHARED_PREFIX:
             return score_shared_prefix(*batch, [request])[0]
-        return score_alone(self._way.name, *batch, request)
+        return score_alone(self.way.name, *batch, request)

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.rollouts.tokenizer import prompt_ids
 from openrlhf_swap.scoring.scorer import Scorer
 
 TRACE = ("What is 123 + 456?", "579", "ones: 3+6+0=09\ntens: 2+5+0=07\n</think>")
@@ -60,14 +61,14 @@ def _without_processor():
     return tokenizer
 
 
-def test_a_model_that_cannot_be_branched_is_scored_in_segments(tokenizer, capsys):
+def test_a_model_that_cannot_be_branched_is_scored_in_segments(tokenizer):
     model = AutoModelForCausalLM.from_config(
         BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2), attn_implementation="eager"
     ).eval()
-    scores = Scorer(model, tokenizer, SwapConfig(step_tokens=8)).score(*TRACE)
-    said = capsys.readouterr().err
+    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
+    scores, said = scorer.score(*TRACE), "\n".join(scorer.told)
     assert said.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template); ")
-    assert ("\nscoring all prefixes in one more pass over each correct response") in said
+    assert "\nscoring all prefixes in one more pass over each correct response" in said
     assert "(segments), because branching the cache of a small BloomForCausalLM is off by " in said
     slow = Scorer(model, tokenizer, SwapConfig(step_tokens=8), "per_prefix").score(*TRACE)
     assert len(scores["answer_logprobs"]) == 3
@@ -80,3 +81,28 @@ def test_what_cannot_be_scored_is_refused(model, tokenizer):
         scorer.score(TRACE[0], TRACE[1], TRACE[2] * 200)
     with pytest.raises(DataError, match="is empty"):
         scorer.score(TRACE[0], "$ $", TRACE[2])
+
+
+def test_a_trace_holds_what_is_scored_of_the_ids_and_leaves_the_model_in_training(model, tokenizer):
+    config = SwapConfig(step_tokens=8)
+    scores = Scorer(model, tokenizer, config).score(*TRACE)
+    prompt, response = prompt_ids(tokenizer, TRACE[0]), tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    model.train()
+    trace = Scorer(model, tokenizer, config).trace(prompt, response, TRACE[1], correct=True)
+    assert model.training
+    model.eval()
+    assert (trace.length, trace.correct, list(trace.step_ends)) == (len(response), True, scores["step_ends"])
+    assert trace.answer_logprobs == pytest.approx(scores["answer_logprobs"], abs=1e-6)
+    wrong = Scorer(model, tokenizer, config).trace(prompt, response, TRACE[1], correct=False)
+    assert (wrong.length, wrong.correct, list(wrong.step_ends)) == (len(response), False, [])
+
+
+def test_a_model_under_autocast_is_scored(tokenizer):
+    """As trainers run float32 weights in mixed precision: by a wrapper around the model's own forward."""
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32)
+    config = SwapConfig(step_tokens=8)
+    exact = Scorer(model, tokenizer, config).score(*TRACE)["answer_logprobs"]
+    model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
+    for scoring in ("shared_prefix", "per_prefix"):
+        found = Scorer(model, tokenizer, config, scoring).score(*TRACE)["answer_logprobs"]
+        assert found == pytest.approx(exact, abs=0.1) and found != exact

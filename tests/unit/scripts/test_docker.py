@@ -120,8 +120,7 @@ def test_the_health_check_notices_lost_gpus_and_outputs_that_cannot_be_written(t
 
 
 def test_versions_agree_with_the_projects():
-    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]  # "==3.11.*"
-    minor = python.removeprefix("==").removesuffix(".*")
+    (minor,) = set(re.findall(r"python(3\.\d+)\b", (ROOT / "scripts" / "setup.sh").read_text()))
     for target in TARGETS:
         (apt,) = (rest for rest in rests(target, "RUN") if "apt-get" in rest)
         assert {f"python{minor}", f"python{minor}-dev", f"python{minor}-venv", "g++"} <= set(apt.split())
