@@ -3,13 +3,17 @@ r"""Turn a data set of maths problems into the prompt set that `python -m openrl
     python -m openrlhf_swap.prepare --output prompts.jsonl
     python -m openrlhf_swap.train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer
 
+A problem is a text, or a chat that ends with the user's turn. A key may lie in a column, as in verl's files:
+
+    python -m openrlhf_swap.prepare --input train.parquet --problem-key prompt --answer-key reward_model.ground_truth \
+        --output prompts.jsonl
+
 Of a worked solution the answer is taken: what follows `####`, or stands in the last box. Rows with an empty problem,
 with an empty answer, with a sentence or a long text for an answer, or with one that the grader cannot parse are
 dropped, and so are problems that occur twice and problems of the five benchmarks, word for word or nearly. The rest is
-written in the order of the
-input as JSONL of problem, answer and, if there is one, id; the suffix is appended to each problem, so that training
-asks as scripts/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row with the reason and, where there
-is one, the benchmark problem that it repeats.
+written in the order of the input as JSONL of problem, answer and, if there is one, id; the suffix is appended to each
+problem, so that training asks as scripts/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row with
+the reason and, where there is one, the benchmark problem that it repeats.
 """
 
 from __future__ import annotations
@@ -60,9 +64,13 @@ def main(argv: list[str]) -> None:
         removed_path(args.output),
         ({"row": row.index, **row.id_column, **reason, "problem": row.problem} for row, reason in dropped),
     )
+    as_chat = any(len(row.messages) > 1 for row in kept)  # of all rows or of none: a column has one type
     _write(
         args.output,
-        ({**row.id_column, "problem": row.problem + args.suffix, "answer": row.answer} for row in kept[: args.limit]),
+        (
+            {**row.id_column, "problem": row.prompt(args.suffix, as_chat), "answer": row.answer}
+            for row in kept[: args.limit]
+        ),
     )
     print("\n".join(_summary(args, len(kept), dropped)))
     print("Answers as they are graded and scored, for example:")
@@ -80,8 +88,9 @@ def _parser() -> Parser:
     parser.add_argument("--config", help="of a data set of the hub that has several, such as main of openai/gsm8k")
     parser.add_argument("--split", default="train", help="of a data set of the hub (default: %(default)s)")
     parser.add_argument("--revision", help="of a data set of the hub; the newest by default")
-    parser.add_argument("--problem-key", default="problem", help="column of the problems (default: %(default)s)")
-    parser.add_argument("--answer-key", default="answer", help="column of the answers (default: %(default)s)")
+    keys = "column of the %s, or COLUMN.NAME in it (default: %%(default)s)"
+    parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
+    parser.add_argument("--answer-key", default="answer", help=keys % "answers")
     compared = parser.add_mutually_exclusive_group()
     compared.add_argument("--benchmarks", type=Path, help="folder with local copies of the five; the hub by default")
     compared.add_argument("--no-benchmarks", action="store_true", help="keep problems of the benchmarks")

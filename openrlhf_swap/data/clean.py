@@ -18,12 +18,14 @@ from openrlhf_swap.data.golds import (
     normal_answer,
 )
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Text, read_text
+from openrlhf_swap.data.tables import read_column
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import Row
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-EMPTY_PROBLEM = "an empty problem, or one that is not text"
+EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat that ends with the user's turn"
 SAME_AS_BENCHMARK = "a problem of a benchmark"
 NEAR_BENCHMARK = "nearly a problem of a benchmark"
 DUPLICATE = "a problem that an earlier row has"
@@ -36,21 +38,37 @@ Reason = dict[str, Any]
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One row of the input; `index` is its place there, `id` its id column's value if there is one.
+    """One row of the input.
 
-    `answer` is the normal form of what was `given`.
+    Attributes:
+        index: its place there.
+        id: its id column's value, if there is one.
+        messages: of the chat that asks, the last one the user's; none for an empty problem.
+        answer: the normal form of what was
+        given: in the answer's column.
     """
 
     index: int
     id: Any
-    problem: str
+    messages: tuple[Row, ...]
     answer: str
     given: object = None
 
     @property
-    def id_column(self) -> dict[str, Any]:
+    def problem(self) -> str:
+        """What the user says, which is compared with other problems."""
+        return "\n".join(message["content"] for message in self.messages if message["role"] == "user")
+
+    @property
+    def id_column(self) -> Row:
         """The id as a column of the output; none where the input has none."""
         return {} if self.id is None else {"id": self.id}
+
+    def prompt(self, suffix: str, as_chat: bool) -> str | list[Row]:
+        """The problem to train on, with a suffix: its text, or a chat, whose template the training applies."""
+        *before, last = self.messages
+        text = last["content"] + suffix
+        return [*before, {"role": "user", "content": text}] if as_chat else text
 
 
 def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, suffix: str) -> list[SourceRow]:
@@ -60,30 +78,35 @@ def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, 
         table: the data set that was read.
         source: its name, for errors.
         problem_key: column of the problems.
-        answer_key: column of the answers.
+        answer_key: column of the answers; both may lie in a column, as in `reward_model.ground_truth`.
         suffix: taken off problems that have it already, so that a prepared file can be prepared again.
 
     Raises:
         DataError: when it has no rows, or lacks a column.
     """
-    for flag, key in (("--problem-key", problem_key), ("--answer-key", answer_key)):
-        if key not in table.column_names:
-            raise DataError(
-                f"{flag} is {key}, but {source} has no such column; its columns are: {', '.join(table.column_names)}"
-            )
     if len(table) == 0:
         raise DataError(f"--input is {source}, which has no rows; give a data set with at least one")
+    problems = read_column(table, problem_key, "--problem-key", source)
+    answers = read_column(table, answer_key, "--answer-key", source)
     ids = table["id"] if "id" in table.column_names else [None] * len(table)
     return [
-        SourceRow(
-            index,
-            row_id,
-            problem.removesuffix(suffix) if isinstance(problem, str) else "",
-            normal_answer(answer),
-            answer,
-        )
-        for index, (row_id, problem, answer) in enumerate(zip(ids, table[problem_key], table[answer_key], strict=True))
+        SourceRow(index, row_id, _messages(problem, suffix), normal_answer(answer), answer)
+        for index, (row_id, problem, answer) in enumerate(zip(ids, problems, answers, strict=True))
     ]
+
+
+def _messages(problem: object, suffix: str) -> tuple[Row, ...]:
+    """The chat of a problem, the suffix taken off its end; none for what is neither text nor a chat that asks."""
+    chat = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
+    if not isinstance(chat, list) or not chat or not all(map(_is_message, chat)) or chat[-1]["role"] != "user":
+        return ()
+    kept = [{"role": message["role"], "content": message["content"]} for message in chat]
+    kept[-1]["content"] = kept[-1]["content"].removesuffix(suffix)
+    return tuple(kept)
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
 def find_reasons(rows: Sequence[SourceRow], index: BenchmarkIndex | None) -> list[Reason | None]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.errors import DataError, reader_errors
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-LOADERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-"""Ending of a file -> which of datasets' readers reads it."""
+LOADERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+"""Ending of a file -> which reader reads it: one of datasets', but for CSV."""
 
 
 def read_table(source: str, split: str, revision: str | None, configuration: str | None = None) -> Dataset:
@@ -26,7 +27,7 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
     Raises:
         DataError: when it cannot be read.
     """
-    from datasets import load_dataset, logging
+    from datasets import Dataset, load_dataset, logging
     from datasets.exceptions import DatasetGenerationError
 
     path = Path(source)
@@ -44,7 +45,51 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
         try:
             if loader is None:
                 return load_dataset(source, configuration, split=split, revision=revision)
+            if loader == "csv":
+                return Dataset.from_list(_csv_rows(path))
             logging.set_verbosity(logging.CRITICAL)  # what it logs of an unreadable file is in the error
             return load_dataset(loader, data_files=str(path), split="train")
         except DatasetGenerationError as error:  # says only that something happened
             raise error.__cause__ or error from None
+
+
+def _csv_rows(path: Path) -> list[dict[str, str]]:
+    """The rows below the header, as they are written: a reader that guesses types would make 5e-1 of 0.50."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file, restkey="", strict=True))
+    for number, row in enumerate(rows, 1):
+        if "" in row or None in row.values():
+            raise DataError(f"row {number} has more or fewer fields than the header")
+    return rows
+
+
+def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:
+    """A column, or with dots in its name what lies in one: `reward_model.ground_truth`; None where a row has none.
+
+    Args:
+        table: the data set.
+        key: its name.
+        flag: which gave it, and
+        source: the data set's name, both for errors.
+
+    Raises:
+        DataError: when there is no such column, with those that there are.
+    """
+    if key in table.column_names:
+        return list(table[key])
+    column, _, inner = key.partition(".")
+    names = inner.split(".")
+    values = list(table[column]) if inner and column in table.column_names else []
+    for name in names:
+        values = [value.get(name) if isinstance(value, dict) else None for value in values]
+    if all(value is None for value in values):
+        raise DataError(f"{flag} is {key}, but {source} has no such column; its columns are: {_columns(table)}")
+    return values
+
+
+def _columns(table: Dataset) -> str:
+    """Names of the columns; of one that holds named values, these."""
+    names = []
+    for name, kind in table.features.items():
+        names += [f"{name}.{inner}" for inner in kind] if isinstance(kind, dict) else [name]
+    return ", ".join(names)

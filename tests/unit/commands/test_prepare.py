@@ -1,8 +1,12 @@
 """The data preparation: the files that it reads, writes and leaves alone, and what it says."""
 
+import csv
 import json
+from types import SimpleNamespace
 
 import pytest
+from support.paths import POLICY
+from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
@@ -36,6 +40,21 @@ def run(source, output, *flags):
     return run_command(main, ["--input", str(source), "--output", str(output), *(flags or ("--no-benchmarks",))])
 
 
+def training_args(prompts):
+    """OpenRLHF's, as far as it reads data with them."""
+    data = SimpleNamespace(
+        prompt_dataset=str(prompts),
+        prompt_probs=None,
+        max_samples=100,
+        prompt_split="train",
+        input_key="problem",
+        label_key="answer",
+        input_template=None,
+        apply_chat_template=True,
+    )
+    return SimpleNamespace(data=data, train=SimpleNamespace(seed=1), use_ms=False)
+
+
 ROWS = [
     {"id": "a", "problem": "What is $1+1$?", "answer": "2", "source": "own"},
     {"id": "b", "problem": "What is $1 + 1$", "answer": "2", "source": "own"},
@@ -58,7 +77,11 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
     write_rows(tmp_path / "rows.jsonl", ROWS)
     (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
-    for ending in ("jsonl", "json", "parquet"):
+    with open(tmp_path / "rows.csv", "w", encoding="utf-8-sig", newline="") as file:  # as a spreadsheet saves it
+        writer = csv.DictWriter(file, ROWS[0])
+        writer.writeheader()
+        writer.writerows(ROWS)
+    for ending in ("jsonl", "json", "parquet", "csv"):
         output = tmp_path / "new" / ending / "prompts.jsonl"
         assert run(tmp_path / f"rows.{ending}", output) == 0
         assert read_rows(output) == KEPT
@@ -124,6 +147,61 @@ def test_solutions_give_their_answers(tmp_path, capsys):
         assert line in shown
 
 
+def test_the_answers_of_a_csv_stay_as_they_are_written(tmp_path):
+    source = tmp_path / "rows.csv"
+    source.write_text('problem,answer\nA share?,0.50\n"How many, in all?",007\nA fraction?,1/2\nNothing?,nan\n')
+    output = tmp_path / "prompts.jsonl"
+    assert run(source, output, "--suffix", "", "--no-benchmarks") == 0
+    rows = [(row["problem"], row["answer"]) for row in read_rows(output)]
+    assert rows[:3] == [("A share?", "0.50"), ("How many, in all?", "007"), ("A fraction?", "1/2")]
+
+
+def test_chats_and_keys_inside_of_columns(tmp_path):
+    """A file as verl has it, read back as the training reads it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def row(number, *messages):
+        chat = [{"role": role, "content": content} for role, content in messages]
+        return {"prompt": chat, "reward_model": {"style": "rule", "ground_truth": str(number)}}
+
+    alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
+    pq.write_table(pa.Table.from_pylist(alone), tmp_path / "alone.parquet")
+    keys = ("--problem-key", "prompt", "--answer-key", "reward_model.ground_truth", "--no-benchmarks")
+    output = tmp_path / "prompts.jsonl"
+    assert run(tmp_path / "alone.parquet", output, *keys) == 0
+    assert read_rows(output) == [
+        {"problem": "What is 0+1?" + SUFFIX, "answer": "1"},
+        {"problem": "What is 1+1?" + SUFFIX, "answer": "2"},
+    ]
+    mixed = [
+        row(1, ("system", "Be brief."), ("user", "What is 0+1?")),
+        row(2, ("user", "What is 1+1?")),
+        row(3, ("user", "What is 1+2?"), ("assistant", "3")),
+        row(4, ("user", "Think of 2."), ("assistant", "Done."), ("user", "Double it.")),
+        row(6, ("user", "Think of 3."), ("assistant", "Done."), ("user", "Double it.")),
+    ]
+    pq.write_table(pa.Table.from_pylist(mixed), tmp_path / "mixed.parquet")
+    assert run(tmp_path / "mixed.parquet", output, *keys) == 0
+    kept = read_rows(output)
+    assert [row["answer"] for row in kept] == ["1", "2", "4", "6"]
+    assert [len(row["problem"]) for row in kept] == [2, 1, 3, 3]
+    assert kept[0]["problem"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is 0+1?" + SUFFIX},
+    ]
+    assert [(row["row"], row["reason"]) for row in read_rows(removed_path(output))] == [(2, EMPTY_PROBLEM)]
+    again = tmp_path / "again.jsonl"
+    assert run(output, again) == 0 and read_rows(again) == kept
+
+    from openrlhf_swap.integration.prompts import load_prompts, render_prompts
+
+    args = training_args(output)
+    rendered = render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY))
+    assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 4
+    assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
+
+
 def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
     import datasets
 
@@ -142,22 +220,11 @@ def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
 
 
 def test_training_reads_the_prompt_set(tmp_path):
-    from types import SimpleNamespace
-
     from openrlhf_swap.integration.prompts import load_prompts
 
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
-    data = SimpleNamespace(
-        prompt_dataset=str(output),
-        prompt_probs=None,
-        max_samples=100,
-        prompt_split="train",
-        input_key="problem",
-        label_key="answer",
-    )
-    rows = load_prompts(SimpleNamespace(data=data, train=SimpleNamespace(seed=1), use_ms=False))
-    assert list(rows) == KEPT
+    assert list(load_prompts(training_args(output))) == KEPT
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
@@ -166,14 +233,19 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     torn.write_text('{"problem": "p", "answer": "1"}\n{"problem": \n')
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "noise.parquet").write_bytes(bytes(range(200)))
-    (tmp_path / "rows.csv").write_text("problem,answer\np,1\n")
+    (tmp_path / "rows.tsv").write_text("problem\tanswer\np\t1\n")
+    (tmp_path / "torn.csv").write_text("problem,answer\np,1\nq,2,3\n")
+    inner = write_rows(tmp_path / "inner.jsonl", [{"problem": "p", "reward_model": {"ground_truth": "1"}}])
     useless = write_rows(tmp_path / "useless.jsonl", [{"problem": "p", "answer": ""}, {"problem": "", "answer": "1"}])
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [
         ((tmp_path / "no.parquet", output), "which is no file, or an empty one"),
         ((tmp_path / "empty.json", output), "which is no file, or an empty one"),
-        ((tmp_path / "rows.csv", output), "whose kind is unknown; give a file that ends in .json, .jsonl, .parquet"),
+        ((tmp_path / "rows.tsv", output), "whose kind is unknown; give a file that ends in .csv, .json, .jsonl, .par"),
+        ((tmp_path / "torn.csv", output), "cannot be loaded (row 2 has more or fewer fields than the header)"),
+        ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
+        ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
         ((tmp_path, output), "whose kind is unknown"),
         ((torn, output), "cannot be loaded (JSON parse error"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),

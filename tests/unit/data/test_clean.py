@@ -29,7 +29,10 @@ def test_every_reason():
         ("What is $3 + 5$", "9", {"reason": DUPLICATE, "duplicate_of": 105}),
         ("What is $3+6$?", r"\frac{18}{2}", None),
     ]
-    rows = [SourceRow(100 + n, None, problem, answer) for n, (problem, answer, _) in enumerate(table)]
+    rows = [
+        SourceRow(100 + n, None, ({"role": "user", "content": problem},), answer)
+        for n, (problem, answer, _) in enumerate(table)
+    ]
     assert find_reasons(rows, index) == [expected for *_, expected in table]
     # Without benchmarks their problems are rows like others.
     assert find_reasons(rows, None)[1] is None
