@@ -1,7 +1,7 @@
 r"""Size a training run before any GPU is taken: memory, step, checkpoints, and what will not fit.
 
     python -m openrlhf_swap.plan --gpu h100 --command "$(bash scripts/train_swap_1.5b.sh --dry-run)"
-    python -m openrlhf_swap.plan --gpu h200 --model deepseek-ai/DeepSeek-R1-Distill-Qwen-7B --gpus 8 --ds.zero_stage 3
+    python -m openrlhf_swap.plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
 
 All other flags are those of `openrlhf_swap.train` and are read by its own parser, with its defaults: the plan sees
 what the run will see. Everything printed is computed from the settings; nothing is measured. Exit status: 0, 1 with
@@ -25,7 +25,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags import parse_swap_arguments
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.engines import PROMPT
-from openrlhf_swap.sizing.models import GPUS, gpu_bytes
+from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
 from openrlhf_swap.sizing.plan import make_plan
 from openrlhf_swap.sizing.report import report
 
@@ -51,7 +51,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--gpu", required=True, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--command", default="", help="a training command; flags given beside it win")
-    add("--model", help="short for --actor.model_name_or_path")
+    add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
     add("--gpus", type=int, help="plan one node of so many GPUs that vLLM and DeepSpeed take in turn")
     add("--rows", type=int, help="prompts of the data set; counted if it is a JSONL file")
     add("--prompt", type=int, default=PROMPT, metavar="TOKENS", help=f"mean prompt (default: {PROMPT})")
@@ -59,6 +59,9 @@ def _parser() -> Parser:
     add("--correct", type=float, default=1.0, metavar="SHARE", help="of responses, which are scored (default: 1)")
     reserve = "of a GPU for contexts, NCCL, fragmentation (default: 4)"
     add("--reserve", type=float, default=4.0, metavar="GIB", help=reserve)
+    add("--node-memory", type=float, metavar="GIB", help="main memory of a node, which is to be enough")
+    rate = "response tokens of a step by its seconds, as a run of yours had it: gives hours"
+    add("--tokens-per-second", type=float, metavar="N", help=rate)
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
@@ -79,7 +82,7 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
     if "openrlhf_swap.train" in given:
         given = given[given.index("openrlhf_swap.train") + 1 :]
     if own.model:
-        given += ["--actor.model_name_or_path", own.model]
+        given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
     config, run, given = parse_swap_arguments(given)
     placement = _placement(own, given)
 

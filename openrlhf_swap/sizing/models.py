@@ -34,6 +34,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         ("Qwen/Qwen2.5-1.5B-Instruct", (1536, 28, 12, 2, 8960, 151_936), _QWEN),
     )
 }
+# What they may be called: r1-7b, qwen2.5-0.5b.
+SHORT_NAMES = {
+    path.rpartition("/")[2].lower().replace("deepseek-r1-distill-qwen", "r1").removesuffix("-instruct"): path
+    for path in PRESETS
+}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.engines import engine_sequences, longest_response
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
-from openrlhf_swap.sizing.remedies import most_update_rows, remedy, room_remedy
+from openrlhf_swap.sizing.remedies import host_remedy, most_update_rows, remedy, room_remedy
 from openrlhf_swap.sizing.settings import Settings, read_settings
 
 DEEPSCALER_ROWS = 40_315
@@ -38,7 +38,8 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
     """All numbers of a plan, in bytes, tokens and floating-point operations, its warnings and notes.
 
     Args:
-        own: the plan's own flags: `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` (GiB).
+        own: the plan's own flags: `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` and
+            `node_memory` (GiB), `tokens_per_second`.
         gpu: bytes of a GPU.
         config: the method's settings.
         args: OpenRLHF's.
@@ -68,7 +69,9 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         "step": _step(model, settings, work, args.train.max_epochs),
         "run": _run(own, args, memory.checkpoint_bytes(model, settings)),
         "host_bytes": memory.host_bytes(model, settings, args.actor.num_gpus_per_node),
+        "node_bytes": None if own.node_memory is None else int(own.node_memory * GIB),
     }
+    plan["time"] = _time(own.tokens_per_second, plan)
     warnings = list(_warnings(plan, model, settings))
     notes = [*_notes_on_room(plan), *_notes_on_run(plan["run"], args), *_notes_on_flags(args)]
     return plan | {"warnings": warnings, "notes": notes, "fits": not warnings}
@@ -81,6 +84,8 @@ def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         ("--reserve", own.reserve, 0 <= own.reserve * GIB < gpu),
         ("--correct", own.correct, 0 <= own.correct <= 1),
         ("--rows", own.rows, own.rows is None or own.rows > 0),
+        ("--node-memory", own.node_memory, own.node_memory is None or 0 < own.node_memory < math.inf),
+        ("--tokens-per-second", own.tokens_per_second, own.tokens_per_second is None or own.tokens_per_second > 0),
         ("--prompt", own.prompt, 0 < own.prompt < args.data.max_len),
         ("--response", response, 0 < response <= most),
     ):
@@ -142,6 +147,15 @@ def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -
     }
 
 
+def _time(rate: float | None, plan: dict[str, Any]) -> dict[str, float | None] | None:
+    """Seconds of a step and hours of the run at a stated number of response tokens a second; None where none is."""
+    if rate is None:
+        return None
+    seconds, steps = plan["step"]["tokens"] / rate, plan["run"].get("steps")
+    hours = None if steps is None else steps * seconds / 3600
+    return {"tokens_per_second": rate, "step_seconds": seconds, "hours": hours}
+
+
 def count_rows(own: argparse.Namespace, args: SimpleNamespace) -> tuple[int | None, bool]:
     """Prompts of the data set, and whether the number is assumed.
 
@@ -170,6 +184,12 @@ def _warnings(plan: dict[str, Any], model: Model, settings: Settings) -> Iterato
         yield (
             f"vLLM has {gib(plan['vllm']['cache_bytes'])} GiB for keys and values, less than one response of "
             f"{settings.context} tokens needs. Remedy: {change}"
+        )
+    held = plan["host_bytes"]
+    if plan["node_bytes"] and sum(held.values()) > plan["node_bytes"]:
+        yield (
+            f"a node holds {gib(sum(held.values()))} GiB in main memory beside the processes, and has "
+            f"{gib(plan['node_bytes'])}. Remedy: {host_remedy(held)}"
         )
 
 

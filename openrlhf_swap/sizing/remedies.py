@@ -95,3 +95,13 @@ def room_remedy(model: Model, settings: Settings, gpu: int) -> str | None:
         same = size == settings.tensor_parallel
         return None if same else f"--vllm.tensor_parallel_size {size} --vllm.num_engines {engines}"
     return "a larger --vllm.gpu_memory_utilization, more or larger GPUs"
+
+
+def host_remedy(held: dict[str, int]) -> str:
+    """What takes most off a node's main memory, of `host_bytes`."""
+    flags = {
+        "weights of sleeping vLLM": "a larger --vllm.tensor_parallel_size",
+        "optimizer": "no --ds.adam_offload",
+        "sleeping optimizer": "no --ds.enable_sleep",
+    }
+    return f"{flags[max(held, key=lambda part: held[part])]} (if the GPUs have room), or nodes with more"

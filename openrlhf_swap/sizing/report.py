@@ -37,6 +37,8 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
     settings, vllm, step, run = plan["settings"], plan["vllm"], plan["step"], plan["run"]
     flops, disk = sum(step["flops"].values()), run["checkpoint_bytes"]
     held = ", ".join(f"{name} {gib(size)} GiB" for name, size in plan["host_bytes"].items())
+    if plan["node_bytes"]:
+        held = f"{held or 'little'}; {gib(sum(plan['host_bytes'].values()))} of {gib(plan['node_bytes'])} GiB"
     facts = {
         "micro-batch": f"log-probabilities {settings['score_tokens']:,} tokens, update {settings['update_tokens']:,}; "
         f"responses of full length that an update has room for: {plan['most_update_rows']}",
@@ -58,6 +60,10 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
             f"{run['rows']:,} prompts, {run['steps']} steps with {run['updates']} updates, {run['steps'] * flops:.2e} "
             f"FLOPs; {run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
         )
+    if time := plan["time"]:
+        stated = f"at {time['tokens_per_second']:,.0f} response tokens a second, as stated"
+        hours = "" if time["hours"] is None else f", {time['hours']:,.1f} hours in all"
+        facts["time"] = f"{time['step_seconds']:,.0f} s a step{hours}, {stated}"
     return facts
 
 

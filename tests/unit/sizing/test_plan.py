@@ -115,6 +115,27 @@ def test_the_remedy_helps(capsys, case):
     assert (status, found["warnings"]) == (0, [])
 
 
+def test_short_names_hours_and_the_memory_of_a_node(capsys):
+    flags = ["--gpu", "80", "--gpus", "8", "--rows", "256", "--response", "5000"]
+    _, found = run(capsys, *flags, "--model", "R1-1.5B", "--tokens-per-second", "10240", "--train.num_episodes", "9")
+    assert found["model"] == R1 + "1.5B"
+    # 2,048 responses of 5,000 tokens take 1,000 s; 2 batches in each of 9 episodes are 5 hours.
+    assert found["time"] == {"tokens_per_second": 10_240, "step_seconds": 1000, "hours": 5}
+    # What sleeps in main memory: eight copies of the weights, and 12 bytes a parameter of the optimizer.
+    assert sum(found["host_bytes"].values()) == (8 * 2 + 12) * 1_777_088_000
+    status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "46")
+    assert (status, found["time"]) == (1, None)
+    assert found["warnings"] == [
+        "a node holds 46.3 GiB in main memory beside the processes, and has 46.0. Remedy: a larger "
+        "--vllm.tensor_parallel_size (if the GPUs have room), or nodes with more"
+    ]
+    status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "47")
+    assert (status, found["model"]) == (0, "Qwen/Qwen2.5-0.5B-Instruct")
+    assert run_command(plan.main, [*flags, "--model", "r1-7b", "--tokens-per-second", "20480"]) == 0
+    said = capsys.readouterr().out
+    assert "time         500 s a step, 0.3 hours in all, at 20,480 response tokens a second, as stated" in said
+
+
 def test_prompts_of_a_file_are_counted(capsys, prompts_file):
     flags = ["--gpu", "80", "--gpus", "2", "--model", R1 + "1.5B", "--data.prompt_dataset", str(prompts_file)]
     _, found = run(capsys, *flags, "--rollout.batch_size", "16", "--train.batch_size", "256", "--ckpt.save_steps", "2")
