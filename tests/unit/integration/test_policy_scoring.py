@@ -71,6 +71,7 @@ def test_a_way_can_be_asked_for():
 def test_packed_samples_and_adapters(family):
     """Packing: the rows lie in one, without padding."""
     model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    model.config.use_cache = False  # as OpenRLHF leaves it
     torch.manual_seed(0)
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)).eval()
     ids, action_mask, mask, request = micro_batch()
