@@ -18,7 +18,7 @@ from typing import Any
 from tabulate import tabulate
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
-from openrlhf_swap.integration.defaults import CPU_DEFAULTS, DEFAULTS, Flags, as_words
+from openrlhf_swap.integration.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS, Flags, as_words
 from openrlhf_swap.integration.patches import parse_arguments
 from openrlhf_swap.objectives.registry import METHODS, method
 
@@ -34,6 +34,7 @@ REASONS = {
     "--data.max_len": "the longest response, and 2,000 tokens for the prompt",
     "--train.batch_size": "all responses of a step in one on-policy update",
     "--ckpt.max_num": "a checkpoint is deleted only when a newer one is complete, so two are enough",
+    "--algo.advantage.is_correction_level": "rollouts come from older weights ([async.md](async.md))",
     "--vllm.sync_backend": "there is no NCCL",
     "--vllm.enforce_eager": "there are no CUDA graphs",
     "--vllm.gpu_memory_utilization": "the other processes need the same memory",
@@ -66,6 +67,10 @@ What the command line says wins.
 
 {defaults}
 
+With `--train.async_enable`, also:
+
+{async_defaults}
+
 Without an accelerator, as torch was built, also:
 
 {cpu_defaults}
@@ -80,6 +85,7 @@ def settings_page() -> str:
         run=_settings_table(RunConfig, "swap"),
         objectives=_objectives(),
         defaults=_defaults_table(DEFAULTS, stock),
+        async_defaults=_defaults_table(ASYNC_DEFAULTS, stock),
         cpu_defaults=_defaults_table(CPU_DEFAULTS, stock),
     )
 

@@ -52,7 +52,7 @@ def _parser() -> Parser:
     add("--gpu", required=True, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--command", default="", help="a training command; flags given beside it win")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
-    add("--gpus", type=int, help="plan one node of so many GPUs that vLLM and DeepSpeed take in turn")
+    add("--gpus", type=int, help="plan one node of so many GPUs: in turn, or halves for --train.async_enable")
     add("--rows", type=int, help="prompts of the data set; counted if it is a JSONL file")
     add("--prompt", type=int, default=PROMPT, metavar="TOKENS", help=f"mean prompt (default: {PROMPT})")
     add("--response", type=int, metavar="TOKENS", help="mean response (default: half of the maximum)")
@@ -117,6 +117,18 @@ def _placement(own: argparse.Namespace, given: list[str]) -> dict[str, str | Non
     size = shards.parse_known_args(given)[0].size
     if own.gpus < 1 or size < 1 or own.gpus % size:
         raise ConfigError(f"--gpus is {own.gpus}; use a multiple of --vllm.tensor_parallel_size, which is {size}")
+    if "--train.async_enable" in given:
+        engines = own.gpus // 2 // size
+        if engines < 1:
+            raise ConfigError(
+                f"--gpus is {own.gpus}; with --train.async_enable vLLM takes {size} of at least {2 * size}"
+            )
+        training = own.gpus - engines * size
+        return {
+            "--actor.gradient_checkpointing_enable": None,
+            "--actor.num_gpus_per_node": str(training),
+            "--vllm.num_engines": str(engines),
+        }
     return SHARED_NODE | {"--actor.num_gpus_per_node": str(own.gpus), "--vllm.num_engines": str(own.gpus // size)}
 
 

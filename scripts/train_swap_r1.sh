@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs.
+# Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs,
+# or, with ASYNC=1, at the same time on GPUs of their own.
 # Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the size, or train_swap_1gpu.sh. Stopped in any way, the same command goes on from
 # the last checkpoint. Paths are relative to the checkout; further flags go to openrlhf_swap.train and win.
 #   PROMPTS=...     JSONL of problem and answer, or a data set of the hub (default data/deepscaler.jsonl)
@@ -7,6 +8,9 @@
 #   MODEL=...       hub id, or folder in Hugging Face format              (default the R1 distillation of the size)
 #   NUM_GPUS=8      GPUs of a node
 #   NUM_NODES=1     nodes; more than one form a Ray cluster: see train_swap_multinode.sh
+#   ASYNC=0         1 generates while it trains, on rollouts of older weights (docs/use/async.md)
+#   GENERATION_GPUS=...  GPUs of a node that then generate            (default half of NUM_GPUS)
+#   QUEUE=1         batches of rollouts that may then wait
 #   MICRO_BATCH=1   responses that a GPU trains on at a time
 #   ZERO_STAGE=...  of DeepSpeed: 2 for 1.5B, 3 for 7B
 #   SAVE_STEPS=20   training steps from checkpoint to checkpoint
@@ -35,19 +39,30 @@ NUM_NODES="${NUM_NODES:-1}"
 MICRO_BATCH="${MICRO_BATCH:-1}"
 SAVE_STEPS="${SAVE_STEPS:-20}"
 EAGER="${EAGER:-0}"
+ASYNC="${ASYNC:-0}"
+QUEUE="${QUEUE:-1}"
 
 # train_swap_1gpu.sh sets these.
 PROMPTS_A_STEP="${PROMPTS_A_STEP:-128}" RESPONSES="${RESPONSES:-16}"
-MAX_LEN="${MAX_LEN:-14000}" UTILIZATION="${UTILIZATION:-0.7}"
+MAX_LEN="${MAX_LEN:-14000}"
 
-for name in NUM_GPUS NUM_NODES MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN; do require_count "$name"; done
+COUNTS=(NUM_GPUS NUM_NODES QUEUE MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN)
+for name in "${COUNTS[@]}"; do require_count "$name"; done
+GENERATION_GPUS="${GENERATION_GPUS:-$(((NUM_GPUS + 1) / 2))}"
+require_count GENERATION_GPUS
 [[ "$ZERO_STAGE" =~ ^[1-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 1, 2 or 3"
+[[ "$ASYNC" =~ ^[01]$ ]] || fail "ASYNC is $ASYNC; use 0, or 1 to generate while it trains"
 [[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 0, or 1 for no CUDA graphs"
 (( MAX_LEN > 2000 )) || fail "MAX_LEN is $MAX_LEN, of which a prompt may take 2000; use more"
-GPUS=$((NUM_NODES * NUM_GPUS))
+TRAINING_GPUS="$NUM_GPUS" ENGINES="$NUM_GPUS" SPLIT="NUM_GPUS" # of a node
+if (( ASYNC )); then
+    TRAINING_GPUS=$((NUM_GPUS - GENERATION_GPUS)) ENGINES="$GENERATION_GPUS" SPLIT="(NUM_GPUS - GENERATION_GPUS)"
+    (( TRAINING_GPUS > 0 )) || fail "GENERATION_GPUS is $GENERATION_GPUS of NUM_GPUS $NUM_GPUS; leave one to train on"
+fi
+RANKS=$((NUM_NODES * TRAINING_GPUS))
 # Ranks with unequal shares of a step would wait for each other without end.
-if (( PROMPTS_A_STEP * RESPONSES % (GPUS * MICRO_BATCH) != 0 )); then
-    fail "NUM_NODES x NUM_GPUS x MICRO_BATCH is $((GPUS * MICRO_BATCH)), which does not divide the $((
+if (( PROMPTS_A_STEP * RESPONSES % (RANKS * MICRO_BATCH) != 0 )); then
+    fail "NUM_NODES x $SPLIT x MICRO_BATCH is $((RANKS * MICRO_BATCH)), which does not divide the $((
         PROMPTS_A_STEP * RESPONSES)) responses of a step; use a power of two"
 fi
 
@@ -82,12 +97,21 @@ TRAIN_ARGS=(
     --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size "$MICRO_BATCH"
     --train.num_episodes 2 --ds.zero_stage "$ZERO_STAGE"
 )
-# One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and the other way round. Then nccl means that each
-# engine takes the weights over from the process on its own GPU (CUDA IPC).
-PLACEMENT_ARGS=(
-    --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.sync_backend nccl
-    --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$NUM_GPUS"
-    --vllm.num_engines "$GPUS" --vllm.tensor_parallel_size 1 --vllm.gpu_memory_utilization "$UTILIZATION"
+if (( ASYNC )); then
+    # Nothing else is on an engine's GPU.
+    PLACEMENT_ARGS=(
+        --train.async_enable --train.async_queue_size "$QUEUE" --vllm.gpu_memory_utilization "${UTILIZATION:-0.9}"
+    )
+else
+    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and the other way round. Then nccl means that
+    # each engine takes the weights over from the process on its own GPU (CUDA IPC).
+    PLACEMENT_ARGS=(
+        --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization "${UTILIZATION:-0.7}"
+    )
+fi
+PLACEMENT_ARGS+=(
+    --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$TRAINING_GPUS" --vllm.sync_backend nccl
+    --vllm.num_engines "$((NUM_NODES * ENGINES))" --vllm.tensor_parallel_size 1
 )
 # CUDA graphs stay on the GPU while vLLM sleeps, in the allowance that the plan makes, and need not be captured again.
 # Prefix caching stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would spoil
@@ -109,9 +133,11 @@ if [[ -n "${WANDB_API_KEY:-}" ]]; then
 fi
 unset WANDB_KEY
 
+WAY=", vLLM and DeepSpeed in turn"
+if (( ASYNC )); then WAY=", $GENERATION_GPUS of each node for vLLM"; fi
 show_run() {
     local section word
-    printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
+    printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs$WAY" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
         "metrics: $TRACKERS" "command:"
     printf '    python -m openrlhf_swap.train'
     for section in SWAP_ARGS DATA_ARGS ROLLOUT_ARGS TRAIN_ARGS PLACEMENT_ARGS OUTPUT_ARGS FLAGS; do

@@ -29,6 +29,9 @@ DEFAULTS: Flags = {
     "--train.batch_size": "2048",
     "--ckpt.max_num": "2",  # OpenRLHF deletes the oldest checkpoint before it writes the new one
 }
+# Rollouts come from older weights: each token's gradient is weighted by how much likelier the policy has made it.
+ASYNC = "--train.async_enable"
+ASYNC_DEFAULTS: Flags = {"--algo.advantage.is_correction_level": "token"}
 CPU_DEFAULTS: Flags = {
     "--vllm.sync_backend": "gloo",
     "--vllm.enforce_eager": None,
@@ -57,8 +60,9 @@ def as_words(flags: Flags) -> list[str]:
 def with_defaults(given: Sequence[str], objective: str, on_cpu: bool) -> list[str]:
     """A command line with all of our defaults in front of what was given."""
     device = CPU_DEFAULTS if on_cpu else {}
+    trainer = ASYNC_DEFAULTS if ASYNC in given else {}
     reward = {"--reward.remote_url": str(REWARD_FILE)}
-    return [*as_words({**DEFAULTS, **method(objective).flags, **device, **reward}), *given]
+    return [*as_words({**DEFAULTS, **method(objective).flags, **trainer, **device, **reward}), *given]
 
 
 def without(argv: Sequence[str], flag: str) -> list[str]:

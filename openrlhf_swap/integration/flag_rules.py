@@ -27,6 +27,7 @@ def check_flags(args: SimpleNamespace, objective: Objective, run: RunConfig, on_
     """
     refusals = chain(
         _method_rules(args),
+        _async_rules(args, objective),
         _deepspeed_rules(args, run),
         _missing_flags(args),
         _objective_rules(args, objective),
@@ -46,8 +47,6 @@ def _method_rules(args: SimpleNamespace) -> Iterator[str]:
         yield f"--algo.advantage.gamma is {algo.advantage.gamma}; step rewards are not discounted: use 1"
     if rollout.n_samples_per_prompt < 2:
         yield f"--rollout.n_samples_per_prompt is {rollout.n_samples_per_prompt}; a group needs at least 2 responses"
-    if train.async_enable:
-        yield "--train.async_enable is not supported yet; leave it out to use the synchronous trainer"
     if train.agent_func_path:
         path = train.agent_func_path
         yield f"--train.agent_func_path is {path}; multi-turn rollouts are not supported: leave it out"
@@ -71,6 +70,31 @@ def _method_rules(args: SimpleNamespace) -> Iterator[str]:
         )
     if args.data.max_images_per_prompt > 0:
         yield f"--data.max_images_per_prompt is {args.data.max_images_per_prompt}; only text is supported: use 0"
+
+
+def _async_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
+    train, size, name = args.train, args.rollout.vllm_generate_batch_size, objective.config.objective
+    if train.partial_rollout_enable and not train.async_enable:
+        yield "--train.partial_rollout_enable works with --train.async_enable only: give that as well"
+    if size not in (None, args.rollout.batch_size):
+        yield (
+            f"--rollout.vllm_generate_batch_size is {size}; prompts that wait for a step of their own would be lost "
+            "when a run goes on from a checkpoint: leave it out (--train.async_queue_size lets batches wait)"
+        )
+    if not train.async_enable:
+        return
+    if objective.reshapes_responses:
+        yield (
+            f"--train.async_enable: {name} trains on tokens that vLLM did not sample: nothing corrects for the older "
+            "weights that its rollouts come from: leave it out"
+        )
+    if objective.remembers_batches:
+        yield f"--train.async_enable: {name} learns from each batch what the next one is rewarded by: leave it out"
+    if train.async_queue_size < 1:
+        yield f"--train.async_queue_size is {train.async_queue_size}; use at least 1"
+    for flag in ("train.colocate_all", "vllm.enable_sleep"):
+        if reduce(getattr, flag.split("."), args):
+            yield f"--{flag} with --train.async_enable: vLLM generates on GPUs of its own meanwhile: leave it out"
 
 
 def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:

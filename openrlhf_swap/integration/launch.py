@@ -16,7 +16,9 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.integration import attention, patches
+from openrlhf_swap.integration.async_trainer import MODULE, SwapTrainerAsync
 from openrlhf_swap.integration.cpu.build import build_communication_op
+from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT
 from openrlhf_swap.integration.model_check import check_engine
 from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
 from openrlhf_swap.integration.reference_actor import SwapReferenceActor
@@ -38,7 +40,8 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         args: the same, parsed.
         config: the method's settings.
         run_config: the run's.
-        on_cpu: no accelerator here: start a local Ray whose "GPUs" are places for processes on this machine.
+        on_cpu: no accelerator here: "GPUs" are places for processes, on this machine or in the cluster that the
+            environment variable RAY_ADDRESS names.
 
     Raises:
         ConfigError: without the GPUs that the run takes, or what vLLM's code of the model imports.
@@ -47,6 +50,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     actor_class: type = SwapRolloutActor
     replacements = {
         "openrlhf.trainer.ppo_trainer.PPOTrainer": ray.remote(SwapTrainer),
+        f"{MODULE}.PPOTrainerAsync": ray.remote(SwapTrainerAsync),
         "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ray.remote(num_gpus=1)(IntrinsicRewardActor),
         "openrlhf.trainer.ray.launcher.ReferenceModelActor": ray.remote(num_gpus=1)(SwapReferenceActor),
         "openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy,
@@ -59,7 +63,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         from openrlhf_swap.integration.cpu.vllm import CpuRolloutActor
 
         actor_class = CpuRolloutActor
-        start_local_ray(_places(args))
+        start_local_ray(_places(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
     args.swap_run = run_config
     gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
     limits = engine_limits(config, args, gpu, on_cpu)
@@ -137,3 +141,9 @@ def start_local_ray(places: int) -> None:
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
     )
+
+
+def join_ray() -> None:
+    """The cluster that RAY_ADDRESS names; its processes inherit a CPU run's environment from here."""
+    build_communication_op()
+    ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in CPU_ENVIRONMENT}})

@@ -3,6 +3,8 @@
 | seam | replaced by | why there |
 |---|---|---|
 | `openrlhf.trainer.ppo_trainer.PPOTrainer` | `SwapTrainer` | the CLI imports it inside `train()` |
+| `openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync` | `SwapTrainerAsync` | the same |
+| `GenerateSamplesActor`, `TrainingActor` there | `SwapGenerateActor`, `SwapTrainingActor` | in that trainer's actor |
 | `openrlhf.trainer.ray.ppo_actor.PolicyModelActor` | `IntrinsicRewardActor` | the CLI imports it at its top |
 | `openrlhf.utils.get_strategy` | the same, with `args.swap` set | the strategy travels to every actor |
 | `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `SwapRolloutActor` | rollouts that can be drawn again |
@@ -18,8 +20,9 @@ Methods are replaced on single objects, where no class of ours can stand: two of
 (`policy_trainer.py`, `strategy.py`), `named_parameters` of a model with adapters while it travels (`lora.py`), and
 `forward` of a model's head while it gives log-probabilities (`actor.py`).
 
-The last three names of the table are rebound in the actors, all others in the driver: a patch there of a class that
-lives in a Ray actor would do nothing. The replacements are importable subclasses, so workers find them by name.
+Names that a Ray actor looks up (the two of the asynchronous trainer in its actor, the last three of the table in the
+policy's and the reference model's) are rebound in it, all others in the driver: a patch there of a class that lives in
+a Ray actor would do nothing. The replacements are importable subclasses, so workers find them by name.
 """
 
 from __future__ import annotations

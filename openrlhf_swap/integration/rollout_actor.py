@@ -42,6 +42,16 @@ class SwapRolloutActor(_StockRolloutActor):
 
     worker: type = SwapWorker
     _seed: str | None = None
+    _weight_updates = 0
+
+    async def update_weight(self, *args: Any, empty_cache: bool = False, **kwargs: Any) -> None:
+        """As OpenRLHF's, which sets `empty_cache` with the last parameter of an update."""
+        await super().update_weight(*args, empty_cache=empty_cache, **kwargs)
+        self._weight_updates += empty_cache
+
+    def weight_updates(self) -> int:
+        """How often the weights were replaced."""
+        return self._weight_updates
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
         kwargs["worker_extension_cls"] = f"{self.worker.__module__}.{self.worker.__qualname__}"

@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import ray
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -32,6 +32,12 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._evaluating = False
         self._parts: dict[str, tuple[str, int, SamplingRequest]] = {}
 
+    @classmethod
+    def like(cls, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> Self:
+        """One with the same prompts and engines as `stock`, which OpenRLHF's trainer has made."""
+        loaders = stock.prompts_dataloader, stock.eval_dataloader
+        return cls(stock.strategy, *loaders, stock.tokenizer, stock.vllm_engines, objective=objective, reader=reader)
+
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """As OpenRLHF's: evaluation samples the plain prompt."""
         self._evaluating = True
@@ -41,12 +47,14 @@ class SwapSamplesGenerator(SamplesGenerator):
             self._evaluating = False
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
-        """As OpenRLHF's, of samples that can be drawn again."""
+        """As OpenRLHF's, of samples that can be drawn again; counts the steps of the objective."""
         self._parts = {}
         if self.args.train.full_determinism_enable:
             seed = f"{self.args.train.seed}:{self._objective.step}"
             ray.get([engine.seed_samples.remote(seed) for engine in self.vllm_engines])
-        return super().generate_samples(**generate_kwargs)
+        samples, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
+        self._objective.step += bool(samples)
+        return samples, rate, consumed, exhausted
 
     def _sample_monitor(self, request: Monitor, **generate_kwargs: Any) -> Batch:
         """The same training prompts every time, sampled with the training settings."""

@@ -1,4 +1,4 @@
-"""The trainer: OpenRLHF's, with our experience maker, metrics and a test that the method is really at work."""
+"""The trainers: OpenRLHF's, with our experience maker, metrics and a test that the method is really at work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 import torch
-from openrlhf.trainer.ppo_trainer import PPOTrainer
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 
 from openrlhf_swap.errors import NonFiniteError
 from openrlhf_swap.integration import memory, trackers
@@ -24,15 +24,14 @@ from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_met
 _StockTrainer: Any = undecorated(PPOTrainer)
 
 
-class SwapTrainer(_StockTrainer):
-    """OpenRLHF's PPO trainer on SWAP's advantages."""
+class SwapTraining(BasePPOTrainer):
+    """The part of a trainer that learns from batches; the same whether it draws them itself or gets them."""
 
     _last_step: int | None = None  # of the run, where it is known
     _told_memory = False
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes the arguments of `PPOTrainer`."""
-        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        """Takes the arguments of OpenRLHF's trainers."""
         with trackers.in_place():
             super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
@@ -40,17 +39,8 @@ class SwapTrainer(_StockTrainer):
         self._folder = Path(run.output_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._objective = build(config)
-        reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
+        self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
         self._told = [engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines]
-        self.samples_generator = SwapSamplesGenerator(
-            self.strategy,
-            self.prompts_dataloader,
-            self.eval_dataloader,
-            self.tokenizer,
-            self.vllm_engines,
-            objective=self._objective,
-            reader=reader,
-        )
         self.experience_maker = SwapExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -60,11 +50,8 @@ class SwapTrainer(_StockTrainer):
             self.strategy,
             self.tokenizer,
             objective=self._objective,
-            reader=reader,
+            reader=self._reader,
         )
-        if not self.args.algo.dynamic_filtering_enable:
-            steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
-            self._last_step = steps * self.args.train.num_episodes
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self._collapse = guards.CollapseWatch()
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
@@ -99,7 +86,6 @@ class SwapTrainer(_StockTrainer):
             print(f"[swap] warning: step {global_step} was skipped, because {reason}", flush=True)
         self._skipped.observe(reason)
         status["swap/skipped_steps"] = self._skipped.total
-        self._objective.step = global_step
         return status, global_step
 
     def save_logs_and_checkpoints(
@@ -131,15 +117,12 @@ class SwapTrainer(_StockTrainer):
         super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
         self.args.ckpt.save_steps = interval
 
-    def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
-        """As OpenRLHF's; also appends to `evaluations.jsonl`."""
-        logs = super().evaluate(global_step, **generate_kwargs)
+    def _tell_of_evaluation(self, global_step: int, logs: dict) -> None:
         metrics = named_evaluation(logs)
         append_metrics(self._folder, global_step, metrics, EVALUATIONS)
         right = [f"{name.split('/')[1]} {value:.1%}" for name, value in metrics.items() if name.endswith("/pass1")]
         told = f"{', '.join(right)} right, {metrics.get('eval/length', math.nan):.0f} tokens"
         print(f"[swap] evaluation after step {global_step}: {told}", flush=True)
-        return logs
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
         """As OpenRLHF's, but not after a skipped step."""
@@ -157,3 +140,24 @@ class SwapTrainer(_StockTrainer):
             self._objective.load_state_dict(states["objective_state"])
             self._collapse.load_state_dict(states["collapse_watch"])
         return states
+
+
+class SwapTrainer(SwapTraining, _StockTrainer):
+    """OpenRLHF's PPO trainer on SWAP's advantages."""
+
+    samples_generator: Any
+
+    def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes the arguments of `PPOTrainer`."""
+        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        super().__init__(pretrain, strategy, *args, **kwargs)
+        self.samples_generator = SwapSamplesGenerator.like(self.samples_generator, self._objective, self._reader)
+        if not self.args.algo.dynamic_filtering_enable:
+            steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
+            self._last_step = steps * self.args.train.num_episodes
+
+    def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
+        """As OpenRLHF's; also appends to `evaluations.jsonl`."""
+        logs: dict = super().evaluate(global_step, **generate_kwargs)
+        self._tell_of_evaluation(global_step, logs)
+        return logs

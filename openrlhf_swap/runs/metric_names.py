@@ -58,6 +58,7 @@ METRICS = {
     "swap/grader_error": "share of responses on which the grader failed; they count as wrong",
     "swap/skipped_updates": "updates of the step that DeepSpeed left out over a gradient that is not finite",
     "swap/skipped_steps": "steps without an update since this start of the run",
+    "swap/batch_age": "updates of the weights since the batch was begun, in an asynchronous run",
     "swap/thinkprune_limit": "ThinkPrune's limit in this step, tokens",
     "swap/a_dlp_price": "A-DLP's price of a token in the next step",
     "swap/hapo_known_problems": "problems of which HAPO knows a right response's length",

@@ -18,6 +18,7 @@ from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
 from openrlhf_swap.sizing.remedies import host_remedy, most_update_rows, remedy, room_remedy
 from openrlhf_swap.sizing.settings import Settings, read_settings
+from openrlhf_swap.sizing.speed import PEAKS, step_seconds
 
 DEEPSCALER_ROWS = 40_315
 
@@ -35,10 +36,10 @@ class Workload:
 
 
 def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> dict[str, Any]:
-    """All numbers of a plan, in bytes, tokens and floating-point operations, its warnings and notes.
+    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, its warnings and notes.
 
     Args:
-        own: the plan's own flags: `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` and
+        own: the plan's own flags: `gpu`, `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` and
             `node_memory` (GiB), `tokens_per_second`.
         gpu: bytes of a GPU.
         config: the method's settings.
@@ -56,6 +57,8 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
             f"--vllm.tensor_parallel_size is {settings.tensor_parallel}, which does not divide the {model.heads} "
             "attention heads; use a divisor"
         )
+    step = _step(model, settings, work, args.train.max_epochs)
+    peaks = PEAKS.get(own.gpu.lower())
     plan = {
         "model": args.actor.model_name_or_path,
         "parameters": model.parameters,
@@ -66,7 +69,8 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         "most_update_rows": most_update_rows(model, settings, gpu),
         "phases": memory.phases(model, settings, gpu),
         "vllm": _vllm(model, settings, gpu, work),
-        "step": _step(model, settings, work, args.train.max_epochs),
+        "step": step,
+        "seconds": step_seconds(model, settings, step, work.prompt, peaks) if peaks else None,
         "run": _run(own, args, memory.checkpoint_bytes(model, settings)),
         "host_bytes": memory.host_bytes(model, settings, args.actor.num_gpus_per_node),
         "node_bytes": None if own.node_memory is None else int(own.node_memory * GIB),

@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.sizing.memory import PHASES
 from openrlhf_swap.sizing.models import GIB, gib
+from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS
 
 
 def report(plan: dict[str, Any]) -> str:
@@ -52,6 +53,7 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
         "FLOPs": f"{flops:.2e}: " + ", ".join(f"{name} {value:.2e}" for name, value in step["flops"].items()),
         "scoring": f"{step['prefixes']} prefixes: {step['scoring_of_a_forward']:.1%} of a forward of their response; "
         f"{step['scoring_of_the_step']:.1%} of the step with {step['scored']:.0%} of the responses scored",
+        "seconds": _seconds(plan["seconds"]),
         "checkpoint": f"{gib(disk['deepspeed'])} GiB of DeepSpeed's, {gib(disk['model'])} GiB as a model",
         "the run": "prompts unknown: give --rows",
     }
@@ -65,6 +67,25 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
         hours = "" if time["hours"] is None else f", {time['hours']:,.1f} hours in all"
         facts["time"] = f"{time['step_seconds']:,.0f} s a step{hours}, {stated}"
     return facts
+
+
+def _seconds(ways: dict[str, dict[str, float]] | None) -> str:
+    """Both ways to place vLLM and DeepSpeed, and which is faster."""
+    if ways is None:
+        return "unknown: give --gpu by its name"
+    words = {
+        name: f"{way['step']:.0f} a step (generation {way['generate']:.0f}, training {way['train']:.0f})"
+        for name, way in ways.items()
+    }
+    parts = [f"in turn on all GPUs {words['in_turn']}"]
+    if "apart" in ways:
+        parts.append(f"at the same time, {ways['apart']['gpus']:.0f} for vLLM, {words['apart']}")
+    if "fastest" in ways:
+        parts.append(f"with the best split, {ways['fastest']['gpus']:.0f} for vLLM, {words['fastest']}")
+    faster = min(ways, key=lambda name: ways[name]["step"])
+    if len(ways) > 1:
+        parts.append(f"{'in turn' if faster == 'in_turn' else 'at the same time'} is faster")
+    return "; ".join(parts) + f". From {OF_OPERATIONS:.0%} of the GPU's peak operations, {OF_BYTES:.0%} of its bytes"
 
 
 def _wrapped(label: str, text: str) -> str:

@@ -1,4 +1,5 @@
 import os
+import re
 import shlex
 import socket
 import sys
@@ -7,7 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.paths import POLICY
 from support.scripts import MULTINODE, bash
+
+from openrlhf_swap.files import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -20,10 +24,23 @@ def free_ports(count):
         return [str(each.getsockname()[1]) for each in sockets]
 
 
-@pytest.mark.skipif(
+on_request = pytest.mark.skipif(
     "TEST_CLUSTER" not in os.environ,
     reason="TEST_CLUSTER=1 starts a cluster; on a busy machine Ray gives up after 30 s",
 )
+
+
+def start(subcommand, *flags, **settings):
+    """`head` or `worker`; Ray gives its processes 30 s to find each other, too little on a busy machine."""
+    for _ in range(3):
+        result = bash(MULTINODE, subcommand, *flags, **settings)
+        if result.returncode == 0:
+            break
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@on_request
 def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
     port, dashboard, client, agent = free_ports(4)
     command = "import os, ray; ray.init(); print('found', ray.cluster_resources()['CPU'], os.environ['WANDB_API_KEY'])"
@@ -31,11 +48,7 @@ def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
         settings = {"PORT": port, "DASHBOARD_PORT": dashboard, "RAY_FOLDER": folder, "NUM_GPUS": "0", "NUM_NODES": "1"}
         settings["WAIT"] = "120"
         flags = ["--num-cpus", "3", "--ray-client-server-port", client, "--dashboard-agent-listen-port", agent]
-        for _ in range(3):  # Ray gives its processes 30 s to find each other, too little on a busy machine
-            head = bash(MULTINODE, "head", *flags, WANDB_KEY="secret", **settings)
-            if head.returncode == 0:
-                break
-        assert head.returncode == 0, head.stderr
+        start("head", *flags, WANDB_KEY="secret", **settings)
         ray_pid = int(Path(folder, "started.pid").read_text())
         try:
             again = bash(MULTINODE, "head", **settings)
@@ -50,3 +63,36 @@ def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
         assert stopped.returncode == 0, stopped.stderr
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", int(dashboard)), timeout=5)
+
+
+@on_request
+def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
+    """Policy and engine on a node each, both of this machine; a place stands for a GPU."""
+    from ray.util.state import list_actors
+
+    port, dashboard, client, *agents = free_ports(5)
+    settings = {"PORT": port, "DASHBOARD_PORT": dashboard, "NUM_GPUS": "1", "NUM_NODES": "2", "WAIT": "120"}
+    flags = ["--num-cpus", "3", "--object-store-memory", "200000000", "--dashboard-agent-listen-port"]
+    with ExitStack() as stack:
+        folders = [stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")) for _ in range(2)]
+        head = start("head", *flags, agents[0], "--ray-client-server-port", client, **settings, RAY_FOLDER=folders[0])
+        stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[0])
+        address = re.search(r"HEAD_IP=(\S+)", head)[1]
+        start("worker", *flags, agents[1], **settings, HEAD_IP=address, RAY_FOLDER=folders[1])
+        stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[1])
+        environment = {
+            "MODEL": str(POLICY),
+            "PROMPTS": str(prompts_file),
+            "OUTPUT": str(tmp_path / "run"),
+            "STEPS": "3",
+        }
+        words = [f"{name}={value}" for name, value in environment.items()]
+        line = shlex.join(["env", *words, "bash", "examples/addition/train_swap.sh", "--train.async_enable"])
+        job = bash(MULTINODE, "submit", COMMAND=line, OUTPUT=str(tmp_path), **settings, RAY_FOLDER=folders[0])
+        assert job.returncode == 0, job.stdout[-3000:] + job.stderr
+        rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
+        actors = list_actors(address=f"http://127.0.0.1:{dashboard}", limit=100)
+    assert [(row["step"], row["swap/batch_age"]) for row in rows] == [(1, 0), (2, 1), (3, 1)]
+    nodes = {actor.class_name: actor.node_id for actor in actors}
+    assert nodes["CpuRolloutActor"] != nodes["IntrinsicRewardActor"]
+    assert {"SwapGenerateActor", "SwapTrainingActor"} <= set(nodes)

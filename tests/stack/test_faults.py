@@ -1,17 +1,14 @@
 """What a run survives: processes killed or stuck at any moment, and checkpoints that are not whole."""
 
-import contextlib
 import re
 import signal
-import subprocess
-import time
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.disturbing import Run, errors
 from support.paths import POLICY
-from support.running import run_training, start_training, training
+from support.running import run_training, start_training
 
 from openrlhf_swap.files import read_rows
 
@@ -33,73 +30,6 @@ FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.gener
 TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 
 
-class Run:
-    """One run that is started again and again, always with the same command."""
-
-    def __init__(self, folder, prompts):
-        self.output = folder / "run"
-        self.command = training(self.output, prompts, *FLAGS)
-        self.log = folder / "log"
-        self.done = []  # every step that was ever done; a start takes out of metrics.jsonl what it does again
-        self.graders_killed = 0
-
-    def new_rows(self):
-        return [row for row in read_rows(self.output / "metrics.jsonl") if row not in self.done]
-
-    def start_and_disturb(self, step, process_name, signal_number):
-        """Start, wait until it has done `step`, send a signal to one of its processes; returns output and exit status.
-
-        `process_name` None is the driver. The output is what came after the signal.
-        """
-        started = time.monotonic()
-        with open(self.log, "w") as log:
-            process = subprocess.Popen(**self.command, stdout=log, stderr=log)
-            recovered, steps = 0.0, 0
-            while process.poll() is None and step not in [row["step"] for row in self.new_rows()]:
-                if not self.new_rows():
-                    recovered = time.monotonic() - started
-                elif len(self.new_rows()) > steps:
-                    steps = len(self.new_rows())
-                    self._kill_graders(process.pid)
-                time.sleep(0.05)
-            assert process.poll() is None, self.log.read_text()[-3000:]
-            tree = psutil.Process(process.pid)
-            target = tree if process_name is None else self._find(tree, process_name)
-            target.send_signal(signal_number)
-            disturbed = time.monotonic()
-            status = process.wait(timeout=300)
-        self.done += self.new_rows()
-        name = process_name or "driver"
-        print(
-            f"first new step after {recovered:.0f} s; {name} gets {signal.Signals(signal_number).name} after {step}: "
-            f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
-        )
-        return self.log.read_text(), status
-
-    def _kill_graders(self, pid):
-        """As the kernel does for want of memory: the next grade comes from new ones."""
-        for child in psutil.Process(pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if "rewards.worker" in " ".join(child.cmdline()):
-                    child.kill()
-                    self.graders_killed += 1
-
-    @staticmethod
-    def _find(tree, name):
-        found = [
-            child for child in tree.children(recursive=True) if name in " ".join(child.cmdline() or [child.name()])
-        ]
-        assert found, [child.cmdline() for child in tree.children(recursive=True)]
-        return found[0]
-
-    def latest(self):
-        return (self.output / "checkpoints" / "_actor" / "latest").read_text()
-
-
-def errors(output):
-    return [line for line in output.splitlines() if line.startswith("error:")]
-
-
 def by_step(rows):
     """Every metric of every step that does not depend on the clock, of each time it was done."""
     found = {}
@@ -116,7 +46,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert "the last 8 prompts of this episode do not fill a batch" in result.stdout + result.stderr
 
-    run = Run(tmp_path, prompts_file)
+    run = Run(tmp_path, prompts_file, FLAGS)
     _, status = run.start_and_disturb(3, None, signal.SIGKILL)
     assert status == -signal.SIGKILL
     assert run.latest() == "global_step2"

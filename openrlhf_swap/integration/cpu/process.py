@@ -32,8 +32,9 @@ def install() -> None:
     if not is_cpu_build():
         return
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    # Ray reads this when it is imported, and then listens on 127.0.0.1 only (on Linux too, whatever the name says).
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if "RAY_ADDRESS" not in os.environ:
+        # Ray reads this when it is imported, and listens on 127.0.0.1 only (on Linux too, whatever the name says).
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
     _put_first_on_path(Path(sys.prefix) / "bin")
     _replace_torch_cuda()

@@ -70,3 +70,7 @@ class CpuRolloutActor(SwapRolloutActor):
     """The rollout actor with `CpuWorker` in vLLM."""
 
     worker = CpuWorker
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
+        # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
+        await super().__init__(*args, **{**kwargs, "enable_chunked_prefill": False})

@@ -2,7 +2,7 @@ import runpy
 
 from support.paths import ROOT
 
-from openrlhf_swap.integration.defaults import CPU_DEFAULTS, DEFAULTS
+from openrlhf_swap.integration.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
 from openrlhf_swap.integration.patches import parse_arguments
 
 SCRIPT = ROOT / "docs" / "make_settings.py"
@@ -17,6 +17,6 @@ def test_the_page_of_settings_is_up_to_date(capsys):
 
 def test_every_default_that_differs_has_its_reason():
     script = runpy.run_path(str(SCRIPT))
-    changed = script["changed_defaults"]({**DEFAULTS, **CPU_DEFAULTS}, parse_arguments([]))
+    changed = script["changed_defaults"]({**DEFAULTS, **ASYNC_DEFAULTS, **CPU_DEFAULTS}, parse_arguments([]))
     assert {flag for flag, _, _ in changed} == set(script["REASONS"])
     assert ("--ckpt.max_num", 2, 3) in changed and "--actor.adam.lr" not in script["REASONS"]  # 1e-6 is OpenRLHF's too

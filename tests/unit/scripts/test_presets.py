@@ -43,6 +43,21 @@ def test_presets_resume_and_share_every_gpu(size, nodes):
     assert args.data.prompt_dataset == prompts
 
 
+@pytest.mark.parametrize(("variables", "training", "engines"), [({}, 4, 4), ({"GENERATION_GPUS": "6"}, 2, 6)])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_presets_generate_while_they_train(nodes, variables, training, engines):
+    variables = {**variables, "ASYNC": "1", "QUEUE": "2", "NUM_NODES": str(nodes)}
+    _, _, args = parse_training(bash("scripts/train_swap_1.5b.sh", "--dry-run", **variables).stdout)
+    assert args.train.async_enable and args.train.async_queue_size == 2
+    assert not (args.train.colocate_all or args.vllm.enable_sleep or args.ds.enable_sleep)
+    assert (args.actor.num_nodes, args.actor.num_gpus_per_node) == (nodes, training)
+    assert (args.vllm.num_engines, args.vllm.gpu_memory_utilization) == (nodes * engines, 0.9)
+    assert args.algo.advantage.is_correction_level == "token"
+    off = ["--algo.advantage.is_correction_level", "off"]  # what the command line says wins
+    _, _, args = parse_training(bash("scripts/train_swap_1.5b.sh", "--dry-run", *off, **variables).stdout)
+    assert args.algo.advantage.is_correction_level == "off"
+
+
 def one_gpu(*flags, **variables):
     return bash("scripts/train_swap_1gpu.sh", "--dry-run", *flags, **variables)
 

@@ -79,6 +79,25 @@ def test_room_for_responses_by_hand(capsys):
     assert any("has room for 94 of full length" in note for note in found["notes"])
 
 
+@pytest.mark.parametrize(("response", "faster"), [("6000", "in turn"), ("1500", "at the same time")])
+def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, response, faster):
+    monkeypatch.setenv("ASYNC", "1")
+    flags = ["--gpu", "h100", "--response", response, "--command", script.__wrapped__("1.5b")]
+    status, found = run(capsys, *flags)
+    assert (status, found["gpus"], found["settings"]["ranks"], found["settings"]["engines"]) == (0, 8, 4, 4)
+    seconds = found["seconds"]
+    assert seconds["apart"]["gpus"] == 4
+    assert (seconds["in_turn"]["step"] < seconds["fastest"]["step"]) == (faster == "in turn")
+    assert plan.main(flags) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"{faster} is faster. From 40% of the GPU's peak operations, 60% of its bytes" in text
+    node = ["--gpus", "8", "--model", R1 + "1.5B", "--train.async_enable", "--rows", "1000"]
+    node += ["--vllm.gpu_memory_utilization", "0.9", "--response", response]
+    assert run(capsys, "--gpu", "h100", *node)[1]["seconds"] == seconds
+    assert plan.main(["--gpu", "79.1", *flags[2:]]) == 0
+    assert "unknown: give --gpu by its name" in capsys.readouterr().out
+
+
 # Settings that do not fit, each with what the remedy has to be about.
 TOO_LARGE = {
     "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "32"], "--train.micro_batch_size 16"),
@@ -194,6 +213,7 @@ def test_a_run_tells_its_engines_what_the_plan_says():
         (["--gpu", "abacus"], "--gpu is abacus; use one of a100-40"),
         (["--gpu", "-3"], "--gpu is -3"),
         (["--gpu", "80", "--gpus", "6", "--vllm.tensor_parallel_size", "4"], "--gpus is 6; use a multiple of"),
+        (["--gpu", "80", "--gpus", "1", "--train.async_enable"], "--gpus is 1; with --train.async_enable vLLM"),
         (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.micro_batch_size is 1; 7 actors"),
         (["--gpu", "80", "--gpus", "8", "--model", "no/model"], "--actor.model_name_or_path is no/model, whose"),
         (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--data.max_len", "200000"], "--data.max_len is 200000"),

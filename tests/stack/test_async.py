@@ -1,0 +1,196 @@
+"""The asynchronous trainer: what it shares with the synchronous one, what differs, and what it survives."""
+
+import os
+import re
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.disturbing import Run, errors
+from support.paths import POLICY
+from support.running import run_training, start_training
+from task import problems, prompt
+
+from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.integration.defaults import REWARD_FILE
+from openrlhf_swap.runs import checkpoints
+
+pytestmark = pytest.mark.slow
+on_request = pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="one to three minutes on two cores: TEST_SLOW=1")
+NOT_OF_THE_RUN = re.compile("timing/|memory/|swap/batch_age")
+COMPARED = ["--train.full_determinism_enable", "--swap.rollouts_every", "1", "--swap.rollouts_groups", "16"]
+COMPARED += ["--algo.advantage.is_correction_level", "token", "--train.num_episodes", "2", "--data.max_samples", "40"]
+ASYNC = ["--train.async_enable", "--train.async_queue_size"]
+OBJECTIVES = {
+    "swap": {},
+    "grpo": {},
+    "thinkprune": {"limits": "300,60", "stage_steps": "2"},
+    "laser_d": {"shortest": "40", "longest": "320", "grid": "8", "monitor_prompts": "16", "monitor_every": "3"},
+}
+
+
+def of_the_run(rows):
+    return [{name: value for name, value in row.items() if not NOT_OF_THE_RUN.search(name)} for row in rows]
+
+
+def tables(folder):
+    return [path.read_text() for path in sorted((folder / "rollouts").iterdir())]
+
+
+@on_request
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, prompts_file):
+    """Two episodes of two steps, eight prompts left over in each: rollouts, rewards, what is made of them, metrics."""
+    flags = [*COMPARED, "--actor.adam.lr", "0", "--swap.objective", objective]
+    for name, value in OBJECTIVES[objective].items():
+        flags += [f"--swap.{objective}.{name}", value]
+    expected = run_training(tmp_path / "sync", prompts_file, *flags)
+    found = run_training(tmp_path / "async", prompts_file, *flags, *ASYNC, "2")
+    assert [row["step"] for row in expected] == [1, 2, 3, 4]
+    assert of_the_run(found) == of_the_run(expected)
+    assert tables(tmp_path / "async") == tables(tmp_path / "sync") and len(tables(tmp_path / "sync")) == 4
+    assert found[0]["swap/batch_age"] == 0 and max(row["swap/batch_age"] for row in found) > 0
+
+
+def test_a_batch_tells_the_age_of_its_weights(tmp_path, prompts_file):
+    """Rollouts of step 1 come from the trainer's weights, later ones from those before the last update."""
+    rows = run_training(tmp_path / "run", prompts_file, ASYNC[0], "--ckpt.save_steps", "2")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["swap/batch_age"] for row in rows] == [0, 1, 1, 1]
+    first, *later = (abs(row["policy/vllm_kl"]) for row in rows)
+    assert 10 * first < min(later)
+    assert all(row["swap/adv_process_absmean"] > 0 and row["timing/generation"] > 0 for row in rows)
+    assert checkpoints.newest(tmp_path / "run" / "checkpoints") == "global_step4"
+    assert (tmp_path / "run" / "policy" / "model.safetensors").exists()
+
+
+@on_request
+def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(tmp_path, prompts_file):
+    flags = [*COMPARED, "--actor.adam.lr", "1e-4", "--train.num_episodes", "3"]
+    expected = run_training(tmp_path / "sync", prompts_file, *flags)
+    gaps = [gap(expected)]
+    for size in (1, 4):
+        rows = run_training(tmp_path / f"async_{size}", prompts_file, *flags, *ASYNC, str(size))
+        assert of_the_run(rows)[0] == of_the_run(expected)[0]
+        assert all(ours != theirs for ours, theirs in zip(of_the_run(rows)[2:], of_the_run(expected)[2:], strict=True))
+        ages, kls = ([row[name] for row in rows] for name in ("swap/batch_age", "policy/vllm_kl"))
+        print(f"queue {size}: ages {ages}, vllm_kl {kls}")
+        gaps.append(gap(rows))
+    print("mean |vllm_kl|: synchronous, queue 1, queue 4:", gaps)
+    assert gaps == sorted(gaps) and gaps[0] < 0.5 * gaps[1]
+
+
+def gap(rows):
+    return sum(abs(row["policy/vllm_kl"]) for row in rows) / len(rows)
+
+
+@on_request
+def test_a_run_that_is_killed_goes_on_with_the_objective_and_the_prompts(tmp_path, prompts_file):
+    flags = ["--swap.objective", "laser_d", "--ckpt.save_steps", "2", "--ckpt.load_enable", *ASYNC, "2"]
+    for name, value in {**OBJECTIVES["laser_d"], "monitor_every": "100"}.items():
+        flags += [f"--swap.laser_d.{name}", value]
+    flags += ["--swap.rollouts_every", "1", "--swap.rollouts_groups", "16", "--train.num_episodes", "2"]
+    flags += ["--data.max_samples", "56", "--swap.generation_timeout", "20", "--actor.adam.lr", "1e-4"]
+    calm = tmp_path / "calm" / "run"
+    calm.parent.mkdir()
+    run_training(calm, prompts_file, *flags)
+
+    run = Run(tmp_path, prompts_file, flags)
+    _, status = run.start_and_disturb(3, None, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    for step, name in ((3, "SwapGenerateActor"), (5, "SwapTrainingActor"), (5, "VLLM::EngineCore")):
+        output, status = run.start_and_disturb(step, name, signal.SIGKILL)
+        assert re.search("going on from checkpoint global_step[24]", output)
+        assert status == 2
+        (line,) = errors(output)
+        assert "died" in line and "--ckpt.load_enable to go on from global_step" in line
+        print(line)
+    # Stopped, not dead: the generator's time limit ends both actors.
+    output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
+    assert status == 2
+    (line,) = errors(output)
+    assert "no prompt was finished within --swap.generation_timeout 20 seconds" in line
+
+    rows = run_training(run.output, prompts_file, *flags)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    targets = [{name: row[name] for name in row if name.startswith("swap/laser_d_target")} for row in rows]
+    assert targets[0] and all(found == targets[0] for found in targets)
+    prompts = [[prompts_of(path) for path in sorted((folder / "rollouts").iterdir())] for folder in (run.output, calm)]
+    assert prompts[0] == prompts[1] and len(prompts[0]) == 6
+
+
+def prompts_of(table):
+    return list(dict.fromkeys(row["prompt"] for row in read_rows(table)))
+
+
+@on_request
+def test_an_error_in_the_trainer_ends_the_run_in_one_line(tmp_path, prompts_file):
+    rows = list(read_rows(prompts_file))
+    wrong = tmp_path / "wrong.jsonl"
+    write_rows(wrong, [{**row, "answer": "1"} for row in rows])
+    result = start_training(tmp_path / "run", wrong, "--swap.self_test_steps", "1", *ASYNC, "2")
+    assert result.returncode == 2
+    (line,) = errors(result.stderr)
+    assert line.startswith(
+        "error: no correct rollout got a non-zero process term in the first 1 steps: no rollout was"
+    )
+
+
+@on_request
+def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_drew_it(ray_session, tmp_path, tokenizer):
+    """Partial rollouts: half of each response by the embedded policy, half by one with a flatter output."""
+    import ray
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+    from support.hand_set import HandSetActor
+    from vllm import SamplingParams
+
+    flat = load_file(POLICY / "model.safetensors")
+    flat["model.norm.weight"] = flat["model.norm.weight"] * 0.3
+    shutil.copytree(POLICY, tmp_path / "flat")
+    save_file(flat, tmp_path / "flat" / "model.safetensors", metadata={"format": "pt"})
+    options = {"enforce_eager": True, "dtype": "bfloat16", "max_model_len": 400, "gpu_memory_utilization": 0.2}
+    options |= {"logprobs_mode": "processed_logprobs", "max_logprobs": 1, "enable_prefix_caching": False}
+    engine = ray.remote(num_gpus=1)(HandSetActor).remote(
+        model=str(POLICY), remote_rm_url=[str(REWARD_FILE)], num_gpus=1, **options
+    )
+    ray.get(engine.__ray_ready__.remote(), timeout=300)
+    problem = next(iter(problems(3)))
+    sampling = SamplingParams(temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=1, skip_special_tokens=False)
+    drawing = engine.generate_responses.remote(
+        prompt(problem), problem.answer, sampling, max_length=400, hf_tokenizer=tokenizer, num_samples=8
+    )
+    while not ray.get(engine.get_num_unfinished_requests.remote()):
+        time.sleep(0.01)
+    time.sleep(1)
+    ray.get(engine.pause_generation.remote())
+    ray.get(engine.set_weights.remote(str(tmp_path / "flat" / "model.safetensors")))
+    ray.get(engine.resume_generation.remote())
+    responses = ray.get(drawing, timeout=300)
+    ray.kill(engine)
+
+    changed_at = []
+    for response in responses:
+        experience = SamplesGenerator._process_response_into_experience(None, response, max_len=400)
+        actions = experience.action_mask[0].bool()
+        drawn = experience.rollout_log_probs[0][actions]
+        old, new = (logprobs(folder, experience.sequences, actions) for folder in (POLICY, tmp_path / "flat"))
+        errors_of = [(drawn[:t] - old[:t]).abs().sum() + (drawn[t:] - new[t:]).abs().sum() for t in range(len(drawn))]
+        t = int(torch.stack(errors_of).argmin())
+        changed_at.append(t)
+        assert 10 < t < len(drawn) - 10
+        assert (drawn[:t] - old[:t]).abs().mean() < 0.02 < 0.1 < (drawn[:t] - new[:t]).abs().mean()
+        assert (drawn[t:] - new[t:]).abs().mean() < 0.02 < 0.1 < (drawn[t:] - old[t:]).abs().mean()
+    print("tokens before the change:", changed_at)
+
+
+def logprobs(folder, sequences, actions):
+    """A float32 forward of one policy over everything, on its own."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        every = model(sequences).logits[0, :-1].log_softmax(-1)
+    return every.gather(-1, sequences[0, 1:, None]).squeeze(-1)[actions]
