@@ -13,7 +13,7 @@ from typing import Any
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.engines import engine_sequences, longest_response
+from openrlhf_swap.sizing.engines import MOST_SEQUENCES, engine_sequences, longest_response
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
 from openrlhf_swap.sizing.remedies import host_remedy, most_update_rows, remedy, room_remedy
@@ -57,7 +57,8 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
             f"--vllm.tensor_parallel_size is {settings.tensor_parallel}, which does not divide the {model.heads} "
             "attention heads; use a divisor"
         )
-    step = _step(model, settings, work, args.train.max_epochs)
+    step, vllm = _step(model, settings, work, args.train.max_epochs), _vllm(model, settings, gpu, work)
+    most = settings.sequences or max(1, min(vllm["mean_sequences"], MOST_SEQUENCES))
     peaks = PEAKS.get(own.gpu.lower())
     plan = {
         "model": args.actor.model_name_or_path,
@@ -68,9 +69,9 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         "settings": dataclasses.asdict(settings),
         "most_update_rows": most_update_rows(model, settings, gpu),
         "phases": memory.phases(model, settings, gpu),
-        "vllm": _vllm(model, settings, gpu, work),
+        "vllm": vllm,
         "step": step,
-        "seconds": step_seconds(model, settings, step, work.prompt, peaks) if peaks else None,
+        "seconds": step_seconds(model, settings, step, work.prompt, most, peaks) if peaks else None,
         "run": _run(own, args, memory.checkpoint_bytes(model, settings)),
         "host_bytes": memory.host_bytes(model, settings, args.actor.num_gpus_per_node),
         "node_bytes": None if own.node_memory is None else int(own.node_memory * GIB),

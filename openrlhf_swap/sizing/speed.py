@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from openrlhf_swap.sizing.memory import SEQUENCES, kept_cache
+from openrlhf_swap.sizing.memory import kept_cache
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import BIT16, Settings
 
-PEAKS = {  # bf16 operations without sparsity and bytes, a second
+Peaks = tuple[float, float]
+PEAKS: dict[str, Peaks] = {  # bf16 operations without sparsity and bytes, a second
     "a100-40": (312e12, 1.555e12),
     "a100-80": (312e12, 2.039e12),
     "h100": (989e12, 3.35e12),
@@ -26,12 +27,12 @@ OF_OPERATIONS, OF_BYTES = 0.4, 0.6  # assumed: shares of the peaks that are reac
 
 
 def generation_seconds(
-    model: Model, settings: Settings, gpus: int, step: dict[str, Any], prompt: int, peaks: tuple[float, float]
+    model: Model, settings: Settings, gpus: int, step: dict[str, Any], prompt: int, most: int, peaks: Peaks
 ) -> float:
     """Of all responses of a step.
 
     A token of every response that an engine runs takes one reading of the weights and of the keys and values so far.
-    An engine runs at most `SEQUENCES` at a time, and as many steps as its longest response has tokens, at least.
+    An engine takes as many of these as its longest response has tokens, at least.
 
     Args:
         model: the model.
@@ -39,20 +40,21 @@ def generation_seconds(
         gpus: on which engines run.
         step: the plan's numbers of a step.
         prompt: its mean tokens.
+        most: responses that an engine runs at a time.
         peaks: as in `PEAKS`.
     """
     size = settings.tensor_parallel
     tokens = step["tokens"] * size / gpus  # of an engine
-    most = min(SEQUENCES, math.ceil(step["responses"] * size / gpus))
-    decodings: float = max(tokens / most, step["most_tokens"] / step["responses"])
+    at_a_time = min(most, math.ceil(step["responses"] * size / gpus))
+    decodings: float = max(tokens / at_a_time, step["most_tokens"] / step["responses"])
     running = tokens / decodings
     read = BIT16 * model.parameters + running * kept_cache(model, prompt + step["mean_response"] // 2)
-    operations = 2 * running * (model.parameters - model.looked_up)
+    operations = 2 * running * model.multiplying
     return decodings / size * max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
 
 
 def step_seconds(
-    model: Model, settings: Settings, step: dict[str, Any], prompt: int, peaks: tuple[float, float]
+    model: Model, settings: Settings, step: dict[str, Any], prompt: int, most: int, peaks: Peaks
 ) -> dict[str, dict[str, float]]:
     """Of a step in turn on all GPUs, and apart, where they can be split.
 
@@ -61,6 +63,7 @@ def step_seconds(
         settings: the run's.
         step: the plan's numbers of a step.
         prompt: its mean tokens.
+        most: responses that an engine runs at a time.
         peaks: as in `PEAKS`.
 
     Returns:
@@ -72,7 +75,7 @@ def step_seconds(
     gpus = settings.ranks + (0 if settings.shared else settings.engines * size)
 
     def times(generating: int, training: int) -> dict[str, float]:
-        generate = generation_seconds(model, settings, generating, step, prompt, peaks)
+        generate = generation_seconds(model, settings, generating, step, prompt, most, peaks)
         return {"gpus": generating, "generate": generate, "train": flops / (training * OF_OPERATIONS * peaks[0])}
 
     in_turn = times(gpus // size * size, gpus)
