@@ -58,7 +58,6 @@ class SwapTraining(BasePPOTrainer):
 
     def fit(self, global_step: int = 0) -> None:
         """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
-        ray.get(self._told)
         tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
         print(f"[swap] memory: {memory.room(tokens, self.args.data.max_len)}", flush=True)
         super().fit(global_step)
@@ -130,7 +129,8 @@ class SwapTraining(BasePPOTrainer):
             super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
     def init_checkpoint_states(self) -> dict:
-        """As OpenRLHF's; also gives the objective its state back."""
+        """As OpenRLHF's, before anything is sampled; also gives the objective its state back."""
+        ray.get(self._told)
         states = super().init_checkpoint_states()
         self._objective.step = states["global_step"]
         drop_metrics_after(self._folder, states["global_step"])
