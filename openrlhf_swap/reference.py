@@ -58,12 +58,12 @@ def main(argv: list[str]) -> None:
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
         config, told = settle_thought(marks, tokenizer)
         answers = known_answers(args, tokenizer)
-    print(told[0])
     done = {row["key"] for row in read_rows(args.output)}
     left = [(prompt, answer) for prompt, answer in answers.items() if prompt_key(prompt) not in done]
     if not left:
         print(f"{args.output} is complete")
         return
+    print(told[0])
     with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
         for row in sample_reference(left, tokenizer, args, config):
             append(row)

@@ -50,7 +50,8 @@ def generation_seconds(
     running = tokens / decodings
     read = BIT16 * model.parameters + running * kept_cache(model, prompt + step["mean_response"] // 2)
     operations = 2 * running * model.multiplying
-    return decodings / size * max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
+    slowest: float = max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
+    return decodings / size * slowest
 
 
 def step_seconds(

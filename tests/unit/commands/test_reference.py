@@ -70,7 +70,7 @@ def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
     assert path.read_text() == "".join(lines)
     capsys.readouterr()
     assert run(tmp_path) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{path} is complete"
+    assert capsys.readouterr().out == f"{path} is complete\n"
     assert len(engine.asked) == 3
 
 

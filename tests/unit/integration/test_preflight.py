@@ -84,6 +84,10 @@ SETTINGS = [
     (["--train.async_enable", "--vllm.enable_sleep"], "--vllm.enable_sleep with --train.async_enable: vLLM"),
     (["--rollout.vllm_generate_batch_size", "2"], "--rollout.vllm_generate_batch_size is 2; prompts that wait"),
     (
+        ["--swap.objective", "hapo", "--train.async_enable"],
+        "--train.async_enable: hapo learns from each batch what the next one",
+    ),
+    (
         ["--swap.objective", "lc_r1", "--train.async_enable"],
         "--train.async_enable: lc_r1 trains on tokens that vLLM did not sample: nothing corrects",
     ),
