@@ -32,6 +32,7 @@ FAMILIES = {
         # vLLM's latent attention on a CPU knows this size of cache only: 512 + 64.
         "kv_lora_rank": 512,
         "qk_rope_head_dim": 64,
+        "head_dim": 64,  # of what turns with the position
         "q_lora_rank": 64,
         "qk_nope_head_dim": 32,
         "v_head_dim": 32,

@@ -18,15 +18,21 @@ FAMILIES = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]
 ANSWER = (3, 4, 5, 6)
 
 
+def make_actor(engine, packed):
+    from openrlhf.models.actor import Actor  # behind our package, which prepares the process for it
+
+    actor = Actor(engine, temperature=1.0)
+    actor.packing_samples = packed
+    return actor
+
+
 def rank_main(rank, world, families):
     """One rank."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     torch.set_num_threads(1)
     import deepspeed
-    from openrlhf.models.actor import Actor
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    import openrlhf_swap.integration  # noqa: F401  # prepares the process for OpenRLHF
     from openrlhf_swap.config import RunConfig
     from openrlhf_swap.integration import policy_scoring
     from openrlhf_swap.scoring import shared_prefix
@@ -51,8 +57,7 @@ def rank_main(rank, world, families):
         settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
         engine, *_ = deepspeed.initialize(model=model, config=settings)
         for packed in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
-            actor = Actor(engine, temperature=1.0)
-            actor.packing_samples = packed
+            actor = make_actor(engine, packed)
             args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3), swap_run=RunConfig())
             scorer = policy_scoring.PolicyScorer(actor, SimpleNamespace(args=args, print=print))
             for requests in (wanted, wanted[:1] if rank else []):

