@@ -79,7 +79,7 @@ def test_room_for_responses_by_hand(capsys):
     assert any("has room for 94 of full length" in note for note in found["notes"])
 
 
-@pytest.mark.parametrize(("response", "faster"), [("6000", "in turn"), ("1500", "at the same time")])
+@pytest.mark.parametrize(("response", "faster"), [("12000", "in turn"), ("1500", "at the same time")])
 def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, response, faster):
     monkeypatch.setenv("ASYNC", "1")
     flags = ["--gpu", "h100", "--response", response, "--command", script.__wrapped__("1.5b")]
