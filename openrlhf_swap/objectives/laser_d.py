@@ -81,8 +81,8 @@ class LaserD(Objective):
 
     def metrics(self) -> dict[str, float]:
         """The targets that are known."""
-        found = {band: target for band, target in self._targets.items() if target is not None}
-        return {f"swap/{self.name}_target_{band}": float(target) for band, target in found.items()}
+        name = self.name
+        return {f"swap/{name}_target_{band}": float(t) for band, t in self._targets.items() if t is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """The targets, and when they were estimated."""
