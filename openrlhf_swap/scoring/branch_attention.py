@@ -183,7 +183,7 @@ def attending_branches(config: PretrainedConfig, branches: BranchLayout) -> Iter
 
 def _with_room(module: Any, branches: BranchLayout) -> tuple[Tensor, Tensor]:
     """Keys and values (R, H_kv, reach + Q, D): copies of what the branches reach, with room for the longest's own."""
-    reach = max(level.reach for level in branches.levels)
+    reach = max(1, *(level.reach for level in branches.levels))  # latent vectors cannot be expanded out of none
     layer: Any = branches.cache.layers[_cached_layer(module, branches.cache)]
     keys, values = (part[branches.rows, :, :reach] for part in (layer.keys, layer.values))
     if hasattr(module, "expand_kv"):  # latent attention caches what keys and values are made from
