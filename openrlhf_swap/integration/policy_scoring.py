@@ -12,6 +12,7 @@ import torch.distributed
 from peft import PeftModel
 from torch import Tensor
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.shared_prefix import (
     ScoreRequest,
@@ -48,7 +49,11 @@ class PolicyScorer:
     """
 
     def __init__(self, actor: Any, strategy: Any) -> None:
-        """Takes the actor as DeepSpeed trains it, and decides how to score."""
+        """Takes the actor as DeepSpeed trains it, and decides how to score.
+
+        Raises:
+            ConfigError: when ranks that have to keep in step could not.
+        """
         self._actor = actor
         self._model = actor.model
         self._config = actor.model.module.config
@@ -59,6 +64,8 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
         self._way = find_way(self._config, type(base), strategy.args.swap_run.scoring, device)
+        if self._collective and self._way.name != SHARED_PREFIX:  # ranks would wait for each other without end
+            raise ConfigError(f"--ds.zero_stage is 3 with several actors: {self._way}; use 2")
         if self._way.obstacle is not None:
             strategy.print(f"[swap] warning: {self._way}")
 
