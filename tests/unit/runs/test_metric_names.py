@@ -48,7 +48,7 @@ def test_every_metric_of_a_step_is_declared_once():
 def test_every_objectives_metrics_are_declared(name):
     source = Path(inspect.getfile(method(name))).read_text()
     for found in re.findall(r'"(swap/[^"]+)"', source):
-        assert meaning(found.replace("{self.name}", name).replace("{band}", "high")), found
+        assert meaning(found.replace("{name}", name).replace("{band}", "high")), found
 
 
 def test_names_and_what_follows_from_them_by_hand():
