@@ -20,7 +20,6 @@ from openrlhf_swap.objectives.groups import EPS
 from openrlhf_swap.objectives.laser import UNFORMATTED, base_scores
 from openrlhf_swap.rollouts.batch import Batch
 
-START = "<think>"
 PROMISE = "I will answer the question with {n} tokens"
 
 
@@ -62,8 +61,8 @@ class HBPO(Objective):
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """One part a budget; each response begins with its promise, which is trained on."""
-        opened = prompt.rstrip().endswith(START)
-        promise = PROMISE if opened else f"{START} {PROMISE}"
+        start = self.config.start_of_thought
+        promise = PROMISE if prompt.rstrip().endswith(start.rstrip()) else f"{start} {PROMISE}"
         share = count // len(self._budgets)
         return [SamplingRequest(prompt, share, max_new_tokens, promise.format(n=n)) for n in self._budgets]
 

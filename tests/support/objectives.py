@@ -21,14 +21,19 @@ class CharacterReader:
         ids = list(response_ids)
         return ids.index(ord("#")) if ord("#") in ids else len(ids)
 
+    def thought_length(self, response_ids):
+        ids = list(response_ids)
+        return ids.index(ord("#")) if ord("#") in ids else None
+
 
 READER = CharacterReader()
+MARKS = SwapConfig(start_of_thought="<think>", end_of_thought="</think>")
 RIGHT = "thought#\\boxed{42}"  # 18 tokens
 UNBOXED = "thought#42"  # 10 tokens
 
 
 def objective(name, **options):
-    return build(SwapConfig(objective=name, options={key: str(value) for key, value in options.items()}))
+    return build(MARKS.replaced(objective=name, options={key: str(value) for key, value in options.items()}))
 
 
 def rollout(text="", length=None, correct=True, prompt="p", answer="42", truncated=False, **metadata):

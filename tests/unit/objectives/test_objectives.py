@@ -8,10 +8,10 @@ import sys
 
 import pytest
 import torch
+from support.objectives import MARKS, READER, RIGHT, UNBOXED, assert_rows, batch, objective, rollout
 from support.paths import ROOT
 
 from openrlhf_swap import SwapConfig
-from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags import parse_swap_arguments
 from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
@@ -20,51 +20,6 @@ from openrlhf_swap.objectives.laser_de import is_repetitive
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import METHODS, build
 from openrlhf_swap.rollouts.answers import SUFFIX
-from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.rollout import Rollout
-
-
-class CharacterReader:
-    """One character a token; `#` stands for `</think>`, so that it is one token as in real vocabularies."""
-
-    end_of_thought = "</think>"
-
-    def text(self, ids):
-        return "".join(chr(i) for i in ids).replace("#", "</think>")
-
-    def reasoning_length(self, response_ids):
-        ids = list(response_ids)
-        return ids.index(ord("#")) if ord("#") in ids else len(ids)
-
-    def thought_length(self, response_ids):
-        ids = list(response_ids)
-        return ids.index(ord("#")) if ord("#") in ids else None
-
-
-READER = CharacterReader()
-MARKS = SwapConfig(start_of_thought="<think>", end_of_thought="</think>")
-RIGHT = "thought#\\boxed{42}"  # 18 tokens
-UNBOXED = "thought#42"  # 10 tokens
-
-
-def objective(name, **options):
-    return build(MARKS.replaced(objective=name, options={key: str(value) for key, value in options.items()}))
-
-
-def rollout(text="", length=None, correct=True, prompt="p", answer="42", **metadata):
-    """A response with this text, filled up with distinct tokens in its thought to `length`."""
-    ids = [ord(c) for c in text]
-    if length is not None:
-        ids = [0x1000 + i for i in range(length - len(ids))] + ids
-    return Rollout(prompt, answer, ids, 5, float(correct), metadata=metadata)
-
-
-def batch(*groups):
-    return Batch(groups, Coefficients(process_weight=0.0), READER)
-
-
-def assert_rows(values, expected):
-    torch.testing.assert_close(values, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", METHODS)
