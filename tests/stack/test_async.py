@@ -55,6 +55,7 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
     assert found[0]["swap/batch_age"] == 0 and max(row["swap/batch_age"] for row in found) > 0
 
 
+@on_request
 def test_a_batch_tells_the_age_of_its_weights(tmp_path, prompts_file):
     """Rollouts of step 1 come from the trainer's weights, later ones from those before the last update."""
     rows = run_training(tmp_path / "run", prompts_file, ASYNC[0], "--ckpt.save_steps", "2")
