@@ -1,0 +1,68 @@
+"""A method of one's own, named as module:Class."""
+
+import re
+import sys
+
+import pytest
+from support.objectives import assert_rows, batch, objective, rollout
+from support.paths import ROOT
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.objectives.registry import build
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The example of the documentation, beside files that hold no method, as in the folder where a command starts."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "objectives.md").read_text(), re.DOTALL)
+    (tmp_path / "per_token.py").write_text(code)
+    (tmp_path / "torn.py").write_text("class Torn(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "per_token:PerToken"
+    for name in ("per_token", "torn", "own"):
+        sys.modules.pop(name, None)
+
+
+def test_the_example_of_the_documentation_works(plugin):
+    config, _, rest = parse_swap_arguments(["--swap.objective", plugin, "--swap.PerToken.rate", "2", "--other", "1"])
+    method = build(config)
+    assert (type(method).__name__, config.options, rest) == ("PerToken", {"rate": "2"}, ["--other", "1"])
+    # c (1 - 2 L/100): right with 10 tokens .8, wrong 0.
+    group = [rollout(length=10), rollout(length=10, correct=False)]
+    assert_rows(method.rewards(batch(group)), [[0.8, 0]])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["nowhere:PerToken"], "--swap.objective is 'nowhere:PerToken', which cannot be imported (No module named"),
+        (["per_token:Other"], "which cannot be imported (module 'per_token' has no attribute 'Other')"),
+        (["per_token:"], "which cannot be imported (module 'per_token' has no attribute '')"),
+        ([":PerToken"], "which cannot be imported (Empty module name)"),
+        (["torn:Torn"], "which cannot be imported (invalid syntax"),
+        (["per_token:Batch"], "which is no subclass of openrlhf_swap.objectives.base.Objective"),
+        (["per_token:setting"], "which is no subclass of"),
+        (["per_token:PerToken", "--swap.PerToken.share", "1"], "the settings of PerToken are: rate"),
+        (["per_token:PerToken", "--swap.PerToken.rate", "-1"], "--swap.PerToken.rate is -1.0; use at least 0"),
+        (["per_token:PerToken", "--swap.laser.bonus", "1"], "--swap.laser.bonus belongs to laser, but --swap.obj"),
+        (["swap", "--swap.PerToken.rate", "1"], "unknown flag --swap.PerToken.rate"),
+        (["per_tokens"], "--swap.objective is 'per_tokens'; use one of: swap, "),
+    ],
+)
+def test_a_method_of_ones_own_is_refused_in_one_line(plugin, flags, message):
+    with pytest.raises(ConfigError) as error:
+        build(parse_swap_arguments(["--swap.objective", *flags])[0])
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_peer_can_be_the_base_of_a_method_of_ones_own(plugin, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from openrlhf_swap.objectives.laser_d import LaserD\n\nclass Mine(LaserD):\n    pass\n"
+    )
+    method = objective("own:Mine", shortest=10, longest=40, grid=10)
+    method.observe_monitor(batch([rollout(length=20) for _ in range(4)]))
+    assert method.metrics() == {"swap/Mine_target_high": 20.0}
+    with pytest.raises(ConfigError, match=r"--swap\.Mine\.nothing"):
+        objective("own:Mine", nothing=1)
