@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,12 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
     line.
     """
     try:
-        return command(list(sys.argv[1:] if argv is None else argv)) or 0
+        status = command(list(sys.argv[1:] if argv is None else argv)) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

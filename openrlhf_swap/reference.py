@@ -50,8 +50,8 @@ def main(argv: list[str]) -> None:
     check_model_exists("--model", args.model)
     check_writable("--output", args.output.parent)
     from openrlhf_swap.integration.model_check import check_model
-    from openrlhf_swap.objectives.adaptthink import prompt_key
     from openrlhf_swap.rollouts.families import settle_thought
+    from openrlhf_swap.rollouts.rollout import prompt_key
 
     with flags_called(TRAINING_FLAGS):
         tokenizer = check_model(args.model, args.max_model_len or 0)
@@ -115,7 +115,8 @@ def sample_reference(
 ) -> Iterator[Row]:
     """Sample and grade prompts with their known answers; gives a row of the output for each, in order."""
     from openrlhf_swap.integration.engine import open_engine
-    from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
+    from openrlhf_swap.objectives.adaptthink import is_right
+    from openrlhf_swap.rollouts.rollout import prompt_key
 
     engine = open_engine(args.model, **({"max_model_len": args.max_model_len} if args.max_model_len else {}))
     from vllm import SamplingParams

@@ -38,7 +38,6 @@ from openrlhf_swap.runs.provenance import command_line, made_of
 MODULE = "openrlhf_swap.train"
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
-LIST = "--list-objectives"
 RUN_NAME = "--logger.wandb.run_name"
 FINISHED = "finished.json"  # in the output folder: the command of a run that came to its end
 DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -46,12 +45,11 @@ DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    if "--help-metrics" in argv:
-        return _print_metrics()
+    if show := next((LISTS[word] for word in argv if word in LISTS), None):
+        show()
+        return 0
     flags = [word for word in argv if word not in ("-h", "--help")]
     config, run, rest = parse_swap_arguments(flags)
-    if LIST in rest:
-        return _list_objectives()
     if len(flags) < len(argv):
         return _print_help(config.objective)
     _check_quickly(run, rest)
@@ -178,7 +176,7 @@ def redacted(argv: list[str]) -> list[str]:
     return [f"{SECRET}=***" if word.startswith(f"{SECRET}=") else word for word in hidden]
 
 
-def _list_objectives() -> int:
+def _print_objectives() -> None:
     """Each method in a line, then its settings."""
     from openrlhf_swap.objectives.ablation import ABLATION
     from openrlhf_swap.objectives.registry import METHODS, method
@@ -190,16 +188,17 @@ def _list_objectives() -> int:
         print(f"{name:16} {(kind.__doc__ or '').splitlines()[0]}{words}")
         for setting, spec in kind.Settings.declared().items():
             print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
-    return 0
 
 
-def _print_metrics() -> int:
+def _print_metrics() -> None:
     """What each metric says, for a terminal."""
     from openrlhf_swap.runs.metric_names import METRICS
 
     rows = [(name, fill(text, 80)) for name, text in METRICS.items()]
     print(tabulate(rows, ("metric", "meaning"), "simple"))
-    return 0
+
+
+LISTS = {"--list-objectives": _print_objectives, "--help-metrics": _print_metrics}
 
 
 def _print_help(objective: str) -> int:
@@ -209,6 +208,7 @@ def _print_help(objective: str) -> int:
     parser = Parser(MODULE, __doc__)
     add_swap_arguments(parser)
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
+    parser.add_argument("--list-objectives", action="store_true", help="each method with its settings, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     for name in dict.fromkeys((*METHODS, objective)):

@@ -6,7 +6,6 @@ OpenRLHF), not the paper's ratio of whole sequences.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,15 +19,10 @@ from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Rollout, prompt_key
 
 MAKER = "python -m openrlhf_swap.reference"
 NO_THINKING, THINKING = 0, 1  # parts of a group, in the order in which they are sampled
-
-
-def prompt_key(prompt: str) -> str:
-    """The key of a prompt, as the chat template renders it, in the file of reference accuracies."""
-    return hashlib.sha256(prompt.encode()).hexdigest()
 
 
 def is_right(correct: bool, text: str, config: SwapConfig) -> bool:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
-from openrlhf_swap.objectives.adaptthink import prompt_key
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import prompt_key
 
 
 class HAPO(Objective):

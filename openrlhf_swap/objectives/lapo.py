@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
-from openrlhf_swap.objectives.adaptthink import prompt_key
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import prompt_key
 
 PROMISE = "I will answer the question with {n} tokens."
 _PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")

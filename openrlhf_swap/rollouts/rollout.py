@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,3 +43,8 @@ class Rollout:
     def trace(self) -> StepTrace:
         """What the arithmetic needs to know of it."""
         return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, self.step_ends)
+
+
+def prompt_key(prompt: str) -> str:
+    """What a prompt, as the chat template renders it, is remembered by in files and checkpoints."""
+    return hashlib.sha256(prompt.encode()).hexdigest()

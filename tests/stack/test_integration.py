@@ -14,10 +14,10 @@ from support.slow_advantages import slow_advantages
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.conversion import read_rollouts
-from openrlhf_swap.objectives.adaptthink import prompt_key
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import prompt_key
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 
 pytestmark = pytest.mark.slow

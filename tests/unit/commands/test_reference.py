@@ -54,7 +54,7 @@ def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
     assert [tokenizer.decode(ids) for ids in engine.asked] == rendered
     path = tmp_path / "new" / "reference.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    from openrlhf_swap.objectives.adaptthink import prompt_key
+    from openrlhf_swap.rollouts.rollout import prompt_key
 
     tokens = (len(r"</think> \boxed{579}") + len(r"\boxed{579}")) / 2
     assert rows == [

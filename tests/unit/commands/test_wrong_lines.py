@@ -8,6 +8,9 @@ import sys
 import pytest
 from support.paths import POLICY, ROOT
 
+from openrlhf_swap import train
+from openrlhf_swap.command import run_command
+
 # Of processor time: under one where no hub is asked, more on a busy machine and in an environment that is still to be
 # compiled; the imports of a training take ten.
 SECONDS = 3.0
@@ -76,6 +79,25 @@ def test_a_wrong_command_line(tmp_path, line, message):
     assert error.startswith("error: " + message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ROWS"]
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("flag", "known"),
+    [
+        ("--list-objectives", {"swap", "grpo", "hapo", "--swap.hapo.weight"}),
+        ("--help-metrics", {"swap/accuracy", "length/p90", "timing/score"}),
+    ],
+)
+def test_what_there_is_to_know_is_listed(capsys, flag, known):
+    assert run_command(train.main, [flag]) == 0
+    assert known <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path):
+    line = f"{sys.executable} -m openrlhf_swap.train --help-metrics | head -n 1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    result = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.stdout.split(), result.stderr) == (["metric", "meaning"], "")
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from support.objectives import MARKS, READER, RIGHT, UNBOXED, assert_rows, batch
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.adaptthink import is_right, prompt_key
+from openrlhf_swap.objectives.adaptthink import is_right
 from openrlhf_swap.objectives.base import Monitor
 from openrlhf_swap.objectives.laser_de import is_repetitive
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import METHODS
 from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rollouts.rollout import prompt_key
 
 
 @pytest.mark.parametrize("name", METHODS)
