@@ -24,16 +24,21 @@ class Family:
         start_of_thought: opens the thought; the chat template may write it.
         end_of_thought: closes the thought: the steps end before it, and the answer stands behind it.
         close_template: ends an unfinished thought and opens the answer, up to the inside of the box.
+        told_by: texts of which each tells the family where it stands in a chat template.
     """
 
     name: str
     start_of_thought: str
     end_of_thought: str
     close_template: str
+    told_by: tuple[str, ...]
 
 
-def _family(name: str, start: str, end: str, between: str = "\n\n", before: str = "\n") -> Family:
-    return Family(name, start, end, before + end + between + ANSWER)
+def _family(
+    name: str, start: str, end: str, between: str = "\n\n", before: str = "\n", told_by: str | None = None
+) -> Family:
+    """A family that is told by its marks, if not by another text."""
+    return Family(name, start, end, before + end + between + ANSWER, (told_by,) if told_by else (start.strip(), end))
 
 
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and the distillations of R1 think as R1 does.
@@ -42,27 +47,28 @@ _HARMONY_END = "<|end|><|start|>assistant<|channel|>final<|message|>"
 # The order counts: a template of another family may name R1's marks as well.
 FAMILIES = (
     # Harmony: a message in the channel "analysis" ends, and one in the channel "final" begins.
-    _family("gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, between="", before=""),
+    _family("gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, between="", before="", told_by="<|channel|>"),
     _family("gemma4", "<|channel>thought\n", "<channel|>", between=""),
     _family("mistral", "[THINK]", "[/THINK]", between="", before=""),
     _family("kimi_vl", "◁think▷", "◁/think▷"),
     _family("seed_oss", "<seed:think>", "</seed:think>", between="\n", before=""),
     # Cohere puts the answer between marks of its own; Command A's are others than those of the models after it.
-    _family("cohere_text", "<|START_THINKING|>", "<|END_THINKING|>", between="<|START_TEXT|>", before=""),
+    _family(
+        "cohere_text",
+        *("<|START_THINKING|>", "<|END_THINKING|>"),
+        between="<|START_TEXT|>",
+        before="",
+        told_by="<|START_TEXT|>",
+    ),
     _family("cohere", "<|START_THINKING|>", "<|END_THINKING|>", between="<|START_RESPONSE|>", before=""),
     R1,
 )
-_TELLING = {"gpt_oss": "<|channel|>", "cohere_text": "<|START_TEXT|>"}  # what tells a family, where its marks do not
 
 
 def family_of(chat_template: str | None) -> Family | None:
     """The family whose marks stand in a chat template; None where none do, or without a template."""
-    for family in FAMILIES:
-        telling = _TELLING.get(family.name)
-        marks = (telling,) if telling else (family.start_of_thought.strip(), family.end_of_thought)
-        if chat_template and any(mark in chat_template for mark in marks):
-            return family
-    return None
+    template = chat_template or ""
+    return next((family for family in FAMILIES if any(text in template for text in family.told_by)), None)
 
 
 def settle_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
