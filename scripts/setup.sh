@@ -48,9 +48,10 @@ logged() {
     return 1
 }
 
-# install WORD ...: without what packages ask for, because the lists are complete.
+# install WORD ...: without what packages ask for, because the lists are complete. With bytecode: without it the five
+# processes of a run compile the same sources at the same time, and do so every time where Python may not write it.
 install() {
-    logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps "$@"
+    logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --compile-bytecode "$@"
 }
 
 # pip_setting NAME: where pip looks for packages, from its own files. uv reads none of them.
