@@ -43,12 +43,15 @@ CPU_DEFAULTS: Flags = {
 # Every process of a CPU run inherits these; what is already set wins.
 CPU_ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # The engine's model in the engine's own process. In one more, it would import everything a fifth time, and be
+    # bound to all cores but one.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
+THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one
 REWARD_FILE = Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py"
 
 

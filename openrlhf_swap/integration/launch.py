@@ -18,7 +18,7 @@ from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.integration import attention, patches
 from openrlhf_swap.integration.async_trainer import MODULE, SwapTrainerAsync
 from openrlhf_swap.integration.cpu.build import build_communication_op
-from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT
+from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.model_check import check_engine
 from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
 from openrlhf_swap.integration.reference_actor import SwapReferenceActor
@@ -63,6 +63,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         from openrlhf_swap.integration.cpu.vllm import CpuRolloutActor
 
         actor_class = CpuRolloutActor
+        os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
         start_local_ray(_places(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
     args.swap_run = run_config
     gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
@@ -114,6 +115,16 @@ def _places(args: SimpleNamespace) -> int:
     return actors + engines + reference
 
 
+def threads(args: SimpleNamespace, cores: int) -> int:
+    """Threads of each process of a CPU run, so that those at work at the same time share the cores.
+
+    Engines and policy take turns, unless the run is asynchronous.
+    """
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
+    return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
+
+
 def check_gpus(args: SimpleNamespace) -> None:
     """Without a cluster, count the GPUs of this machine: Ray would wait for more of them without a word.
 
@@ -146,4 +157,4 @@ def start_local_ray(places: int) -> None:
 def join_ray() -> None:
     """The cluster that RAY_ADDRESS names; its processes inherit a CPU run's environment from here."""
     build_communication_op()
-    ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in CPU_ENVIRONMENT}})
+    ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}})

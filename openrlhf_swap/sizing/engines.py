@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.sizing.memory import vllm_room
-from openrlhf_swap.sizing.models import Model, read_model
+from openrlhf_swap.sizing.models import GIB, Model, read_model
 from openrlhf_swap.sizing.settings import Settings, read_settings, responses_of_an_engine
 
 PROMPT = 200  # assumed mean tokens of a prompt
 MOST_SEQUENCES = 1024  # vLLM's own default on large GPUs
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
+LEAST_CACHE, MOST_CACHE = GIB // 8, GIB  # of keys and values of an engine on a CPU, in bytes
 
 
 def longest_response(args: SimpleNamespace) -> int:
@@ -38,7 +39,9 @@ def engine_sequences(model: Model, settings: Settings, gpu: int, mean: int) -> i
 
 
 def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on_cpu: bool) -> dict[str, int]:
-    """What vLLM's engines are told: `max_num_seqs` and `max_num_batched_tokens`; on a CPU only what was asked for.
+    """What vLLM's engines are told, by the names of vLLM's arguments.
+
+    `max_num_seqs` and `max_num_batched_tokens`; on a CPU these only where asked for, and `kv_cache_memory_bytes`.
 
     Args:
         config: the method's settings.
@@ -49,7 +52,8 @@ def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on
     run, lora = args.swap_run, args.ds.lora
     if on_cpu:
         asked = {"max_num_seqs": run.engine_sequences, "max_num_batched_tokens": run.engine_batched_tokens}
-        return {name: number for name, number in asked.items() if number}
+        limits = {name: number for name, number in asked.items() if number}
+        return {**limits, "kv_cache_memory_bytes": _cpu_cache(config, args)}
     sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
     if gpu is not None:
         with suppress(ConfigError):  # no formula for this run: vLLM itself puts off what it has no room for
@@ -58,3 +62,13 @@ def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on
             sequences = engine_sequences(model, settings, gpu, PROMPT + longest_response(args) // 2)
     tokens = run.engine_batched_tokens or max(BATCHED_TOKENS, sequences)
     return {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
+
+
+def _cpu_cache(config: SwapConfig, args: SimpleNamespace) -> int:
+    """Bytes of keys and values of all responses that an engine gets in a step: vLLM occupies all that it is given."""
+    needed: float = MOST_CACHE
+    with suppress(ConfigError):  # no formula for this run
+        settings = read_settings(config, args, reserve=0)
+        model = read_model(args.actor.model_name_or_path, settings.context)
+        needed = settings.engine_responses * settings.context * vllm_room(model, settings, 0)["token"]
+    return int(min(max(needed, LEAST_CACHE), MOST_CACHE))

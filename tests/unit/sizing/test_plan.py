@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.paths import ROOT
+from support.paths import POLICY, ROOT
 from support.sizing import R1
 
 from openrlhf_swap import plan
@@ -197,13 +197,23 @@ def test_a_run_tells_its_engines_what_the_plan_says():
     limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
     assert engine_limits(config, args, 80 * GIB, on_cpu=False) == limits
     assert engine_limits(config, args, None, on_cpu=False)["max_num_seqs"] == 256
-    assert engine_limits(config, args, None, on_cpu=True) == {}
+    assert engine_limits(config, args, None, on_cpu=True) == {"kv_cache_memory_bytes": GIB}
     args.swap_run = RunConfig(engine_sequences=9, engine_batched_tokens=10)
-    for on_cpu in (False, True):
-        asked = {"max_num_seqs": 9, "max_num_batched_tokens": 10}
-        assert engine_limits(config, args, 80 * GIB, on_cpu) == asked
+    asked = {"max_num_seqs": 9, "max_num_batched_tokens": 10}
+    assert engine_limits(config, args, 80 * GIB, on_cpu=False) == asked
+    assert engine_limits(config, args, None, on_cpu=True) == {**asked, "kv_cache_memory_bytes": GIB}
     args.swap_run, args.actor.model_name_or_path = RunConfig(), "no/model"  # the plan cannot read it
     assert engine_limits(config, args, 80 * GIB, on_cpu=False)["max_num_seqs"] == 256
+
+
+def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
+    own = SimpleNamespace(command="", model=str(POLICY), gpus=1)
+    flags = ["--rollout.batch_size", "64", "--rollout.n_samples_per_prompt", "8", "--data.max_len", "400"]
+    config, args = plan.training_command(own, [*flags, "--rollout.max_new_tokens", "320", "--train.batch_size", "512"])
+    # Four layers of two heads of 32, keys and values, two bytes each: 1,024 bytes a token.
+    assert engine_limits(config, args, None, on_cpu=True) == {"kv_cache_memory_bytes": 64 * 8 * 400 * 1024}
+    args.rollout.batch_size = 1
+    assert engine_limits(config, args, None, on_cpu=True) == {"kv_cache_memory_bytes": GIB // 8}
 
 
 @pytest.mark.parametrize(
