@@ -26,7 +26,7 @@ FLAGS = [
     "--train.ema_beta",
     "0.5",
 ]
-FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "20"]
+FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "30"]
 TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
     assert status == 2
     (line,) = errors(output)
-    assert "no prompt was finished within --swap.generation_timeout 20 seconds" in line
+    assert "no prompt was finished within --swap.generation_timeout 30 seconds" in line
 
     rows = run_training(run.output, prompts_file, *FLAGS)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]  # each of them once, after all

@@ -64,10 +64,9 @@ class Run:
 
     @staticmethod
     def _find(tree, name):
-        found = [
-            child for child in tree.children(recursive=True) if name in " ".join(child.cmdline() or [child.name()])
-        ]
-        assert found, [child.cmdline() for child in tree.children(recursive=True)]
+        titles = {child: " ".join(child.cmdline() or [child.name()]) for child in tree.children(recursive=True)}
+        found = [child for child, title in titles.items() if name in title]
+        assert found, [title[:60] for title in titles.values()]
         return found[0]
 
     def latest(self):

@@ -1,0 +1,82 @@
+"""What `evaluation.run` adds to generation: its sampler against a bare `generate` of the same engine.
+
+    python -m benchmarks.evaluation [--model FOLDER]
+
+The same prompts, settings and seeds, in turn, each side first as often as the other; the engine forgets its prefixes
+before each. Prints the ratio of tokens a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from evaluation.generate import Sampler, SamplingSettings, Task
+from evaluation.samples import seed_of
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.rollouts.tokenizer import prompt_ids
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples" / "addition"))
+
+from task import problems  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "examples" / "addition" / "policy"), help="folder or hub id")
+    parser.add_argument("--problems", type=int, default=200, help="distinct prompts (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=4, help="responses to each (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=320, help="of a response, at most (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=4, help="of each side, an even number (default: %(default)s)")
+    args = parser.parse_args()
+
+    from vllm import SamplingParams
+
+    sampler = Sampler(args.model, max_model_len=args.tokens + 100)
+    llm, settings = sampler._llm, SamplingSettings(temperature=1.0, top_p=1.0, max_tokens=args.tokens, seed=0)
+    texts = [problem.question for problem, _ in zip(problems(0), range(args.problems), strict=False)]
+    tasks = [
+        Task("b", str(number), sample, text) for number, text in enumerate(texts) for sample in range(args.samples)
+    ]
+
+    def ours() -> int:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "b.jsonl"
+            tokens = sum(sampler.generate(tasks, settings, "", "</think>", {"b": file}))
+            assert sum(row["tokens"] for row in read_rows(file)) == tokens
+        return tokens
+
+    def bare() -> int:
+        prompts = [{"prompt_token_ids": prompt_ids(llm.get_tokenizer(), task.problem)} for task in tasks]
+        seeds = [seed_of(task.benchmark, task.id, task.sample, settings.seed) for task in tasks]
+        parameters = [
+            SamplingParams(**{**asdict(settings), "seed": seed}, skip_special_tokens=False) for seed in seeds
+        ]
+        outputs = llm.generate(prompts, parameters, use_tqdm=False)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+    def speed(side: Callable[[], int]) -> float:
+        llm.reset_prefix_cache()
+        start = time.perf_counter()
+        return side() / (time.perf_counter() - start)
+
+    ours()  # warms up
+    speeds: dict[Callable[[], int], list[float]] = {ours: [], bare: []}
+    for repeat in range(args.repeats):
+        for side in (ours, bare) if repeat % 2 else (bare, ours):
+            speeds[side].append(speed(side))
+    for side, found in speeds.items():
+        print(f"{side.__name__:5} tokens a second: {' '.join(f'{rate:.0f}' for rate in found)}")
+    ratio = median(speeds[ours]) / median(speeds[bare])
+    print(f"ratio {ratio:.2f}: tokens a second of evaluation, to those of bare vLLM (medians of {args.repeats})")
+
+
+if __name__ == "__main__":
+    main()
