@@ -1,22 +1,27 @@
 """What scoring every prefix costs: per prefix, and with the shared prefix, against the plain forward.
 
     python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths 4000 12000
+    python -m benchmarks.scoring --lengths 4000 --shares 0.4 0.3 0.2 0.1
 
 Builds a random model of the given width in each family: keys of all tokens (qwen2), windows (gemma3_text), recurrent
 layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on the same response in one process and prints,
 for each length: seconds of the plain forward that OpenRLHF's actor runs anyway (all logits), of what the scoring adds
-to it, of the per-prefix reference, the largest difference between the two scorers, and the memory at the peak.
+to it, of the per-prefix reference, the largest difference between the two scorers, and the memory at the peak without
+and with scores. With --shares the tokens are those of several responses: padded in a batch, and packed into one row.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import re
+import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Cache, PreTrainedModel
 
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
@@ -75,58 +80,110 @@ def build_model(family: str, args: argparse.Namespace, device: str) -> PreTraine
     return model.to(getattr(torch, args.dtype)).eval()
 
 
-def best_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[float]:
-    """The best of `repeats` times of each function, after a round to warm up; the rounds are interleaved."""
-    best = [float("inf")] * len(functions)
-    for repeat in range(repeats + 1):
-        for number, function in enumerate(functions):
+def median_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[float]:
+    """The median of `repeats` times of each function, in turn and in alternating order."""
+    times: list[list[float]] = [[] for _ in functions]
+    for repeat in range(repeats):
+        order = range(len(functions)) if repeat % 2 else reversed(range(len(functions)))
+        for number in order:
             if device == "cuda":
                 torch.cuda.synchronize()
             start = time.perf_counter()
-            function()
+            functions[number]()
             if device == "cuda":
                 torch.cuda.synchronize()
-            if repeat > 0:
-                best[number] = min(best[number], time.perf_counter() - start)
-    return best
+            times[number].append(time.perf_counter() - start)
+    return [statistics.median(each) for each in times]
 
 
-def table_row(model: PreTrainedModel, length: int, args: argparse.Namespace, device: str) -> tuple[str, float]:
-    """One row of the table, and the log-probability pass with scores to the plain one."""
-    total = PROMPT_TOKENS + length
-    ids = torch.randint(0, args.vocabulary, (1, total), device=device)
-    ends = [PROMPT_TOKENS - 1 + (k * length) // args.steps for k in range(args.steps + 1)]
-    template = args.branch - ANSWER_TOKENS
-    branch = AnswerBranch(
-        tuple(torch.randint(0, args.vocabulary, (args.branch,)).tolist()),
-        tuple(position >= template for position in range(args.branch)),
-    )
-    mask = torch.ones_like(ids)
-    request = ScoreRequest(0, tuple(ends), branch)
+@dataclass
+class Case:
+    """Random responses in one batch, padded on the right, each with its prefixes to score.
 
-    def fused() -> list[torch.Tensor]:
-        """The plain forward, kept, and the branches."""
-        with remembering(model, model.config, mask, [request]) as cache:
-            model(ids, attention_mask=mask, use_cache=True, past_key_values=cache)
-        return score_branches(model, model.config, cache, ids, mask, [request])
+    Attributes:
+        model: of one family.
+        ids: (B, T) int64.
+        mask: (B, T).
+        requests: one a row.
+    """
 
-    with torch.no_grad():
-        plain, both = best_seconds(
-            [lambda: model(ids, attention_mask=mask, use_cache=False), fused], device, args.repeats
+    model: PreTrainedModel
+    ids: torch.Tensor
+    mask: torch.Tensor
+    requests: list[ScoreRequest]
+
+    @classmethod
+    def build(cls, model: PreTrainedModel, lengths: list[int], args: argparse.Namespace, device: str) -> Case:
+        """Of responses of so many tokens; a shorter one has fewer steps."""
+        rows, width = len(lengths), PROMPT_TOKENS + max(lengths)
+        template = args.branch - ANSWER_TOKENS
+        branch = AnswerBranch(
+            tuple(torch.randint(0, args.vocabulary, (args.branch,)).tolist()),
+            tuple(position >= template for position in range(args.branch)),
         )
-        (shared,) = fused()
-        start = time.perf_counter()
-        reference = score_per_prefix(model, ids[0], [end + 1 for end in ends], branch).cpu()
-        per_prefix = time.perf_counter() - start
-    difference = (shared - reference).abs().max().item()
+        requests = []
+        for row, length in enumerate(lengths):
+            steps = max(1, round(args.steps * length / max(lengths)))
+            ends = [PROMPT_TOKENS - 1 + (k * length) // steps for k in range(steps + 1)]
+            requests.append(ScoreRequest(row, tuple(ends), branch))
+        counts = torch.tensor(lengths, device=device).unsqueeze(-1) + PROMPT_TOKENS
+        mask = (torch.arange(width, device=device) < counts).long()
+        return cls(model, torch.randint(0, args.vocabulary, (rows, width), device=device), mask, requests)
+
+    def plain(self, packed: bool, cache: Cache | None = None) -> None:
+        """The pass that gives the log-probabilities, here with all logits."""
+        if packed:
+            positions = (self.mask.cumsum(-1) - 1)[self.mask.bool()]
+            self.model(self.ids[self.mask.bool()][None], position_ids=positions[None], use_cache=False)
+        else:
+            self.model(self.ids, attention_mask=self.mask, past_key_values=cache, use_cache=cache is not None)
+
+    def fused(self, packed: bool) -> list[torch.Tensor]:
+        """The same pass, kept, and the branches."""
+        with remembering(self.model, self.model.config, self.mask, self.requests, packed=packed) as cache:
+            self.plain(packed, cache)
+        return score_branches(self.model, self.model.config, cache, self.ids, self.mask, self.requests)
+
+    def per_prefix(self) -> list[torch.Tensor]:
+        """One forward for each prefix."""
+        return [
+            score_per_prefix(self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch).cpu()
+            for each in self.requests
+        ]
+
+
+def peak_gib(function: Callable[[], object], device: str) -> float:
+    """Memory at the peak while it runs: of the process, or what was allocated on the GPU."""
     if device == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**30
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        return torch.cuda.max_memory_allocated() / 2**30
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    function()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(peak) / 2**20
+
+
+def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -> tuple[str, float]:
+    """One row of the table, and the log-probability pass with scores to the plain one."""
+    with torch.no_grad():
+        Case.build(case.model, [PROMPT_TOKENS], args, device).fused(packed)  # to warm up
+        ways = [lambda: case.plain(packed), lambda: case.fused(packed)]
+        plain, both = median_seconds(ways, device, args.repeats)
+        peaks = [peak_gib(way, device) for way in ways]
+        reference = ["-"] * 3
+        if not args.without_reference:
+            together = torch.cat(case.fused(packed))
+            start = time.perf_counter()
+            difference = (together - torch.cat(case.per_prefix())).abs().max().item()
+            seconds = time.perf_counter() - start
+            reference = [f"{seconds:.3f} ({seconds / plain:.1f}x)", f"{(plain + seconds) / both:.1f}x"]
+            reference.append(f"{difference:.1e}")
+    tokens = f"{len(case.ids)} {'packed' if packed else 'padded'}: " if len(case.ids) > 1 else ""
+    tokens += f"{int(case.mask.sum()) - PROMPT_TOKENS * len(case.ids)}"
     row = (
-        f"| {model.config.model_type} | {length} | {plain:.3f} | {both - plain:.3f} ({both / plain - 1:+.1%}) "
-        f"| {per_prefix:.3f} ({per_prefix / plain:.1f}x) | {(plain + per_prefix) / both:.1f}x | {difference:.1e} "
-        f"| {peak:.1f} |"
+        f"| {case.model.config.model_type} | {tokens} | {plain:.3f} | {both - plain:.3f} ({both / plain - 1:+.1%}) "
+        f"| {' | '.join(reference)} | {peaks[0]:.2f} | {peaks[1]:.2f} |"
     )
     return row, both / plain
 
@@ -135,7 +192,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", default=["qwen2"], help="of qwen2, gemma3_text, qwen3_5_text, ...")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 12000], help="response tokens")
-    parser.add_argument("--steps", type=int, default=25, help="K")
+    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="of the tokens, by response")
+    parser.add_argument("--steps", type=int, default=25, help="K of the longest response")
     parser.add_argument("--branch", type=int, default=24, help="tokens of close template and answer")
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--intermediate", type=int, default=1408)
@@ -145,20 +203,23 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--without-reference", action="store_true", help="do not score prefix by prefix as well")
     args = parser.parse_args()
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(
         f"{args.dtype}, {device}, {torch.get_num_threads()} threads, K = {args.steps}, {args.branch}-token branch, "
-        f"best of {args.repeats}"
+        f"medians of {args.repeats}"
     )
-    print("| family | tokens | plain forward s | scoring adds s | per prefix s | cheaper | difference | peak GiB |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| family | tokens | plain forward s | scoring adds s | per prefix s | cheaper | difference ", end="")
+    print("| plain peak GiB | with scores |\n|---|---|---|---|---|---|---|---|---|")
     for family in args.families:
         model = build_model(family, args, device)
         for length in args.lengths:
-            row, ratio = table_row(model, length, args, device)
-            print(row, flush=True)
+            case = Case.build(model, [round(length * share) for share in args.shares], args, device)
+            for packed in (False, True)[: len(args.shares)]:
+                row, ratio = table_row(case, packed, args, device)
+                print(row, flush=True)
         print(f"{family}: {sum(weights.numel() for weights in model.parameters()) / 1e6:.0f}M parameters")
         print(f"ratio {ratio:.2f}: log-probabilities with scores, to without, {family}, {length} tokens")
 

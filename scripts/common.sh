@@ -49,6 +49,13 @@ count_gpus() {
     fi
 }
 
+# has_package NAME: 1 where the environment has it, else 0; nothing is imported.
+has_package() {
+    PATH="${VENV:-$PWD/.venv}/bin:$PATH" python - "$1" <<<'
+import importlib.util, sys
+print(int(importlib.util.find_spec(sys.argv[1]) is not None))'
+}
+
 # detect_profile: gpu or cpu, by whether there are GPUs.
 detect_profile() {
     if (( $(count_gpus) )); then echo gpu; else echo cpu; fi

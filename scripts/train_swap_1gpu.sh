@@ -38,6 +38,7 @@ esac
 # Twelve bytes a parameter go to main memory: 18 GiB at 1.5B.
 if (( MEMORY < 48 && ! LORA )); then WAY+=(--ds.adam_offload); fi
 
-export MODEL MAX_LEN="${MAX_LEN:-14000}" UTILIZATION NUM_GPUS=1 ZERO_STAGE=2 PROMPTS_A_STEP=32 RESPONSES=8
+MAX_LEN="${MAX_LEN:-14000}"
+export MODEL MAX_LEN ROW_TOKENS="${ROW_TOKENS:-$MAX_LEN}" UTILIZATION NUM_GPUS=1 ZERO_STAGE=2 PROMPTS_A_STEP=32 RESPONSES=8
 export SIZE=1.5B OUTPUT="${OUTPUT:-outputs/swap_1gpu_$CHOICE}"
 exec bash scripts/train_swap_r1.sh "${WAY[@]}" "$@"

@@ -11,7 +11,9 @@
 #   ASYNC=0         1 generates while it trains, on rollouts of older weights (docs/use/async.md)
 #   GENERATION_GPUS=...  GPUs of a node that then generate            (default half of NUM_GPUS)
 #   QUEUE=1         batches of rollouts that may then wait
-#   MICRO_BATCH=1   responses that a GPU trains on at a time
+#   PACKED=...      1 packs as many responses into a row as it has tokens, 0 does not (default 1 with flash-attn)
+#   ROW_TOKENS=...  tokens of such a row                              (default two responses of full length)
+#   MICRO_BATCH=1   responses that a GPU trains on at a time without packing
 #   ZERO_STAGE=...  of DeepSpeed: 2 for 1.5B, 3 for 7B
 #   SAVE_STEPS=20   training steps from checkpoint to checkpoint
 #   EAGER=0         1 runs vLLM without CUDA graphs
@@ -45,14 +47,17 @@ QUEUE="${QUEUE:-1}"
 # train_swap_1gpu.sh sets these.
 PROMPTS_A_STEP="${PROMPTS_A_STEP:-128}" RESPONSES="${RESPONSES:-16}"
 MAX_LEN="${MAX_LEN:-14000}"
+PACKED="${PACKED:-$(has_package flash_attn)}" ROW_TOKENS="${ROW_TOKENS:-$((2 * MAX_LEN))}"
 
-COUNTS=(NUM_GPUS NUM_NODES QUEUE MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN)
+COUNTS=(NUM_GPUS NUM_NODES QUEUE MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN ROW_TOKENS)
 for name in "${COUNTS[@]}"; do require_count "$name"; done
 GENERATION_GPUS="${GENERATION_GPUS:-$(((NUM_GPUS + 1) / 2))}"
 require_count GENERATION_GPUS
 [[ "$ZERO_STAGE" =~ ^[1-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 1, 2 or 3"
 [[ "$ASYNC" =~ ^[01]$ ]] || fail "ASYNC is $ASYNC; use 0, or 1 to generate while it trains"
 [[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 0, or 1 for no CUDA graphs"
+[[ "$PACKED" =~ ^[01]$ ]] || fail "PACKED is $PACKED; use 1 to pack responses into rows, or 0"
+(( ROW_TOKENS >= MAX_LEN )) || fail "ROW_TOKENS is $ROW_TOKENS; use at least MAX_LEN, $MAX_LEN"
 (( MAX_LEN > 2000 )) || fail "MAX_LEN is $MAX_LEN, of which a prompt may take 2000; use more"
 TRAINING_GPUS="$NUM_GPUS" ENGINES="$NUM_GPUS" SPLIT="NUM_GPUS" # of a node
 if (( ASYNC )); then
@@ -97,6 +102,12 @@ TRAIN_ARGS=(
     --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size "$MICRO_BATCH"
     --train.num_episodes 2 --ds.zero_stage "$ZERO_STAGE"
 )
+if (( PACKED )); then
+    TRAIN_ARGS+=(
+        --ds.packing_samples --train.dynamic_batch_enable --train.max_tokens_per_gpu "$ROW_TOKENS"
+        --rollout.max_tokens_per_gpu "$ROW_TOKENS"
+    )
+fi
 if (( ASYNC )); then
     # Nothing else is on an engine's GPU.
     PLACEMENT_ARGS=(

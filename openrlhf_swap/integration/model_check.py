@@ -64,9 +64,8 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
     path, actors = args.actor.model_name_or_path, args.actor.num_nodes * args.actor.num_gpus_per_node
     config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
     build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
-    way = find_way(config, build, run.scoring)
-    more = "; packed responses get a forward of their own for it" if _packs(args) and way.name == SHARED_PREFIX else ""
-    print(f"[swap] {way}{more}")
+    way = find_way(config, build, run.scoring, packed=_packs(args) is not None)
+    print(f"[swap] {way}")
     if args.ds.zero_stage == 3 and actors > 1 and way.name != SHARED_PREFIX:
         raise ConfigError(
             f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "

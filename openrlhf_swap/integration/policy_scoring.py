@@ -14,13 +14,7 @@ from torch import Tensor
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.shared_prefix import (
-    ScoreRequest,
-    remembering,
-    score_branches,
-    score_shared_prefix,
-    unpadded,
-)
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, remembering, score_branches
 from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way, score_alone
 
 # Any request will do to take part in a collective forward; its score is thrown away.
@@ -63,7 +57,8 @@ class PolicyScorer:
         base = module.get_base_model() if isinstance(module, PeftModel) else module
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
-        self._way = find_way(self._config, type(base), strategy.args.swap_run.scoring, device)
+        scoring = strategy.args.swap_run.scoring
+        self._way = find_way(self._config, type(base), scoring, device, actor.packing_samples)
         if self._collective and self._way.name != SHARED_PREFIX:  # ranks would wait for each other without end
             raise ConfigError(f"--ds.zero_stage is 3 with several actors: {self._way}; use 2")
         if self._way.obstacle is not None:
@@ -88,12 +83,7 @@ class PolicyScorer:
         device = torch.cuda.current_device()
         batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
         self._actor.eval()
-        if self._way.name != SHARED_PREFIX:
-            score = self._score_one_by_one
-        elif self._actor.packing_samples:
-            score = self._score_packed
-        else:
-            score = self._score_fused
+        score = self._score_fused if self._way.name == SHARED_PREFIX else self._score_one_by_one
         scored = score(*batch, list(requests))
         self._actor.train()
         return scored
@@ -102,32 +92,15 @@ class PolicyScorer:
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
     ) -> ScoredForward:
         """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
-        asked = requests or [_IDLE_REQUEST]
-        with remembering(self._model, self._config, attention_mask, asked, self._most_on_a_rank) as cache:
-            log_probs = self._actor(sequences, action_mask, attention_mask, use_cache=True, past_key_values=cache)
+        asked, packed = requests or [_IDLE_REQUEST], self._actor.packing_samples
+        with remembering(self._model, self._config, attention_mask, asked, self._most_on_a_rank, packed) as cache:
+            given = {} if packed else {"use_cache": True, "past_key_values": cache}
+            log_probs = self._actor(sequences, action_mask, attention_mask, **given)
         start = _clock()
         scores = score_branches(
             self._model, self._config, cache, sequences, attention_mask, asked, self._most_on_a_rank
         )
         return ScoredForward(log_probs.to("cpu"), scores if requests else [], _clock() - start)
-
-    def _score_packed(
-        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
-    ) -> ScoredForward:
-        """A packed pass has no cache that could be branched, so the prefixes need a pass of their own.
-
-        It takes a response at a time: all of them padded to the longest could be many times what packing has room for.
-        """
-        log_probs = self._actor(sequences, action_mask, attention_mask)
-        asked = requests or [_IDLE_REQUEST]
-        asked = asked + [_IDLE_REQUEST] * (self._most_on_a_rank(len(asked)) - len(asked))
-        start = _clock()
-        scores: list[Tensor] = []
-        for request in asked:
-            row, alone = unpadded(request, sequences, attention_mask)
-            mask = torch.ones_like(row)
-            scores += score_shared_prefix(self._model, self._config, row, mask, [alone], self._most_on_a_rank)
-        return ScoredForward(log_probs.to("cpu"), scores[: len(requests)], _clock() - start)
 
     def _score_one_by_one(
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]

@@ -51,6 +51,7 @@ class BranchLayout:
     Attributes:
         cache: all keys and values of rows of T tokens, also of layers with a window; only read.
         rows: (R,) int64, the cache's row of each response.
+        origins: (R,) int64, where in the cache's row the response's position 0 is: not 0 where a row holds several.
         starts: (R,) int64, position of each response's first token that is not padding.
         levels: the N branches in order; the ends of a response must fall from level to level.
         width: Q, tokens of a branch.
@@ -58,10 +59,19 @@ class BranchLayout:
 
     cache: Cache
     rows: Tensor
+    origins: Tensor | None
     starts: Tensor
     levels: tuple[Level, ...]
     width: int
     _masks: dict[tuple[int, int | None], Tensor] = field(default_factory=dict)
+
+    def reached(self, part: Tensor, reach: int) -> Tensor:
+        """(R, H, reach, D) of keys or values (rows, H, T, D): the first positions of each response."""
+        if self.origins is None:
+            return part[self.rows, :, :reach]
+        places = self.origins.unsqueeze(-1) + torch.arange(reach, device=part.device)
+        # What is another response's is behind the mask.
+        return part[0][:, places.clamp(0, part.shape[2] - 1)].transpose(0, 1)
 
     def mask(self, number: int, window: int | None, dtype: torch.dtype) -> Tensor:
         """Of a level, additive (n, 1, Q, reach + Q - lowest): the prefix within the window, and the branch itself."""
@@ -185,7 +195,7 @@ def _with_room(module: Any, branches: BranchLayout) -> tuple[Tensor, Tensor]:
     """Keys and values (R, H_kv, reach + Q, D): copies of what the branches reach, with room for the longest's own."""
     reach = max(1, *(level.reach for level in branches.levels))  # latent vectors cannot be expanded out of none
     layer: Any = branches.cache.layers[_cached_layer(module, branches.cache)]
-    keys, values = (part[branches.rows, :, :reach] for part in (layer.keys, layer.values))
+    keys, values = (branches.reached(part, reach) for part in (layer.keys, layer.values))
     if hasattr(module, "expand_kv"):  # latent attention caches what keys and values are made from
         keys, values = module.expand_kv(keys, values)
     keys, values = (nn.functional.pad(part, (0, 0, 0, branches.width)) for part in (keys, values))

@@ -35,8 +35,9 @@ Run = Callable[[int, MixerForward, Tensor], Tensor]  # the layer's index, its fo
 class PrefixCache(DynamicCache):
     """All keys, whatever a layer's window (it hides some from the last token, but not from a branch), and states."""
 
-    def __init__(self, config: PretrainedConfig, model: object) -> None:
-        """Takes the configuration, and the model or what wraps it."""
+    def __init__(self, config: PretrainedConfig, model: object, packed: bool = False) -> None:
+        """Takes the configuration, the model or what wraps it, and whether all rows lie in one, without padding."""
+        self.packed = packed
         super().__init__(config=config)
         layers: list[Any] = self.layers
         for number, layer in enumerate(layers):
@@ -45,8 +46,23 @@ class PrefixCache(DynamicCache):
             elif isinstance(layer, DynamicSlidingWindowLayer):
                 layers[number] = DynamicLayer()  # type: ignore[no-untyped-call]
         modules = model.modules() if isinstance(model, nn.Module) else ()
-        self._mixers = [module for module in modules if _is_mixer(module)]
+        self._layers = [module for module in modules if hasattr(module, "layer_idx")]
+        self._mixers = [module for module in self._layers if _is_mixer(module)]
         self._states: dict[tuple[int, Place], LinearAttentionLayer] = {}
+
+    @contextmanager
+    def overhearing(self) -> Iterator[None]:
+        """Keep the keys of a forward that was given no cache: with one, packed responses would not be kept apart."""
+
+        def give(_layer: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            return inputs, options | ({"past_key_values": self} if "past_key_values" in options else {})
+
+        hooks = [layer.register_forward_pre_hook(give, with_kwargs=True) for layer in self._layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @contextmanager
     def recording(
@@ -124,7 +140,7 @@ def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[Piece]:
 
 def _is_mixer(module: nn.Module) -> bool:
     """Whether a module keeps a recurrent or convolution state: each such layer has a convolution over its tokens."""
-    return hasattr(module, "layer_idx") and any(isinstance(child, nn.Conv1d) for child in module.children())
+    return any(isinstance(child, nn.Conv1d) for child in module.children())
 
 
 @contextmanager

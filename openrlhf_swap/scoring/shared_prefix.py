@@ -60,8 +60,11 @@ def remembering(
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
     agree: Callable[[int], int] = int,
+    packed: bool = False,
 ) -> Iterator[PrefixCache]:
     """Within it, run one forward over the rows with the cache that it gives; its branches can be scored afterwards.
+
+    Packed rows get no cache: the position ids must tell them apart, and transformers then does not look at them.
 
     Args:
         model: the causal language model, or what wraps it.
@@ -69,10 +72,11 @@ def remembering(
         attention_mask: (B, T), 1 for tokens.
         requests: of these rows.
         agree: makes of a number of calls the largest of all ranks that must keep in step.
+        packed: the forward gets all rows in one, without padding.
     """
-    cache = PrefixCache(config, model)
+    cache = PrefixCache(config, model, packed)
     places = [(request.row, end) for request in requests for end in request.prefix_ends]
-    with cache.recording(attention_mask, places, agree):
+    with cache.overhearing() if packed else cache.recording(attention_mask, places, agree):
         yield cache
 
 
@@ -105,16 +109,40 @@ def score_branches(
     """
     if not requests:
         return []
-    branches = _Branches.build(requests, sequences, attention_mask.bool())
-    count, width = len(branches.ends), branches.ids.shape[1]
-    size = max(1, max_branch_tokens // width)
-    starts = range(0, count, size)
-    spare = agree(len(starts)) - len(starts)
-    chunks = [_score_chunk(model, config, cache, branches, start, min(start + size, count)) for start in starts]
-    for _ in range(spare):
-        _score_chunk(model, config, cache, branches, 0, 1)
-    scores = torch.cat(chunks).cpu()
-    return [scores[list(indices)] for indices in branches.indices]
+    visible = attention_mask.bool()
+    packed = isinstance(cache, PrefixCache) and cache.packed
+    # Lengths that do not differ much go together: padded, they are less than twice the tokens of the row.
+    groups = _alike(requests, 2 * int(visible.sum()) if packed else visible.numel())
+    asked = [_Branches.build([requests[n] for n in group], sequences, visible, packed) for group in groups]
+    chunks = []
+    for branches in asked:
+        count, size = len(branches.ends), max(1, max_branch_tokens // branches.ids.shape[1])
+        chunks += [(branches, start, min(start + size, count)) for start in range(0, count, size)]
+    scored = [_score_chunk(model, config, cache, *chunk) for chunk in chunks]
+    for _ in range(agree(len(chunks)) - len(chunks)):
+        _score_chunk(model, config, cache, asked[0], 0, 1)
+    of_group = torch.cat(scored).cpu().split([len(branches.ends) for branches in asked])
+    scores = {
+        number: values[list(indices)]
+        for group, branches, values in zip(groups, asked, of_group, strict=True)
+        for number, indices in zip(group, branches.indices, strict=True)
+    }
+    return [scores[number] for number in range(len(requests))]
+
+
+def _alike(requests: Sequence[ScoreRequest], tokens: int) -> list[list[int]]:
+    """Numbers of requests, longest first, in groups that take at most `tokens` padded to their longest, or are one.
+
+    Under packing all of them, padded to the longest of all, could be many times what the pass itself holds.
+    """
+    groups: list[list[int]] = []
+    reaches = [request.prefix_ends[-1] + 1 for request in requests]
+    for number in sorted(range(len(requests)), key=lambda n: -reaches[n]):
+        if groups and (len(groups[-1]) + 1) * reaches[groups[-1][0]] <= tokens:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
 
 
 @torch.no_grad()
@@ -125,19 +153,18 @@ def score_shared_prefix(
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
     agree: Callable[[int], int] = int,
+    packed: bool = False,
     **options: Any,
 ) -> list[Tensor]:
     """Both forwards. For callers that do not need the first one's logits; arguments as in the functions above."""
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    with remembering(model, config, attention_mask, requests, agree) as cache:
-        model(
-            sequences,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            use_cache=True,
-            past_key_values=cache,
-            logits_to_keep=1,
-        )
+    with remembering(model, config, attention_mask, requests, agree, packed) as cache:
+        if packed:
+            ids, positions = (part[attention_mask.bool()].unsqueeze(0) for part in (sequences, positions))
+            model(ids, position_ids=positions, use_cache=False, logits_to_keep=1)
+        else:
+            given = {"attention_mask": attention_mask, "use_cache": True, "past_key_values": cache}
+            model(sequences, position_ids=positions, logits_to_keep=1, **given)
     return score_branches(model, config, cache, sequences, attention_mask, requests, agree, **options)
 
 
@@ -149,6 +176,7 @@ class _Branches:
         ids: (R, Q) int64, template and answer of each response, padded. Responses with more prefixes come first.
         scored: (R, Q) bool.
         rows: (R,) int64, the row of each response in the batch.
+        origins: (R,) int64, where in a packed row its position 0 is; None without packing.
         starts: (R,) int64, position of its first token.
         owners: (N,) int64, the response of each branch.
         ends: (N,) int64, position of the prefix's last token.
@@ -161,6 +189,7 @@ class _Branches:
     ids: Tensor
     scored: Tensor
     rows: Tensor
+    origins: Tensor | None
     starts: Tensor
     owners: Tensor
     ends: Tensor
@@ -170,7 +199,9 @@ class _Branches:
     level_sizes: list[int]
 
     @classmethod
-    def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor) -> _Branches:
+    def build(
+        cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor, packed: bool
+    ) -> _Branches:
         order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prefix_ends))
         responses = [requests[i] for i in order]
         # A mixer takes a single token for generation, and may run other code.
@@ -195,6 +226,7 @@ class _Branches:
 
         device = sequences.device
         rows = torch.tensor([response.row for response in responses], device=device)
+        counts = visible.sum(-1)
         visible, sequences = visible[rows], sequences[rows]
         begins = visible[:, 0].int() + (visible[:, 1:] & ~visible[:, :-1]).sum(-1)
         if (begins > 1).any():
@@ -205,6 +237,7 @@ class _Branches:
             ids=ids.to(device),
             scored=scored.to(device),
             rows=rows,
+            origins=(counts.cumsum(-1) - counts)[rows] - starts if packed else None,
             starts=starts,
             owners=owner,
             ends=end,
@@ -237,7 +270,8 @@ def _score_chunk(
     """(n,) scores of the branches `start .. stop - 1`."""
     owners = branches.owners[start:stop]
     width = branches.ids.shape[1]
-    layout = BranchLayout(cache, branches.rows, branches.starts, branches.levels(start, stop), width)
+    levels = branches.levels(start, stop)
+    layout = BranchLayout(cache, branches.rows, branches.origins, branches.starts, levels, width)
     # The last branch token predicts nothing that is scored; the prefix's last token takes its place in front.
     inputs = torch.cat([branches.last_ids[start:stop, None], branches.ids[owners, :-1]], dim=-1)
     offsets = torch.arange(width, device=owners.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ def find_way(
     build: Callable[[PretrainedConfig], PreTrainedModel],
     wanted: str = SHARED_PREFIX,
     device: torch.device | str = "cpu",
+    packed: bool = False,
 ) -> Way:
     """The cheapest exact way, tried out on a small random model of the same architecture.
 
@@ -58,6 +60,7 @@ def find_way(
         build: makes a model of a configuration, with its code.
         wanted: `scoring` of RunConfig; "per_prefix" is taken as it is.
         device: where to try.
+        packed: whether the forward whose keys the branches share gets all rows in one.
     """
     if wanted == PER_PREFIX:
         return Way(PER_PREFIX)
@@ -72,7 +75,7 @@ def find_way(
     else:
         return Way(PER_PREFIX, reason)
     obstacle = None
-    for name, score in ((SHARED_PREFIX, _shared_prefix), (SEGMENTS, _segments)):
+    for name, score in ((SHARED_PREFIX, partial(_shared_prefix, packed)), (SEGMENTS, _segments)):
         problem = _problem(score, model, batches, expected)
         if problem is None:
             return Way(name, obstacle)
@@ -115,8 +118,10 @@ def _batch(left: bool, device: torch.device | str) -> Batch:
     return ids.to(device), mask.to(device), requests
 
 
-def _shared_prefix(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:
-    return score_shared_prefix(model, model.config, ids, mask, requests)
+def _shared_prefix(
+    packed: bool, model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]
+) -> list[Tensor]:
+    return score_shared_prefix(model, model.config, ids, mask, requests, packed=packed)
 
 
 def _segments(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:

@@ -152,7 +152,7 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     held = (BIT16 + FP32) * model.vocabulary * (chunk or n) + (states * (chunk + n) if chunk else 0)
     # With a small vocabulary the layers need more.
     logits = max(held, (6 * model.intermediate + 8 * model.hidden) * n)
-    moments = {"logits": {**resident, **({} if settings.packed else cache), "logits": logits}}
+    moments = {"logits": {**resident, **cache, "logits": logits}}
     if settings.branches:
         count = rows * settings.branches
         run = min(count, BRANCH_TOKENS // BRANCH)

@@ -34,7 +34,6 @@ class Settings:
     score_tokens: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for those of a whole micro-batch
     dynamic: bool  # micro-batches are made up by tokens
-    packed: bool  # the pass leaves no cache that could be branched
     branches: int  # K+1 prefixes scored of a response; 0 for an objective that scores none
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool  # vLLM shares the actor's GPUs
@@ -83,7 +82,6 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
         score_tokens=score_tokens,
         logits_chunk=args.swap_run.logits_chunk,
         dynamic=dynamic,
-        packed=ds.packing_samples or dynamic,
         branches=config.max_steps + 1 if build(config).scores_steps else 0,
         reference=args.algo.kl.init_coef > 0 and (shared or train.colocate_actor_ref) and not args.ref.offload,
         shared=shared,

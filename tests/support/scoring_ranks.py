@@ -50,7 +50,7 @@ def rank_main(rank, world, families):
     wanted = [ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch), ScoreRequest(1, (7, 39), branch)][: 1 + rank]
     # Branches run a few at a time, so the ranks need different numbers of forwards.
     few_at_a_time = functools.partial(shared_prefix.score_branches, max_branch_tokens=2 * len(ANSWER))
-    policy_scoring.score_branches = shared_prefix.score_branches = few_at_a_time
+    policy_scoring.score_branches = few_at_a_time
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
         whole = copy.deepcopy(model)

@@ -20,7 +20,6 @@ NODE = Settings(
     score_tokens=14_000,
     logits_chunk=1024,
     dynamic=False,
-    packed=False,
     branches=26,
     reference=False,
     shared=True,

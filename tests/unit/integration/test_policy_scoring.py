@@ -85,7 +85,14 @@ def test_packed_samples_and_adapters(family):
             for each in requests
         ]
     for packing in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
-        scored = make_scorer(adapted, packing=packing)[1].forward(ids, action_mask, mask, requests)
+        scorer, seen = make_scorer(adapted, packing=packing)[1], []
+        hook = model.model.register_forward_pre_hook(
+            lambda _model, _inputs, given, seen=seen: seen.append(given["input_ids"].numel()), with_kwargs=True
+        )
+        scored = scorer.forward(ids, action_mask, mask, requests)
+        hook.remove()
+        # The pass itself and seven branches of four tokens: nothing is computed for the scores alone but these.
+        assert seen == [int(mask.sum()) if packing else ids.numel(), 7 * 4]
         assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
         for ours, reference in zip(scored.answer_logprobs, references, strict=True):
             assert ours.sub(reference).abs().max() < 1e-4

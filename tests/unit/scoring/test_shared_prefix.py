@@ -11,6 +11,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from openrlhf_swap.scoring import branch_attention
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
@@ -88,6 +89,28 @@ def test_shared_prefix_equals_per_prefix(name, left):
 @settings(max_examples=30)
 def test_shared_prefix_equals_per_prefix_on_any_shape(seed, rows, left, name):
     assert largest_difference(build(name, torch.float64), ragged_case(seed, rows, left)) < 1e-9
+
+
+def test_a_copy_of_a_packed_layers_keys_is_not_much_larger_than_the_row(monkeypatch):
+    """Responses of very different lengths are not all padded to the longest; each is still scored once."""
+    copied, with_room = [], branch_attention._with_room
+
+    def noted(*arguments):
+        keys, values = with_room(*arguments)
+        copied.append(keys.shape[0] * (keys.shape[2] - 3))  # without the room for a branch
+        return keys, values
+
+    monkeypatch.setattr(branch_attention, "_with_room", noted)
+    model, lengths = build("qwen2", torch.float64), [4, 9, 90, 5, 8, 31, 7, 30]
+    ids = torch.randint(0, SHAPE["vocab_size"], (len(lengths), max(lengths)))
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    branch = AnswerBranch((1, 2, 3), (False, True, True))
+    requests = [ScoreRequest(row, (1, length - 1), branch) for row, length in enumerate(lengths)]
+    references = [(ids[row, :length], [2, length], branch) for row, length in enumerate(lengths)]
+    assert largest_difference(model, (ids, mask, requests, references), packed=True) < 1e-9
+    # By hand, in each of two layers: four rows of 90 fit into twice the 184 tokens, and the rest are short. The last
+    # token of a prefix is the branch's own.
+    assert copied == [4 * 89, 4 * 89, 4 * 7, 4 * 7]
 
 
 def test_eager_attention_agrees():

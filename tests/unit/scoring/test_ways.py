@@ -33,6 +33,12 @@ def test_what_cannot_be_branched_runs_in_segments():
     assert "because branching the cache of a small BloomForCausalLM is off by" in str(bloom)
 
 
+def test_a_packed_pass_is_proved_as_it_will_be():
+    """gpt-oss reads on from one packed response into the next, so its keys there are not those of a response."""
+    for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "segments")):
+        assert find_way(CONFIG_MAPPING[family](), build, packed=True).name == name
+
+
 def test_what_has_a_cache_of_its_own_is_scored_prefix_by_prefix():
     config = CONFIG_MAPPING["minimax"](num_hidden_layers=2, layer_types=["full_attention", "linear_attention"])
     way = find_way(config, build)

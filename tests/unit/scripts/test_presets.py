@@ -110,6 +110,26 @@ def test_the_key_of_weights_and_biases_is_shown_nowhere(name):
     assert "Weights & Biases" in result.stderr
 
 
+def test_presets_pack_where_flash_attn_is(tmp_path):
+    """Looked for in the environment's packages; without it, packed rows would need masks of length x length."""
+    *_, args = parse_training(bash("scripts/train_swap_7b.sh", "--dry-run").stdout)
+    assert not args.ds.packing_samples and not args.train.dynamic_batch_enable
+    (tmp_path / "flash_attn.py").touch()
+    for script, tokens in (("7b", 28_000), ("1.5b", 28_000), ("1gpu", 14_000)):
+        found = bash(f"scripts/train_swap_{script}.sh", "--dry-run", PYTHONPATH=str(tmp_path), MEMORY="24").stdout
+        *_, args = parse_training(found)
+        assert args.ds.packing_samples and args.train.dynamic_batch_enable
+        assert args.train.max_tokens_per_gpu == args.rollout.max_tokens_per_gpu == tokens
+        off = bash(f"scripts/train_swap_{script}.sh", "--dry-run", PYTHONPATH=str(tmp_path), MEMORY="24", PACKED="0")
+        assert "pack" not in off.stdout
+
+
+@pytest.mark.parametrize(("gpu", "size"), [("h100", "1.5b"), ("h200", "7b")])
+def test_packed_presets_fit_by_plan(capsys, gpu, size):
+    command = bash(f"scripts/train_swap_{size}.sh", "--dry-run", PACKED="1").stdout
+    assert plan.main(["--gpu", gpu, "--command", command]) == 0, capsys.readouterr().out
+
+
 def test_missing_prompts_name_the_command_that_makes_them(tmp_path):
     path = tmp_path / "prompts.jsonl"
     result = bash("scripts/train_swap_1.5b.sh", "--print", PROMPTS=str(path))
