@@ -9,6 +9,9 @@ configuration appended; `--evaluate` writes `result.json` there, an object of nu
 a sweep that was stopped goes on when it is started again, after a failed evaluation with the evaluation. After a
 change of the commands, delete the folders that have to run again. `--prefix 'ray job submit --'` runs both as Ray jobs
 on a cluster.
+
+The presets paper, all and step_signal are lists of methods. With `--configurations` as well, a method is run as that
+file has it, where it has a row of its name.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import math
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -30,6 +33,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import write_text
 from openrlhf_swap.objectives.ablation import ABLATION
+from openrlhf_swap.objectives.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,16 @@ def _vary(flag: str, values: Sequence[float | int | str], symbol: str) -> list[C
     return [Configuration(f"{symbol}={value}", (f"--swap.{flag}", str(value))) for value in values]
 
 
+def _methods(names: Iterable[str]) -> list[Configuration]:
+    return [Configuration(name, ("--swap.objective", name)) for name in names]
+
+
 # The paper's sweeps, and the ones over what it leaves open.
 PRESETS = {
+    # The paper's main table; its other row is the policy before training.
+    "paper": _methods(("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "swap")),
+    "all": _methods(METHODS),
+    "step_signal": _methods(name for name in ("swap", "vsrm", "jet", "s_grpo", "decs") if name in METHODS),
     "ablation": _vary("objective", tuple(ABLATION), "objective"),
     "theta": _vary("process_weight", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0), "theta"),
     "step_tokens": _vary("step_tokens", (150, 250, 350, 450, 550, 650), "M"),
@@ -63,7 +75,7 @@ def main(argv: list[str]) -> int:
         ConfigError: for configurations that cannot be read, or an unknown one.
     """
     args = _parser().parse_args(argv)
-    configurations = PRESETS[args.preset] if args.preset else read_configurations(args.configurations)
+    configurations = _asked_for(args)
     names = [configuration.name for configuration in configurations]
     unknown = [name for name in args.only or () if name not in names]
     if unknown:
@@ -78,11 +90,10 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("openrlhf_swap.sweep", __doc__)
-    chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument(
+    parser.add_argument(
         "--preset", choices=sorted(PRESETS), help="a list of configurations that comes with the package"
     )
-    chosen.add_argument(
+    parser.add_argument(
         "--configurations", type=Path, help='JSON: [{"name": ..., "train": [flags], "evaluate": [flags]}, ...]'
     )
     parser.add_argument("--only", nargs="+", help="names of the configurations to run; all by default")
@@ -92,6 +103,16 @@ def _parser() -> Parser:
     parser.add_argument("--evaluate", required=True, help="evaluation command with {output} and {seed}")
     parser.add_argument("--prefix", default="", help="put before both commands, such as 'ray job submit --'")
     return parser
+
+
+def _asked_for(args: argparse.Namespace) -> list[Configuration]:
+    given = read_configurations(args.configurations) if args.configurations else []
+    if not args.preset:
+        if not args.configurations:
+            raise ConfigError("--preset and --configurations are missing; give one of them, or both")
+        return given
+    rows = {configuration.name: configuration for configuration in given}
+    return [rows.get(configuration.name, configuration) for configuration in PRESETS[args.preset]]
 
 
 def read_configurations(path: Path) -> list[Configuration]:

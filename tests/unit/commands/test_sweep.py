@@ -8,6 +8,7 @@ import pytest
 from openrlhf_swap import sweep
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.objectives.registry import METHODS
 
 TRAIN = f"""{sys.executable} -c "
 import pathlib, sys
@@ -64,6 +65,30 @@ def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
 def test_presets_are_valid_settings(preset):
     for configuration in sweep.PRESETS[preset]:
         parse_swap_arguments(list(configuration.train))
+
+
+def test_a_preset_of_methods_takes_their_rows_from_the_file(tmp_path, capsys):
+    """One row of the file is of the preset: it runs with its flags, the others with nothing but their name."""
+    rows = [{"name": "laser_d", "train": ["--swap.objective", "laser_d", "5"]}, {"name": "grpo", "train": ["7"]}]
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps(rows))
+    flags = ["--preset", "paper", "--output", str(tmp_path / "sweep"), "--evaluate", EVALUATE]
+    assert run_command(sweep.main, [*flags, "--configurations", str(file), "--train", TRAIN]) == 1
+    words = {path.parent.parent.name: path.read_text() for path in tmp_path.rglob("value")}
+    assert words == {name: name for name in words} | {"laser_d": "5"}
+    assert set(words) == {row.name for row in sweep.PRESETS["paper"]}
+    assert capsys.readouterr().out.count("evaluate failed") == 5  # their value is no number
+
+
+def test_methods_of_the_presets_are_those_there_are():
+    assert [row.name for row in sweep.PRESETS["all"]] == list(METHODS)
+    assert sweep.PRESETS["step_signal"][0].train == ("--swap.objective", "swap")
+
+
+def test_one_of_both_lists_is_needed(tmp_path, capsys):
+    flags = ["--output", str(tmp_path), "--train", "true", "--evaluate", "true"]
+    assert run_command(sweep.main, flags) == 2
+    assert capsys.readouterr().err.startswith("error: --preset and --configurations are missing; give one")
 
 
 def test_unreadable_configurations_are_one_line(tmp_path, capsys):
