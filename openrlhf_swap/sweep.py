@@ -58,7 +58,7 @@ PRESETS = {
     # The paper's main table; its other row is the policy before training.
     "paper": _methods(("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "swap")),
     "all": _methods(METHODS),
-    "step_signal": _methods(name for name in ("swap", "vsrm", "jet", "s_grpo", "decs") if name in METHODS),
+    "step_signal": _methods(("swap", "vsrm", "jet", "s_grpo", "decs")),
     "ablation": _vary("objective", tuple(ABLATION), "objective"),
     "theta": _vary("process_weight", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0), "theta"),
     "step_tokens": _vary("step_tokens", (150, 250, 350, 450, 550, 650), "M"),

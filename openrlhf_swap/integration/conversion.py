@@ -17,6 +17,14 @@ from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
 
 METADATA = "rollout/"  # prefix of a rollout's metadata in an experience's info
+PROBES = "probes"  # its probes there
+
+
+def reward_of(response: dict[str, Any]) -> float:
+    """What a response was graded; raises DataError when the reward function gave no reward."""
+    if response["reward"] is None:
+        raise DataError("the reward function gave no reward for a response; its own error is in the log above")
+    return float(response["reward"])
 
 
 def rollout_of_response(response: dict[str, Any], prompt: str | None = None) -> Rollout:
@@ -25,8 +33,6 @@ def rollout_of_response(response: dict[str, Any], prompt: str | None = None) -> 
     Raises:
         DataError: when the reward function gave no reward.
     """
-    if response["reward"] is None:
-        raise DataError("the reward function gave no reward for a response; its own error is in the log above")
     ((start, end),) = response["action_ranges"]
     ids = list(response["observation_tokens"][start:end])
     return Rollout(
@@ -34,7 +40,7 @@ def rollout_of_response(response: dict[str, Any], prompt: str | None = None) -> 
         response["label"],
         ids,
         start,
-        float(response["reward"]),
+        reward_of(response),
         bool(response.get("truncated", False)),
     )
 
@@ -57,12 +63,23 @@ def _read_rollout(samples: Experience, row: int, objective: Objective, reader: S
         reward=reward,
         truncated=bool(samples.truncated[row]),
         step_ends=reader.step_ends(response_ids) if reward > 0 and objective.scores_steps else (),
+        probes=_as_probes(samples.info[PROBES][row]) if PROBES in samples.info else (),
         metadata={
             name.removeprefix(METADATA): float(values[row])
             for name, values in samples.info.items()
             if name.startswith(METADATA)
         },
     )
+
+
+def probes_as_info(rollout: Rollout) -> dict[str, Tensor]:
+    """A rollout's probes as OpenRLHF batches and carries them: a row of pairs, padded with zeros to the longest."""
+    pairs = [number for kept, accuracy in rollout.probes for number in (kept + 1, accuracy)]  # + 1: no padding
+    return {PROBES: torch.tensor([pairs], dtype=torch.float64)}
+
+
+def _as_probes(row: Tensor) -> list[tuple[int, float]]:
+    return [(int(kept) - 1, accuracy) for kept, accuracy in row.view(-1, 2).tolist() if kept]
 
 
 def metadata_as_info(rollout: Rollout) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import unified_advantages
-from openrlhf_swap.integration.conversion import on_action_axis, over_actions, read_rollouts
+from openrlhf_swap.integration.conversion import PROBES, on_action_axis, over_actions, read_rollouts
 from openrlhf_swap.integration.policy_scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.batch import Batch
@@ -46,6 +46,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """As OpenRLHF's, with every correct response scored in the same dispatch as its log-probabilities."""
         rollouts = [read_rollouts(samples, self._objective, self._reader) for samples in samples_list]
+        for samples in samples_list:
+            samples.info.pop(PROBES, None)  # no number to log
         self._branches, self.rollout_table = {}, []
         self._requests = [self._build_requests(rows) for rows in rollouts] if self._objective.scores_steps else None
         experiences = super().make_experience(samples_list)

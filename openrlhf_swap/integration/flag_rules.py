@@ -88,6 +88,8 @@ def _async_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
             f"--train.async_enable: {name} trains on tokens that vLLM did not sample: nothing corrects for the older "
             "weights that its rollouts come from: leave it out"
         )
+    if objective.continues != "no" and train.partial_rollout_enable:
+        yield f"--train.partial_rollout_enable: {name} continues responses with the same weights: leave it out"
     if objective.remembers_batches:
         yield f"--train.async_enable: {name} learns from each batch what the next one is rewarded by: leave it out"
     if train.async_queue_size < 1:

@@ -6,8 +6,10 @@ import asyncio
 import functools
 import inspect
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.integration.patches import undecorated
@@ -31,6 +33,29 @@ class EngineClass:
     def remote(self, **arguments: Any) -> Any:
         """As Ray's; starts an engine."""
         return self._actor_class.remote(**arguments, **self._more)
+
+
+class GivenTokens:
+    """Stands for a tokenizer where OpenRLHF reads a prompt, of which the tokens are known."""
+
+    def __init__(self, tokenizer: Any, ids: list[int]) -> None:
+        """Takes the tokenizer and the tokens of any prompt."""
+        self._ids = torch.tensor([ids])
+        self.decode = tokenizer.decode
+
+    def __call__(self, **_: Any) -> dict[str, torch.Tensor]:
+        """The tokens, as a tokenizer gives those of a text."""
+        return {"input_ids": self._ids}
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """`count` generations of at most `max_tokens` behind `ids`, which begin with the prompt as they were given it."""
+
+    prompt: str
+    ids: list[int]
+    max_tokens: int
+    count: int
 
 
 class SwapRolloutActor(_StockRolloutActor):
@@ -72,10 +97,36 @@ class SwapRolloutActor(_StockRolloutActor):
         if function is not None and "end_of_thought" in inspect.signature(function).parameters:
             self.executor.reward_func = functools.partial(function, end_of_thought=mark)
 
+    async def continue_responses(
+        self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Continuations of each request, all in flight at once.
+
+        As OpenRLHF's responses, graded as such to the prompt, but `observation_tokens` are the new ones alone.
+        """
+
+        async def go_on(request: TokenRequest) -> list[dict[str, Any]]:
+            limited = sampling_params.clone()
+            limited.max_tokens = request.max_tokens
+            given, key = GivenTokens(hf_tokenizer, request.ids), f"{request.prompt}:{request.ids}"
+            common = (request.prompt, label, limited, max_length, given)
+            responses = await self.generate_responses(*common, num_samples=request.count, key=key)
+            before = len(request.ids)
+            return [{**r, "observation_tokens": r["observation_tokens"][before:]} for r in responses]
+
+        return list(await asyncio.gather(*map(go_on, requests)))
+
     async def generate_responses(
-        self, prompt: str, label: str, sampling_params: Any, *args: Any, num_samples: int = 1, **kwargs: Any
+        self,
+        prompt: str,
+        label: str,
+        sampling_params: Any,
+        *args: Any,
+        num_samples: int = 1,
+        key: str | None = None,
+        **kwargs: Any,
     ) -> list[dict[str, Any]]:
-        """As OpenRLHF's: `num_samples` responses to one prompt."""
+        """As OpenRLHF's: `num_samples` responses to one prompt. Seeds depend on `key`, by default the prompt."""
         if self._seed is None:
             return await super().generate_responses(
                 prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs
@@ -83,7 +134,7 @@ class SwapRolloutActor(_StockRolloutActor):
 
         async def draw(number: int) -> dict[str, Any]:
             seeded = sampling_params.clone()
-            seeded.seed = zlib.crc32(f"{self._seed}:{number}:{prompt}".encode())
+            seeded.seed = zlib.crc32(f"{self._seed}:{number}:{key or prompt}".encode())
             (response,) = await super(SwapRolloutActor, self).generate_responses(
                 prompt, label, seeded, *args, num_samples=1, **kwargs
             )

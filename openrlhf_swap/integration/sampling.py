@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self
 
 import ray
+import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from tqdm import tqdm
+from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, GenerationError
-from openrlhf_swap.integration.conversion import metadata_as_info, rollout_of_response
+from openrlhf_swap.integration.continuations import Continuations
+from openrlhf_swap.integration.conversion import metadata_as_info, probes_as_info, rollout_of_response
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
 
 
 class SwapSamplesGenerator(SamplesGenerator):
-    """OpenRLHF's generator; evaluation samples are left as they are."""
+    """OpenRLHF's generator; evaluation samples are left as they are, but for their prompts."""
 
     def __init__(self, *args: Any, objective: Objective, reader: StepReader, **kwargs: Any) -> None:
         """Takes the arguments of `SamplesGenerator`, the objective, and a reader of its tokenizer's responses."""
@@ -31,6 +35,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._reader = reader
         self._evaluating = False
         self._parts: dict[str, tuple[str, int, SamplingRequest]] = {}
+        self._plain: dict[str, str] = {}
 
     @classmethod
     def like(cls, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> Self:
@@ -39,8 +44,8 @@ class SwapSamplesGenerator(SamplesGenerator):
         return cls(stock.strategy, *loaders, stock.tokenizer, stock.vllm_engines, objective=objective, reader=reader)
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """As OpenRLHF's: evaluation samples the plain prompt."""
-        self._evaluating = True
+        """As OpenRLHF's, of the prompts as the objective asks them."""
+        self._evaluating, self._plain = True, {}
         try:
             return super().generate_eval_samples(**generate_kwargs)
         finally:
@@ -87,12 +92,44 @@ class SwapSamplesGenerator(SamplesGenerator):
         if prompts and not self._evaluating and (request := self._objective.monitor()) is not None:
             self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
         parts = self._dispatch_parts(prompts, labels, images, **generate_kwargs) if prompts else []
+        finished = tqdm(self._as_they_finish(parts), desc="Generate samples", total=len(parts))
+        if not self._evaluating and self._objective.continues != "no":
+            return self._continued(finished, **generate_kwargs), consumed, exhausted
         experiences = {}
-        for number, responses in tqdm(self._as_they_finish(parts), desc="Generate samples", total=len(parts)):
+        for number, responses in finished:
             experiences[number] = [self._process_response_into_experience(r, **generate_kwargs) for r in responses]
         return [experience for number in range(len(parts)) for experience in experiences[number]], consumed, exhausted
 
-    def _as_they_finish(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    def _continued(
+        self, finished: Iterable[tuple[int, list[dict[str, Any]]]], **generate_kwargs: Any
+    ) -> list[Experience]:
+        """The step's samples, with what the objective wants of their continuations."""
+        continuing = Continuations(self._objective, self._reader, self.tokenizer, self.args)
+        names = ("temperature", "top_p", "top_k")
+        sampling = SamplingParams(**{name: generate_kwargs[name] for name in names if name in generate_kwargs})
+        asked = {}
+        for number, responses in finished:
+            if requests := continuing.requests(number, responses):
+                # All of a prompt at one engine, which keeps its beginnings in the cache.
+                engine = self.vllm_engines[number % len(self.vllm_engines)]
+                common = (responses[0]["label"], sampling, generate_kwargs["max_len"], self.tokenizer)
+                asked[number] = engine.continue_responses.remote(requests, *common)
+            else:
+                continuing.put(number, [])
+        started, numbers = time.monotonic(), list(asked)
+        for place, results in self._as_they_finish([[asked[number]] for number in numbers]):
+            continuing.put(numbers[place], results)
+        waited = torch.tensor([time.monotonic() - started])
+        samples = []
+        for _, group in sorted(continuing.groups.items()):
+            for response in group:
+                sample = self._process_response_into_experience(response, **generate_kwargs)
+                tokens = torch.tensor([float(response.get("continued_tokens", 0))])
+                sample.info.update({"swap/continued_tokens": tokens, "swap/continued_seconds": waited})
+                samples.append(sample)
+        return samples
+
+    def _as_they_finish(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """Each prompt's number and responses when all of its parts are there."""
         limit = self.args.swap_run.generation_timeout
         prompt_of = {ref: number for number, refs in enumerate(parts) for ref in refs}
@@ -116,8 +153,9 @@ class SwapSamplesGenerator(SamplesGenerator):
     ) -> list[list[Any]]:
         """The references of each prompt, one for each of its parts."""
         if self._evaluating:
-            refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
-            return [[ref] for ref in refs]
+            asked = [self._objective.eval_prompt(prompt) for prompt in prompts]
+            self._plain.update(zip(asked, prompts, strict=True))
+            return [[ref] for ref in self._dispatch_prompts_to_vllm(asked, labels, images=images, **generate_kwargs)]
         count = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         limit = generate_kwargs["max_new_tokens"]
         alike: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
@@ -125,7 +163,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             for part, sampling in enumerate(self._objective.sampling(prompt, count, limit)):
                 text = sampling.prompt + sampling.forced
                 self._parts[text] = (sampling.prompt, part, sampling)
-                sampled_tokens = sampling.max_new_tokens - len(self._ids(sampling.forced))
+                sampled_tokens = sampling.max_new_tokens - len(self._reader.ids(sampling.forced))
                 alike[sampling.count, sampled_tokens].append((number, text))
 
         parts: list[list[Any]] = [[] for _ in prompts]
@@ -141,10 +179,11 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _process_response_into_experience(self, response: dict[str, Any], **generate_kwargs: Any) -> Experience:
         """As OpenRLHF's, of the response as the objective trains on it."""
         if self._evaluating:
+            response = {**response, "prompt": self._plain[response["prompt"]]}  # which tells its data source
             return super()._process_response_into_experience(response, **generate_kwargs)
         prompt, part, sampling = self._parts[response["prompt"]]
         rollout = rollout_of_response(response, prompt)
-        forced = self._ids(sampling.forced)
+        forced = self._reader.ids(sampling.forced)
         if forced:
             head = response["observation_tokens"][: rollout.start]
             if head[-len(forced) :] != forced:
@@ -155,7 +194,8 @@ class SwapSamplesGenerator(SamplesGenerator):
             rollout,
             start=rollout.start - len(forced),
             response_ids=[*forced, *rollout.response_ids],
-            metadata={"part": float(part)},
+            probes=response.get("probes", ()),
+            metadata={"part": float(part), **response.get("metadata", {})},
         )
         rollout = self._objective.edit(rollout, self._reader)
         start, ids = rollout.start, list(rollout.response_ids)
@@ -164,7 +204,6 @@ class SwapSamplesGenerator(SamplesGenerator):
         experience = super()._process_response_into_experience({**response, **changed}, **generate_kwargs)
         if self._objective.reshapes_responses:
             experience.info.update(metadata_as_info(rollout))
+        if self._objective.continues == "grade":
+            experience.info.update(probes_as_info(rollout))
         return experience
-
-    def _ids(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []

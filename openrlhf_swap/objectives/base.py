@@ -36,6 +36,19 @@ class SamplingRequest:
 
 
 @dataclass(frozen=True)
+class Continuation:
+    """A second generation, `count` times, from the first `kept` tokens of a response and a text behind them.
+
+    `bridge` counts as part of the response. Where the context is full, fewer tokens follow it, but one at least.
+    """
+
+    kept: int
+    bridge: str
+    max_new_tokens: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class Monitor:
     """A request to sample prompts of the training set without training on them."""
 
@@ -56,6 +69,8 @@ class Objective:
     """Flags of OpenRLHF that the method needs; what the command line says wins."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
+    continues: ClassVar[Literal["no", "grade", "join"]] = "no"
+    """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
     remembers_batches: ClassVar[bool] = False
@@ -67,6 +82,10 @@ class Objective:
 
     class Settings(FlagSettings):
         """The method's own settings, each a flag `--swap.<method>.<name>`."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.reshapes_responses |= cls.continues == "join"
 
     def __init__(self, config: SwapConfig) -> None:
         """Reads the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
@@ -87,9 +106,20 @@ class Objective:
     def check_prompts(self, prompts: Sequence[str]) -> None:
         """Raise DataError for prompts, as the chat template renders them, that cannot be trained on."""
 
+    def eval_prompt(self, prompt: str) -> str:
+        """What an evaluation during the training asks, instead of a prompt as the chat template renders it."""
+        return prompt
+
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """How to sample the `count` responses to a prompt."""
         return [SamplingRequest(prompt, count, max_new_tokens)]
+
+    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
+        """What to generate from a response of the engine, by `continues`.
+
+        Those that join come behind the group's responses, and with them fill it; their metadata has `kept`.
+        """
+        return []
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """The response to train on instead of the sampled one, and what to remember of it in `metadata`."""

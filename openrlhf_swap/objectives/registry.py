@@ -43,6 +43,14 @@ METHODS = {  # name -> module and class
     "hapo": "openrlhf_swap.objectives.hapo:HAPO",
     "hbpo": "openrlhf_swap.objectives.hbpo:HBPO",
     "a_dlp": "openrlhf_swap.objectives.a_dlp:ADLP",
+    "vsrm": "openrlhf_swap.objectives.vsrm:VSRM",
+    "vsrm_scores": "openrlhf_swap.objectives.vsrm:VSRMScores",
+    "jet": "openrlhf_swap.objectives.jet:JET",
+    "s_grpo": "openrlhf_swap.objectives.s_grpo:SGRPO",
+    "decs": "openrlhf_swap.objectives.decs:DECS",
+    "aalc": "openrlhf_swap.objectives.aalc:AALC",
+    "thinkless": "openrlhf_swap.objectives.thinkless:Thinkless",
+    "autothink": "openrlhf_swap.objectives.autothink:AutoThink",
     "lapo": "openrlhf_swap.objectives.lapo:LAPO",
 }
 

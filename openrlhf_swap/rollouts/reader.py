@@ -23,6 +23,9 @@ class ResponseReader(Protocol):
     def text(self, ids: Sequence[int]) -> str:
         """Decoded text, special tokens included."""
 
+    def ids(self, text: str) -> list[int]:
+        """Tokens of a text by itself, without special tokens that it does not name."""
+
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
 
@@ -37,7 +40,7 @@ class ThoughtReader:
         """Takes a tokenizer and the text that closes a thought."""
         self._tokenizer = tokenizer
         self.end_of_thought = end_of_thought
-        self._end_ids: list[int] = tokenizer(end_of_thought, add_special_tokens=False)["input_ids"]
+        self._end_ids = self.ids(end_of_thought)
         self.end_tokens = len(self._end_ids)
         special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | {tokenizer.eos_token_id}
@@ -77,6 +80,11 @@ class ThoughtReader:
     def text(self, ids: Sequence[int]) -> str:
         """Decoded text, special tokens included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def ids(self, text: str) -> list[int]:
+        """Tokens of a text by itself, without special tokens that it does not name."""
+        found: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        return found
 
     def _tokens_before(self, ids: list[int], position: int) -> int:
         """Tokens that end at or before a position in the text."""

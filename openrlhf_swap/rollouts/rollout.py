@@ -22,6 +22,7 @@ class Rollout:
         truncated: whether the token limit cut it off.
         step_ends: e_1..e_K, indices in the response; empty where no steps are scored.
         answer_logprobs: l_0..l_K in nats per answer token; empty before they are scored.
+        probes: (kept tokens, share of right answers) for each prefix that was continued to be graded, in order.
         metadata: numbers that the objective keeps about the response from its sampling to the update.
     """
 
@@ -33,6 +34,7 @@ class Rollout:
     truncated: bool = False
     step_ends: Sequence[int] = ()
     answer_logprobs: Sequence[float] = ()
+    probes: Sequence[tuple[int, float]] = ()
     metadata: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -58,12 +58,15 @@ METRICS = {
     "swap/grader_error": "share of responses on which the grader failed; they count as wrong",
     "swap/skipped_updates": "updates of the step that DeepSpeed left out over a gradient that is not finite",
     "swap/skipped_steps": "steps without an update since this start of the run",
+    "swap/continued_tokens": "mean tokens that were generated behind a response's beginning, to be graded or to join",
     "swap/batch_age": "updates of the weights since the batch was begun, in an asynchronous run",
     "swap/thinkprune_limit": "ThinkPrune's limit in this step, tokens",
     "swap/a_dlp_price": "A-DLP's price of a token in the next step",
     "swap/hapo_known_problems": "problems of which HAPO knows a right response's length",
     "swap/lapo_known_problems": "problems of which LAPO knows the right responses' median length",
     "swap/lapo_stage": "LAPO's stage, 1 or 2",
+    "swap/aalc_accuracy": "AALC's last measurement of the policy's accuracy on its set of training prompts",
+    "swap/autothink_stage": "AutoThink's stage, 1 to 3",
     "swap/short_rl_best_accuracy": "Short-RL's best share of right responses in a step so far",
     "swap/laser_d_target_*": "LASER-D's target length of a difficulty, tokens",
     "swap/laser_de_target_*": "LASER-DE's target length of a difficulty, tokens",
@@ -82,6 +85,7 @@ METRICS = {
     "critic/values": "mean value that it gives",
     "critic/learning_rate": "its learning rate",
     "timing/generation": "seconds to sample and grade the responses",
+    "timing/continuations": "seconds of these in which nothing but continuations of responses was left to generate",
     "timing/make_experience": "seconds for log-probabilities, scores and advantages",
     "timing/score": "seconds of these that scoring the answer took on top of the log-probabilities",
     "timing/ppo_train": "seconds of the update",
@@ -132,6 +136,7 @@ NAMES = {
     "values": "critic/values",
     "critic_lr": "critic/learning_rate",
     "swap/score_seconds": "timing/score",
+    "swap/continued_seconds": "timing/continuations",
 }
 """What OpenRLHF and the experience maker call a number -> its one name."""
 

@@ -17,6 +17,9 @@ class CharacterReader:
     def text(self, ids):
         return "".join(chr(i) for i in ids).replace("#", "</think>")
 
+    def ids(self, text):
+        return [ord(c) for c in text.replace("</think>", "#")]
+
     def reasoning_length(self, response_ids):
         ids = list(response_ids)
         return ids.index(ord("#")) if ord("#") in ids else len(ids)

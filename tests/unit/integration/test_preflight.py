@@ -63,6 +63,15 @@ SETTINGS = [
         ["--swap.objective", "lc_r1", "--train.async_enable"],
         "--train.async_enable: lc_r1 trains on tokens that vLLM did not sample: nothing corrects",
     ),
+    (
+        ["--swap.objective", "jet", "--swap.jet.shares", "50", "--train.async_enable"],
+        "--train.async_enable: jet trains on tokens that vLLM did not sample: nothing corrects",
+    ),
+    (
+        ["--swap.objective", "vsrm", "--train.async_enable", "--train.partial_rollout_enable"],
+        "--train.partial_rollout_enable: vsrm continues responses with the same weights: leave it out",
+    ),
+    (["--swap.objective", "jet"], "--rollout.n_samples_per_prompt is 4, but --swap.jet.shares makes 6 of a response"),
     (["--algo.dynamic_filtering_enable"], "--algo.dynamic_filtering_enable drops groups"),
     (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
     (["--algo.advantage.gamma", "0.9"], "--algo.advantage.gamma is 0.9"),

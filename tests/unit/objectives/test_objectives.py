@@ -23,7 +23,9 @@ from openrlhf_swap.rollouts.rollout import prompt_key
 def test_every_method_can_be_built_and_saves_a_state_that_it_reads(name):
     method = objective(name)
     method.load_state_dict(json.loads(json.dumps(method.state_dict())))
-    assert method.scores_steps == (name in ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty"))
+    scored = ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty", "vsrm_scores")
+    assert method.scores_steps == (name in scored)
+    assert method.reshapes_responses or method.continues != "join"
 
 
 def test_outcome_only():

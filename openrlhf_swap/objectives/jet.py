@@ -1,0 +1,93 @@
+"""JET: a thought that is stopped early and still right teaches to stop early.
+
+After its code (commit 89cf33e; arXiv 2509.23392). The paper measures lengths by the group's shortest right response,
+the code by those of the whole batch, as here. There prefix and phrase are tokenised together, here each by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
+from openrlhf_swap.rollouts.answers import last_boxed
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.reader import ResponseReader
+from openrlhf_swap.rollouts.reading import tokens_for
+from openrlhf_swap.rollouts.rollout import Rollout
+
+STOP = r"\n\nWait, I have enough information to get the final answer.{end}\n\nTherefore, the final answer is \boxed{"
+_SENTENCE_END = re.compile(r"\}[^.\n]*(?:\.|\n|$)")
+
+
+class JET(Objective):
+    """R = .9 c + .1 [box] + c (.05 + .95 w (Lmax - L)/(Lmax - Lmin)), of the batch's right lengths; in the group.
+
+    Of a group one in six responses is whole; each is cut at five places, told to answer, and joins six times.
+    """
+
+    continues = "join"
+
+    class Settings(FlagSettings):
+        """Flags `--swap.jet.*`."""
+
+        shares: str = setting("10,30,50,70,90", "where a response is cut, in percent of its characters")
+        phrase: str = setting(STOP, "what is put behind a cut; {end} is the end of the thought, \\n a newline")
+        answer_tokens: int = setting(50, "most tokens behind it", ge=1)
+        length_weight: float = setting(1.2, "w, of the length reward")
+
+    settings: Settings
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        try:
+            self._shares = [int(share) for share in self.settings.shares.split(",")]
+        except ValueError:
+            self._shares = []
+        if not self._shares or not all(0 < share < 100 for share in self._shares):
+            raise ConfigError(f"--swap.jet.shares is {self.settings.shares!r}; use percents such as 10,30,50,70,90")
+        phrase = self.settings.phrase.replace("\\n", "\n")
+        self._phrase = phrase.replace("{end}", config.end_of_thought)
+
+    def check(self, args: SimpleNamespace) -> None:
+        """A group must hold each whole response with all of its cuts."""
+        size, each = args.rollout.n_samples_per_prompt, 1 + len(self._shares)
+        if size % each:
+            found = f"--rollout.n_samples_per_prompt is {size}, but --swap.jet.shares makes {each} of a response"
+            raise ConfigError(f"{found}; use a multiple of it")
+
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+        """The whole responses."""
+        return [SamplingRequest(prompt, count // (1 + len(self._shares)), max_new_tokens)]
+
+    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
+        """One at each share of the characters."""
+        ids = list(rollout.response_ids)
+        characters = len(reader.text(ids))
+        kept = [tokens_for(ids, characters * share // 100, reader) for share in self._shares]
+        return [Continuation(end, self._phrase, self.settings.answer_tokens) for end in kept]
+
+    def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
+        """What joined ends with the sentence of its box."""
+        ids, kept = list(rollout.response_ids), int(rollout.metadata["kept"])
+        if kept == len(ids):
+            return rollout
+        text, start = reader.text(ids), len(reader.text(ids[:kept])) + len(self._phrase)
+        end = _SENTENCE_END.search(text, start)
+        return replace(rollout, response_ids=ids[: tokens_for(ids, end.end(), reader)]) if end else rollout
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Answer, box and length."""
+        boxed = batch.each(lambda rollout: last_boxed(batch.reader.text(rollout.response_ids)) is not None)
+        rewards = 0.9 * batch.correct + 0.1 * boxed
+        right = batch.lengths[batch.correct].double()
+        if len(right) == 0:
+            return rewards
+        place = (right.max() - batch.lengths) / (right.max() - right.min() + 1e-8)
+        return rewards + torch.where(batch.correct, 0.05 + 0.95 * self.settings.length_weight * place, 0.0)

@@ -1,0 +1,64 @@
+"""Thinkless: the first token chooses between a short answer and a thought, and has a weight of its own in the loss.
+
+After its code (commit aa225d2), which starts from a policy that was taught both marks as new tokens, and takes its
+means over each micro-batch; here they are over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import FlagSettings, setting
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Rollout
+
+
+class Thinkless(Objective):
+    """R = 1 short and right, .5 with a thought, -1 wrong or with neither mark; A = R - mean.
+
+    The loss is .001 times the mean over first tokens plus the mean over the others.
+    """
+
+    normaliser = "centre"
+    outcome_weight = 0.0
+
+    class Settings(FlagSettings):
+        """Flags `--swap.thinkless.*`."""
+
+        short: str = setting("<short>", "first token of a short answer")
+        think: str = setting("<think>", "first token of a thought")
+        think_reward: float = setting(0.5, "of a right answer after a thought; more where it thinks too little")
+        choice_weight: float = setting(0.001, "of the first token in the loss", ge=0)
+
+    settings: Settings
+
+    def check_prompts(self, prompts: Sequence[str]) -> None:
+        """A prompt must leave the choice to the policy."""
+        if any(prompt.rstrip().endswith(self.settings.think.rstrip()) for prompt in prompts):
+            raise DataError(
+                f"--swap.thinkless.think is {self.settings.think!r}, with which the chat template ends a prompt, so "
+                "that nothing is left to choose: use a policy that was taught both marks, and its template"
+            )
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """By mark and answer."""
+
+        def reward(rollout: Rollout) -> float:
+            first = batch.reader.text(rollout.response_ids[:1])
+            worth = {self.settings.short: 1.0, self.settings.think: self.settings.think_reward}
+            return worth.get(first, -1.0) if rollout.correct else -1.0
+
+        return batch.each(reward)
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        """The whole advantage, so scaled that a mean over all tokens is the sum of both means."""
+        rewards = self.rewards(batch)
+        responses, tokens = rewards.numel(), int(batch.lengths.sum())
+        scale = torch.full((int(batch.lengths.max()),), tokens / max(1, tokens - responses), dtype=torch.float64)
+        scale[0] = self.settings.choice_weight * tokens / responses
+        return (rewards - rewards.mean(-1, keepdim=True)).unsqueeze(-1) * scale

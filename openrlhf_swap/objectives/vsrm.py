@@ -1,0 +1,124 @@
+"""VSRM: a step is worth what it changes in the accuracy of answers that are given right there.
+
+After its code (commit e4e928b), which trains by PPO with a critic. Here the outcome is normalised in the group, and
+the sums of step rewards that a discount of 1 gives are added to it. The list of words is not complete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import process_advantages
+from openrlhf_swap.config import FlagSettings, setting
+from openrlhf_swap.objectives.base import Continuation, Objective
+from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.reader import ResponseReader
+from openrlhf_swap.rollouts.reading import tokens_for
+from openrlhf_swap.rollouts.rollout import Rollout
+
+DISCOUNT, PATIENCE = 0.7, 4  # of a change for the cuts before it, and how many of these share in it
+
+
+def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float]:
+    """What each cut but the last earns, a_(j+1) - a_j; where nothing changes, .7^n of the change n cuts further on."""
+    changes = [after - before for before, after in pairwise(accuracies)]
+    rewards = []
+    for j in range(len(changes)):
+        near = enumerate(changes[j : j + PATIENCE + 1])
+        rewards.append(next((d * DISCOUNT**n for n, d in near if abs(d) >= least_change), 0.0))
+    return rewards
+
+
+def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[int]:
+    """Positions behind a sentence or line whose next one begins with one of the words, some characters apart."""
+    starts = re.finditer(rf"(?<=[.!?\n])\s*(?=(?:{'|'.join(map(re.escape, words))})\b)", text, re.IGNORECASE)
+    places: list[int] = []
+    for start in starts:
+        if start.start() >= (places[-1] + apart if places else first):
+            places.append(start.start())
+    return places
+
+
+class _VSRM(Objective):
+    """A = GRPO(outcome) + rewards of the cuts to come; outcome 1, 0, -9.5 without a box, -10 with an open thought."""
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """The outcome."""
+
+        def reward(rollout: Rollout) -> float:
+            text, end = batch.reader.text(rollout.response_ids), batch.reader.end_of_thought
+            if end not in text:
+                return -10.0
+            return float(rollout.correct) if last_boxed(text_after_thought(text, end)) is not None else -9.5
+
+        return batch.each(reward)
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        """Of each token, the rewards of all cuts behind it."""
+        term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
+        for g, group in enumerate(batch.groups):
+            for n, rollout in enumerate(group):
+                probes = self.probes(rollout)
+                earned = step_rewards([accuracy for _, accuracy in probes], self.settings.least_change)
+                if earned:
+                    ends = torch.tensor([kept - 1 for kept, _ in probes[:-1]])
+                    values = torch.tensor(earned, dtype=torch.float64)
+                    term[g, n] = process_advantages(values, ends, torch.ones_like(ends).bool(), term.shape[-1])
+        return term
+
+    def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
+        """Each cut's tokens before it and its accuracy, the end of the thought last."""
+        return rollout.probes
+
+
+class VSRM(_VSRM):
+    """A = GRPO(outcome) + step rewards to come, from the accuracy of answers sampled where the thought is cut off."""
+
+    continues = "grade"
+
+    class Settings(FlagSettings):
+        """Flags `--swap.vsrm.*`."""
+
+        words: str = setting(
+            "wait,but,alternatively,however,hmm,so", "a thought is cut before a sentence that begins with one of these"
+        )
+        first_characters: int = setting(1000, "before the first cut, at least", ge=0)
+        apart_characters: int = setting(400, "between two cuts, at least", ge=1)
+        answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)
+        answer_tokens: int = setting(768, "most tokens of such an answer", ge=1)
+        least_change: float = setting(1e-5, "a smaller one of the accuracy counts as none", "use at least 0", ge=0)
+
+    settings: Settings
+
+    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
+        """Answers at each cut and at the end; none where nothing is cut."""
+        have = self.settings
+        ids = list(rollout.response_ids[: reader.reasoning_length(rollout.response_ids)])
+        places = cut_places(reader.text(ids), have.words.split(","), have.first_characters, have.apart_characters)
+        kept = [tokens_for(ids, place, reader) for place in places]
+        ends = [*kept, len(ids)] if kept else []
+        return [Continuation(end, reader.end_of_thought, have.answer_tokens, have.answers) for end in ends]
+
+
+class VSRMScores(_VSRM):
+    """A = GRPO(outcome) + step rewards to come, from the answer's probability after each step of right responses."""
+
+    scores_steps = True
+
+    class Settings(FlagSettings):
+        """Flags `--swap.vsrm_scores.*`."""
+
+        least_change: float = setting(0.02, "a smaller one of the probability counts as none", "use at least 0", ge=0)
+
+    settings: Settings
+
+    def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
+        """Each step's end, and the known answer's probability a token: exp(l_k)."""
+        probabilities = torch.tensor(rollout.answer_logprobs[1:], dtype=torch.float64).exp().tolist()
+        return [(end + 1, p) for end, p in zip(rollout.step_ends, probabilities, strict=True)]
