@@ -84,7 +84,7 @@ def test_gpus_need_no_compiler_of_cuda(acted):
     result, (pip, everything, ours, check) = acted(PROFILE="gpu")
     assert result.returncode == 0, result.stderr
     assert "uv==" in pip
-    assert "--no-deps -r constraints-gpu.txt" in everything and "FIND_LINKS=/some/wheels" in everything
+    assert "--no-deps --compile-bytecode -r constraints-gpu.txt" in everything and "FIND_LINKS=/some/wheels" in everything
     assert ours.endswith("--no-build-isolation -e .") and " pip check " in check
     assert not any("flash" in call or "CUDA_HOME=/" in call for call in (everything, ours, check))
     # The one thing that pip would miss is named; anything else ends the setup.
@@ -127,7 +127,7 @@ def test_quickstart_and_tests_run_without_gpus_beside_the_environment_for_them(t
 PYTHON = """#!/bin/bash
 case "$*" in
     *code_figures*) ;;
-    "-m pytest tests/unit") echo "===== 5 passed, 1 skipped in 3.20s =====" ;;
+    "-m pytest -n 2 tests/unit") echo "===== 5 passed, 1 skipped in 3.20s =====" ;;
     "-m pytest tests/stack") echo "== {stack} in 70.10s (0:01:10) =="; echo "said at exit"; exit {status} ;;
     *) echo "ran $*" ;;
 esac
