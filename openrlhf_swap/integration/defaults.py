@@ -50,8 +50,8 @@ CPU_ENVIRONMENT = {
     # The engine's model in the engine's own process. In one more, it would import everything a fifth time, and be
     # bound to all cores but one.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # A thread that waits for another sleeps. Those that spin take the cores from what they wait for, as soon as a second
-    # process is at work: products of matrices then take longer with two threads than with one.
+    # A thread that waits for another sleeps. Those that spin take the cores from what they wait for, as soon as a
+    # second process is at work: products of matrices then take longer with two threads than with one.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one

@@ -199,9 +199,7 @@ class _Branches:
     level_sizes: list[int]
 
     @classmethod
-    def build(
-        cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor, packed: bool
-    ) -> _Branches:
+    def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor, packed: bool) -> _Branches:
         order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prefix_ends))
         responses = [requests[i] for i in order]
         # A mixer takes a single token for generation, and may run other code.
