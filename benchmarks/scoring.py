@@ -6,8 +6,9 @@
 Builds a random model of the given width in each family: keys of all tokens (qwen2), windows (gemma3_text), recurrent
 layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on the same response in one process and prints,
 for each length: seconds of the plain forward that OpenRLHF's actor runs anyway (all logits), of what the scoring adds
-to it, of the per-prefix reference, the largest difference between the two scorers, and the memory at the peak without
-and with scores. With --shares the tokens are those of several responses: padded in a batch, and packed into one row.
+to it (also in CPU time), of the per-prefix reference, the largest difference between the two scorers, and the memory
+at the peak without and with scores. With --shares the tokens are those of several responses: padded in a batch, and
+packed into one row.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Cache, PreTrainedModel
@@ -80,20 +82,27 @@ def build_model(family: str, args: argparse.Namespace, device: str) -> PreTraine
     return model.to(getattr(torch, args.dtype)).eval()
 
 
-def median_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[float]:
-    """The median of `repeats` times of each function, in turn and in alternating order."""
-    times: list[list[float]] = [[] for _ in functions]
+class Seconds(NamedTuple):
+    """Medians; the CPU's, of all threads, say more on a machine that has other work."""
+
+    wall: float
+    cpu: float
+
+
+def median_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[Seconds]:
+    """Of `repeats` runs of each function, in turn and in alternating order."""
+    times: list[list[Seconds]] = [[] for _ in functions]
     for repeat in range(repeats):
         order = range(len(functions)) if repeat % 2 else reversed(range(len(functions)))
         for number in order:
             if device == "cuda":
                 torch.cuda.synchronize()
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             functions[number]()
             if device == "cuda":
                 torch.cuda.synchronize()
-            times[number].append(time.perf_counter() - start)
-    return [statistics.median(each) for each in times]
+            times[number].append(Seconds(time.perf_counter() - start, time.process_time() - cpu))
+    return [Seconds(*map(statistics.median, zip(*each, strict=True))) for each in times]
 
 
 @dataclass
@@ -177,15 +186,16 @@ def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -
             start = time.perf_counter()
             difference = (together - torch.cat(case.per_prefix())).abs().max().item()
             seconds = time.perf_counter() - start
-            reference = [f"{seconds:.3f} ({seconds / plain:.1f}x)", f"{(plain + seconds) / both:.1f}x"]
+            reference = [f"{seconds:.3f} ({seconds / plain.wall:.1f}x)", f"{(plain.wall + seconds) / both.wall:.1f}x"]
             reference.append(f"{difference:.1e}")
     tokens = f"{len(case.ids)} {'packed' if packed else 'padded'}: " if len(case.ids) > 1 else ""
     tokens += f"{int(case.mask.sum()) - PROMPT_TOKENS * len(case.ids)}"
     row = (
-        f"| {case.model.config.model_type} | {tokens} | {plain:.3f} | {both - plain:.3f} ({both / plain - 1:+.1%}) "
+        f"| {case.model.config.model_type} | {tokens} | {plain.wall:.3f} | {both.wall - plain.wall:.3f} "
+        f"({both.wall / plain.wall - 1:+.1%}) | {both.cpu / plain.cpu - 1:+.1%} "
         f"| {' | '.join(reference)} | {peaks[0]:.2f} | {peaks[1]:.2f} |"
     )
-    return row, both / plain
+    return row, both.wall / plain.wall
 
 
 def main() -> None:
@@ -211,8 +221,8 @@ def main() -> None:
         f"{args.dtype}, {device}, {torch.get_num_threads()} threads, K = {args.steps}, {args.branch}-token branch, "
         f"medians of {args.repeats}"
     )
-    print("| family | tokens | plain forward s | scoring adds s | per prefix s | cheaper | difference ", end="")
-    print("| plain peak GiB | with scores |\n|---|---|---|---|---|---|---|---|---|")
+    print("| family | tokens | plain forward s | scoring adds s | CPU | per prefix s | cheaper | difference ", end="")
+    print("| plain peak GiB | with scores |\n|---|---|---|---|---|---|---|---|---|---|")
     for family in args.families:
         model = build_model(family, args, device)
         for length in args.lengths:

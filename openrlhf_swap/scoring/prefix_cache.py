@@ -11,6 +11,7 @@ In the first forward a mixer gets one row at a time, without its padding: states
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+# Tokens that a gated delta rule is solved for at a time. Without kernels transformers does so in a loop over them, and
+# its own 64 are more than a branch has.
+CHUNK = 16
 Place = tuple[int, int]  # a row, and a position in it
 # A mixer's forward without its wrapping: (rows, tokens, hidden) and the state to go on from, which it moves on.
 MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]
@@ -161,13 +165,15 @@ def _wrapped(mixers: Sequence[nn.Module], run: Run) -> Iterator[None]:
 
 def _calling(mixer: Any, forward: Callable[..., Tensor], run: Run) -> Callable[..., Tensor]:
     index: int = mixer.layer_idx
+    solves = hasattr(sys.modules[type(mixer).__module__], "torch_chunk_gated_delta_rule")
+    short = {"chunk_size": CHUNK} if solves else {}
 
     def called(hidden_states: Tensor, **arguments: Any) -> Tensor:
         name = "cache_params" if "cache_params" in arguments else "past_key_values"
 
         def alone(hidden: Tensor, state: LinearAttentionLayer) -> Tensor:
             # Some mixers ask the cache about its last layer, and mean their own.
-            return forward(hidden, **{name: Cache(layers=[state] * (index + 1))})
+            return forward(hidden, **{name: Cache(layers=[state] * (index + 1))}, **short)
 
         return run(index, alone, hidden_states)
 

@@ -121,7 +121,7 @@ def score_branches(
     scored = [_score_chunk(model, config, cache, *chunk) for chunk in chunks]
     for _ in range(agree(len(chunks)) - len(chunks)):
         _score_chunk(model, config, cache, asked[0], 0, 1)
-    of_group = torch.cat(scored).cpu().split([len(branches.ends) for branches in asked])
+    of_group = torch.split(torch.cat(scored).cpu(), [len(branches.ends) for branches in asked])
     scores = {
         number: values[list(indices)]
         for group, branches, values in zip(groups, asked, of_group, strict=True)

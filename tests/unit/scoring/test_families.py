@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import statistics
 from contextlib import contextmanager
 
 import pytest
@@ -267,20 +268,19 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
 
 
 def test_what_a_recurrence_rounds_in_float32():
-    """Against float64, beside what one forward for each prefix rounds: pieces cost a little, within the bound."""
+    """Against float64, no more than one forward for each prefix; single batches go either way, seed 11 most of all."""
     model, exact = build("qwen3_5_text"), build("qwen3_5_text", torch.float64)
-    ours, theirs = 0.0, 0.0
+    ours, theirs = [], []
     for seed in range(12):
         ids, mask, requests, references = ragged_case(seed, rows=3, left=False, longest=80)
         with float64_throughout():
             truth = torch.cat([score_per_prefix(exact, *reference) for reference in references])
         together = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
         for_each = torch.cat([score_per_prefix(model, *reference) for reference in references])
-        ours, theirs = (
-            max(ours, float((together - truth).abs().max())),
-            max(theirs, float((for_each - truth).abs().max())),
-        )
-    assert max(ours, theirs) < 1e-4
+        ours.append(float((together - truth).abs().max()))
+        theirs.append(float((for_each - truth).abs().max()))
+    assert max(ours) < 1e-4
+    assert statistics.median(ours) < 2 * statistics.median(theirs)
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next"])
