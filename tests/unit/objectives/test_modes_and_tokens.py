@@ -25,6 +25,9 @@ def test_decs():
     (term,) = method.token_advantages(batch([short, short, wrong]))
     assert_rows(term[:, 0], [0.57735, 0.57735, -1.1547], 1e-4)
     assert term[:, 0].equal(term[:, 5]) and method.outcome_weight == 0
+    # At a redundant token 1.04, 1.1 and 0: mean .71333, sd .61849.
+    (term,) = method.token_advantages(batch([long, short, wrong]))
+    assert_rows(term[:, 3], [0.52817, 0.62518, -1.15334], 1e-4)
     # Nothing names the answer: nothing is redundant.
     (term,) = method.token_advantages(batch([rollout(" 5\nxy#", answer="4"), short]))
     assert not term.any()

@@ -1,0 +1,50 @@
+"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer is scored too.
+
+    bash examples/addition/train_swap.sh --swap.objective step_rewards:Both --swap.Both.answer_tokens 30
+
+It trains as vsrm does, and logs how far both kinds agree, over the steps of right responses.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.objectives.base import Continuation
+from openrlhf_swap.objectives.vsrm import VSRM, step_rewards
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.reader import ResponseReader, StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
+
+NOISE = 0.02  # of a probability; as in vsrm_scores
+
+
+class Both(VSRM):
+    """Vsrm with cuts at the ends of steps, beside the answer's probability there."""
+
+    scores_steps = True
+
+    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
+        """Answers behind each step of a response that is right: no other is scored."""
+        assert isinstance(reader, StepReader)
+        have = self.settings
+        ends = reader.step_ends(rollout.response_ids) if rollout.correct else ()
+        return [Continuation(end + 1, reader.end_of_thought, have.answer_tokens, have.answers) for end in ends]
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        """As vsrm's."""
+        scored = [rollout for group in batch.groups for rollout in group if rollout.probes]
+        levels, rewards = [], []
+        for rollout in scored:
+            accuracies = [accuracy for _, accuracy in rollout.probes]
+            probabilities = torch.tensor(rollout.answer_logprobs[1:]).exp().tolist()
+            levels += list(zip(accuracies, probabilities, strict=True))
+            sampled = step_rewards(accuracies, self.settings.least_change)
+            rewards += list(zip(sampled, step_rewards(probabilities, NOISE), strict=True))
+        self._agreement = {"accuracy": torch.tensor(levels), "reward": torch.tensor(rewards)}
+        return super().token_advantages(batch)
+
+    def metrics(self) -> dict[str, float]:
+        """Pearson correlations over all steps of the batch, of the levels and of the step rewards."""
+        found = self._agreement.items()
+        return {f"swap/both_{name}_correlation": torch.corrcoef(pairs.T)[0, 1].item() for name, pairs in found}
