@@ -27,7 +27,7 @@ def start_and_kill_the_engine(folder, prompts, step):
         process = subprocess.Popen(**training(folder / "run", prompts, *FLAGS), stdout=log, stderr=log)
         while process.poll() is None and (folder / "log").read_text().count("Generate samples: 100%") < step:
             time.sleep(0.02)
-        Run._find(psutil.Process(process.pid), "VLLM::EngineCore").send_signal(signal.SIGKILL)
+        Run._find(psutil.Process(process.pid), "RolloutActor").send_signal(signal.SIGKILL)
         status = process.wait(timeout=300)
     return (folder / "log").read_text(), status
 
