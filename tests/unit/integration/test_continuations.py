@@ -121,8 +121,10 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
             assert torch.equal(getattr(ours, name), getattr(theirs, name))
 
     # Two cuts and the end of the thought, each asked four times behind the closed thought, as many as are right.
+    samples[1].info[PROBES] = samples[1].info[PROBES][:, :0]  # as of one that is cut nowhere
     merged = Experience.concat_experiences(samples[:2], 0)
-    (first, _), (other, *_) = read_rollouts(merged, objective, reader), read_rollouts(samples[3], objective, reader)
+    (first, bare), (other,) = read_rollouts(merged, objective, reader), read_rollouts(samples[3], objective, reader)
+    assert bare.probes == []
     cuts = ["ones: 1+3+0=04\n", "ones: 1+3+0=04\nwait ones: 1+3+0=04\n", THOUGHT]
     assert [tokenizer.decode(first.response_ids[:kept]) for kept, _ in first.probes] == cuts
     prompt = first.prompt
