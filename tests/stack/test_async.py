@@ -40,7 +40,14 @@ def tables(folder):
     return [path.read_text() for path in sorted((folder / "rollouts").iterdir())]
 
 
+@pytest.fixture
+def one_thread(monkeypatch):
+    """Both trainers with the threads of the asynchronous one: others add in another order."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @on_request
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, prompts_file):
     """Two episodes of two steps, eight prompts left over in each: rollouts, rewards, what is made of them, metrics."""
@@ -69,6 +76,7 @@ def test_a_batch_tells_the_age_of_its_weights(tmp_path, prompts_file):
 
 
 @on_request
+@pytest.mark.usefixtures("one_thread")
 def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(tmp_path, prompts_file):
     flags = [*COMPARED, "--actor.adam.lr", "1e-4", "--train.num_episodes", "3"]
     expected = run_training(tmp_path / "sync", prompts_file, *flags)

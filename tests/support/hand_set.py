@@ -9,7 +9,8 @@ class HandSetWorker(CpuWorker):
     """The extension of vLLM's worker."""
 
     def set_weights(self, path):
-        self.model_runner.model.load_weights(weights=list(load_file(path).items()))
+        with self._receiving(is_last=True):
+            self.model_runner.model.load_weights(weights=list(load_file(path).items()))
 
 
 class HandSetActor(CpuRolloutActor):

@@ -5,30 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm.model_executor.layers import utils as vllm_layers
 from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import materialize_layer, restore_layer_on_meta
 
 from openrlhf_swap.integration.rollout_actor import SwapRolloutActor
 from openrlhf_swap.integration.rollout_worker import SwapWorker
-
-_pack = vllm_layers.dispatch_cpu_unquantized_gemm
-
-
-def _keep_plain_weights(layer: Any, remove_weight: bool) -> None:
-    """Leave a linear layer's weight as it is.
-
-    vLLM packs linear weights for the CPU at load time. A later `load_weights` then fails or, for the output head, is
-    silently ignored: rollouts would keep the old policy. Convolutions run with packed weights only.
-    """
-    if layer.weight.dim() == 2:
-        vars(layer)["cpu_linear"] = torch.nn.functional.linear
-    else:
-        _pack(layer, remove_weight)
-
-
-vllm_layers.dispatch_cpu_unquantized_gemm = _keep_plain_weights
 
 
 class CpuWorker(SwapWorker):
@@ -44,25 +27,33 @@ class CpuWorker(SwapWorker):
             self.model_runner.model.load_weights(weights=[(name, weight)])
 
     def _begin_update(self, model: torch.nn.Module) -> None:
-        """Give layers whose weights are packed for the CPU room for plain ones."""
+        """Give layers whose weights are packed for the CPU room for plain ones.
+
+        vLLM packs weights when it loads the model, and drops the plain ones: what came later would fail or, for the
+        output head, be ignored without a word, and rollouts would keep the old policy.
+        """
         for layer in _packed_layers(model):
-            info = get_layerwise_info(layer)
-            restore_layer_on_meta(layer, info)
-            materialize_layer(layer, info)
+            if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding, too
+                info = get_layerwise_info(layer)
+                restore_layer_on_meta(layer, info)
+                materialize_layer(layer, info)
 
     def _end_update(self, model: torch.nn.Module) -> None:
         super()._end_update(model)
         for layer in _packed_layers(model):
-            layer.quant_method.moe_kernel = None  # with a kernel that is there, vLLM 0.29.0 does not pack again
+            if isinstance(layer, RoutedExperts):
+                layer.quant_method.moe_kernel = None  # with a kernel that is there, vLLM 0.29.0 does not pack again
             layer.quant_method.process_weights_after_loading(layer)
 
 
 def _packed_layers(model: torch.nn.Module) -> list[Any]:
-    """Experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
+    """Linear layers, experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
     return [
         layer
         for layer in model.modules()
-        if isinstance(layer, RoutedExperts) or hasattr(layer, "_cpu_unpacked_conv_weight")
+        if isinstance(layer, RoutedExperts)
+        or hasattr(layer, "cpu_linear")
+        or hasattr(layer, "_cpu_unpacked_conv_weight")
     ]
 
 
