@@ -29,7 +29,7 @@ from transformers.cache_utils import (
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers does so in a loop over them, and
 # its own 64 are more than a branch has.
-CHUNK = 16
+CHUNK = 12
 Place = tuple[int, int]  # a row, and a position in it
 # A mixer's forward without its wrapping: (rows, tokens, hidden) and the state to go on from, which it moves on.
 MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]
