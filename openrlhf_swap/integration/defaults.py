@@ -32,6 +32,8 @@ DEFAULTS: Flags = {
 # Rollouts come from older weights: each token's gradient is weighted by how much likelier the policy has made it.
 ASYNC = "--train.async_enable"
 ASYNC_DEFAULTS: Flags = {"--algo.advantage.is_correction_level": "token"}
+# Continuations begin with what the engine has seen; OpenRLHF empties the cache when it brings new weights.
+CONTINUING_DEFAULTS: Flags = {"--vllm.enable_prefix_caching": None}
 CPU_DEFAULTS: Flags = {
     "--vllm.sync_backend": "gloo",
     "--vllm.enforce_eager": None,
@@ -68,7 +70,9 @@ def with_defaults(given: Sequence[str], objective: str, on_cpu: bool) -> list[st
     device = CPU_DEFAULTS if on_cpu else {}
     trainer = ASYNC_DEFAULTS if ASYNC in given else {}
     reward = {"--reward.remote_url": str(REWARD_FILE)}
-    return [*as_words({**DEFAULTS, **method(objective).flags, **trainer, **device, **reward}), *given]
+    kind = method(objective)
+    again = CONTINUING_DEFAULTS if kind.continues != "no" else {}
+    return [*as_words({**DEFAULTS, **kind.flags, **again, **trainer, **device, **reward}), *given]
 
 
 def without(argv: Sequence[str], flag: str) -> list[str]:

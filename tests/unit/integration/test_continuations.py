@@ -12,6 +12,7 @@ from support.actors import CLOSE, make_config
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration import sampling
 from openrlhf_swap.integration.conversion import PROBES, read_rollouts
+from openrlhf_swap.integration.defaults import with_defaults
 from openrlhf_swap.integration.rollout_actor import SwapRolloutActor, TokenRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.objectives.registry import build
@@ -204,6 +205,11 @@ def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
     # OpenRLHF looks the data source up by the prompt of its own.
     assert [sample.prompts[0] for sample in samples] == [prompt for prompt in PROMPTS for _ in range(GROUP)]
     assert [sample.rewards.item() for sample in samples] == [1] * GROUP + [0] * GROUP
+
+
+def test_the_engines_keep_beginnings_only_where_something_is_continued():
+    given = {name: with_defaults([], name, on_cpu=False) for name in ("vsrm", "jet", "vsrm_scores", "swap")}
+    assert [name for name, words in given.items() if "--vllm.enable_prefix_caching" in words] == ["vsrm", "jet"]
 
 
 class Short(Objective):
