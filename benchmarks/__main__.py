@@ -21,6 +21,7 @@ from tabulate import tabulate
 # What makes each of them small.
 SMALL = {
     "advantages": ["--groups", "32", "--tokens", "4000"],
+    "cpu_step": ["--steps", "2"],
     "driver": ["--responses", "256", "--tokens", "3000"],
     "evaluation": ["--problems", "50", "--repeats", "2"],
     "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],

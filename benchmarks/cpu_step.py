@@ -1,6 +1,6 @@
-"""A training step of a model with a real vocabulary on a CPU, against bare vLLM and bare torch.
+"""A training step on a CPU against bare vLLM and bare torch.
 
-    python -m benchmarks.cpu_step --model FOLDER
+    python -m benchmarks.cpu_step --model FOLDER   # of a model with a real vocabulary
 
 Trains some steps on the whole stack, then has vLLM alone generate as many responses of as many tokens, and torch alone
 run a forward and a backward of them, each in a process of its own. Prints the ratios of tokens a second; the first
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
+POLICY = Path(__file__).parents[1] / "examples" / "addition" / "policy"
 WORDS = ("dogs", "cats", "rivers", "ships", "trains", "apples", "kings", "snow", "moons", "towns", "music", "bread")
 
 
@@ -89,7 +90,7 @@ BARE = {"generate": generate, "update": update}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder or hub id of an instruction model")
+    parser.add_argument("--model", default=str(POLICY), help="folder or hub id (default: the embedded policy)")
     parser.add_argument("--responses", type=int, default=8, help="a step (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="of a response (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=4, help="of the training (default: %(default)s)")
