@@ -27,9 +27,9 @@ class Continuations:
     join, `metadata` says how many tokens each has of the response that it began with: a first one all of its own.
     """
 
-    def __init__(self, objective: Objective, reader: StepReader, tokenizer: Any, args: SimpleNamespace) -> None:
-        """Takes the objective, a reader of the tokenizer's responses, and OpenRLHF's arguments."""
-        self._objective, self._reader, self._tokenizer, self._args = objective, reader, tokenizer, args
+    def __init__(self, objective: Objective, reader: StepReader, args: SimpleNamespace) -> None:
+        """Takes the objective, a reader of its responses, and OpenRLHF's arguments."""
+        self._objective, self._reader, self._args = objective, reader, args
         self._asked: dict[int, list[tuple[int, Continuation]]] = {}
         self.groups: dict[int, list[Response]] = {}
 

@@ -104,7 +104,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         self, finished: Iterable[tuple[int, list[dict[str, Any]]]], **generate_kwargs: Any
     ) -> list[Experience]:
         """The step's samples, with what the objective wants of their continuations."""
-        continuing = Continuations(self._objective, self._reader, self.tokenizer, self.args)
+        continuing = Continuations(self._objective, self._reader, self.args)
         names = ("temperature", "top_p", "top_k")
         sampling = SamplingParams(**{name: generate_kwargs[name] for name in names if name in generate_kwargs})
         asked = {}
