@@ -25,7 +25,14 @@ def start_and_kill_the_engine(folder, prompts, step):
     """Start, and kill the engine as soon as all first responses of `step` are there; returns output and status."""
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(**training(folder / "run", prompts, *FLAGS), stdout=log, stderr=log)
-        while process.poll() is None and (folder / "log").read_text().count("Generate samples: 100%") < step:
+        done = folder / "run" / "metrics.jsonl"
+        bars = None  # full ones, before the step
+        while process.poll() is None:
+            full = (folder / "log").read_text().count("Generate samples: 100%")
+            if bars is not None and full > bars:
+                break
+            if bars is None and done.exists() and len(read_rows(done)) == step - 1:
+                bars = full
             time.sleep(0.02)
         Run._find(psutil.Process(process.pid), "RolloutActor").send_signal(signal.SIGKILL)
         status = process.wait(timeout=300)
