@@ -64,7 +64,10 @@ class Run:
 
     @staticmethod
     def _find(tree, name):
-        titles = {child: " ".join(child.cmdline() or [child.name()]) for child in tree.children(recursive=True)}
+        titles = {}
+        for child in tree.children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # one that has just ended
+                titles[child] = " ".join(child.cmdline() or [child.name()])
         found = [child for child, title in titles.items() if name in title]
         assert found, [title[:60] for title in titles.values()]
         return found[0]
