@@ -3,7 +3,7 @@ import random
 
 import pytest
 from hypothesis import settings
-from support.paths import POLICY
+from support.paths import POLICY, ROOT
 
 # Shared machines stall now and then; no test here is about time.
 settings.register_profile("no_deadline", deadline=None)
@@ -51,7 +51,7 @@ def arguments():
 
 @pytest.fixture(scope="module")
 def ray_session():
-    """Ray with places for five actors."""
+    """Ray with places for five actors, which find the classes of tests/support."""
     import ray
 
     from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT
@@ -59,7 +59,9 @@ def ray_session():
 
     for name, value in CPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    start_local_ray(places=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
+        start_local_ray(places=5)
     yield
     ray.shutdown()
 

@@ -118,8 +118,9 @@ def score_branches(
     for branches in asked:
         count, size = len(branches.ends), max(1, max_branch_tokens // branches.ids.shape[1])
         chunks += [(branches, start, min(start + size, count)) for start in range(0, count, size)]
+    spare = agree(len(chunks)) - len(chunks)  # before any of them: all ranks must be at the same call
     scored = [_score_chunk(model, config, cache, *chunk) for chunk in chunks]
-    for _ in range(agree(len(chunks)) - len(chunks)):
+    for _ in range(spare):
         _score_chunk(model, config, cache, asked[0], 0, 1)
     of_group = torch.split(torch.cat(scored).cpu(), [len(branches.ends) for branches in asked])
     scores = {

@@ -53,6 +53,7 @@ def rank_main(rank, world, families):
     policy_scoring.score_branches = few_at_a_time
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+        model.config.use_cache = False  # as OpenRLHF's actor: with a cache, packed responses are not kept apart
         whole = copy.deepcopy(model)
         settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
         engine, *_ = deepspeed.initialize(model=model, config=settings)
