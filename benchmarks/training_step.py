@@ -10,7 +10,6 @@ Generation and weight sync, which do not differ, are left out.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import time
@@ -26,10 +25,10 @@ from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
 from openrlhf_swap.integration import patches  # noqa: E402
 from openrlhf_swap.integration.defaults import (  # noqa: E402
     CPU_DEFAULTS,
-    CPU_ENVIRONMENT,
     DEFAULTS,
     REWARD_FILE,
     as_words,
+    set_cpu_environment,
 )
 from openrlhf_swap.objectives.registry import build  # noqa: E402
 from openrlhf_swap.rollouts.reader import StepReader  # noqa: E402
@@ -79,8 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=10)
     repeats = parser.parse_args().repeats
-    for name, value in CPU_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_cpu_environment()
 
     import ray
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker

@@ -101,15 +101,14 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     patches.check_versions()
 
     from openrlhf_swap.integration.cpu.process import is_cpu_build
-    from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT, as_words, with_defaults, without
+    from openrlhf_swap.integration.defaults import as_words, set_cpu_environment, with_defaults, without
     from openrlhf_swap.integration.preflight import settle_run
     from openrlhf_swap.objectives.base import absolute_paths
     from openrlhf_swap.objectives.registry import method
 
     on_cpu = is_cpu_build()
     if on_cpu:
-        for name, value in CPU_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        set_cpu_environment()
     argv = with_defaults(given, config.objective, on_cpu)
     args = patches.parse_arguments(argv)
     # Ray's actors may run in another folder than this command, so what is relative becomes absolute.

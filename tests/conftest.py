@@ -54,11 +54,10 @@ def ray_session():
     """Ray with places for five actors, which find the classes of tests/support."""
     import ray
 
-    from openrlhf_swap.integration.defaults import CPU_ENVIRONMENT
+    from openrlhf_swap.integration.defaults import set_cpu_environment
     from openrlhf_swap.integration.launch import start_local_ray
 
-    for name, value in CPU_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_cpu_environment()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
         start_local_ray(places=5)

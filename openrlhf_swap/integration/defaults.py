@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,6 +59,12 @@ CPU_ENVIRONMENT = {
 }
 THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one
 REWARD_FILE = Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py"
+
+
+def set_cpu_environment() -> None:
+    """Give this process, and those that it starts, what a CPU run needs."""
+    for name, value in CPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def as_words(flags: Flags) -> list[str]:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.integration.cpu.process import is_cpu_build
+from openrlhf_swap.integration.defaults import set_cpu_environment
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -21,8 +22,7 @@ def open_engine(model: str, **options: Any) -> LLM:
     defaults: dict[str, Any] = {"dtype": "bfloat16"}
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        set_cpu_environment()
         # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
         defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
 

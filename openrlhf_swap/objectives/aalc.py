@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from openrlhf_swap.config import FlagSettings, SwapConfig, setting
-from openrlhf_swap.objectives.base import Monitor, Objective
+from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.objectives.monitored import Monitored, MonitorSettings
 from openrlhf_swap.rollouts.batch import Batch
 
 LENGTH_WEIGHT, SHARPNESS, EPS = 1e-6, 128, 1e-6
 
 
-class AALC(Objective):
+class AALC(Monitored):
     """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target); in the group.
 
     The second term decides where all are right, and nowhere else.
@@ -25,14 +25,13 @@ class AALC(Objective):
 
     normaliser = "none"
 
-    class Settings(FlagSettings):
+    class Settings(MonitorSettings):
         """Flags `--swap.aalc.*`."""
 
         target: float = setting(
             1.0, "accuracy from which the length counts in full", "use a number in (0, 1]", gt=0, le=1
         )
         long: int = setting(1024, "tokens from which a response counts as long", ge=1)
-        monitor_prompts: int = setting(500, "training prompts whose accuracy is measured", ge=1)
         monitor_samples: int = setting(1, "responses to each", ge=1)
         monitor_every: int = setting(10, "training steps between two measurements; the first is before step 1", ge=1)
 
@@ -40,17 +39,11 @@ class AALC(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self._accuracy, self._monitored_at = 0.0, -1
-
-    def monitor(self) -> Monitor | None:
-        """Every `monitor_every` steps."""
-        if self.step % self.settings.monitor_every or self._monitored_at == self.step:
-            return None
-        return Monitor(self.settings.monitor_prompts, self.settings.monitor_samples)
+        self._accuracy = 0.0
 
     def observe_monitor(self, batch: Batch) -> None:
         """The share of right responses."""
-        self._monitored_at = self.step
+        super().observe_monitor(batch)
         self._accuracy = batch.correct.double().mean().item()
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -66,8 +59,8 @@ class AALC(Objective):
 
     def state_dict(self) -> dict[str, Any]:
         """That accuracy, and when it was measured."""
-        return {"accuracy": self._accuracy, "monitored_at": self._monitored_at}
+        return {"accuracy": self._accuracy, "monitored_at": self.monitored_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As saved."""
-        self._accuracy, self._monitored_at = state["accuracy"], state["monitored_at"]
+        self._accuracy, self.monitored_at = state["accuracy"], state["monitored_at"]

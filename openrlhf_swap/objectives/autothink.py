@@ -14,6 +14,7 @@ from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.families import opens_thought
 
 
 class AutoThink(Objective):
@@ -40,7 +41,7 @@ class AutoThink(Objective):
     def eval_prompt(self, prompt: str) -> str:
         """With the opened thought and the ellipsis."""
         start = self.config.start_of_thought
-        opened = prompt if prompt.rstrip().endswith(start.rstrip()) else f"{prompt}{start}\n"
+        opened = prompt if opens_thought(prompt, start) else f"{prompt}{start}\n"
         return opened + self.settings.ellipsis.replace("\\n", "\n")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import FlagSettings, SwapConfig, extra, short_name
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.ablation import plain_coefficients
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader
@@ -95,6 +96,17 @@ class Objective:
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""
         self.step = 0
+
+    def numbers(self, name: str, remedy: str, most: int | None = None) -> list[int]:
+        """A setting such as 10,30,50 as whole numbers from 1 to `most`; raises ConfigError with the remedy."""
+        text = getattr(self.settings, name)
+        try:
+            found = [int(word) for word in text.split(",")]
+        except ValueError:
+            found = [0]
+        if min(found) < 1 or max(found) > (most or max(found)):
+            raise ConfigError(f"--swap.{self.name}.{name} is {text!r}; use {remedy}")
+        return found
 
     def check(self, args: SimpleNamespace) -> None:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""

@@ -19,6 +19,7 @@ from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.objectives.groups import EPS
 from openrlhf_swap.objectives.laser import UNFORMATTED, base_scores
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.families import opens_thought
 
 PROMISE = "I will answer the question with {n} tokens"
 
@@ -43,14 +44,7 @@ class HBPO(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        try:
-            self._budgets = [int(budget) for budget in self.settings.budgets.split(",")]
-        except ValueError:
-            self._budgets = [0]
-        if min(self._budgets) < 1:
-            raise ConfigError(
-                f"--swap.hbpo.budgets is {self.settings.budgets!r}; use tokens such as 512,1024,2048,2560"
-            )
+        self._budgets = self.numbers("budgets", "tokens such as 512,1024,2048,2560")
 
     def check(self, args: SimpleNamespace) -> None:
         """A group must hold each budget as often."""
@@ -62,7 +56,7 @@ class HBPO(Objective):
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """One part a budget; each response begins with its promise, which is trained on."""
         start = self.config.start_of_thought
-        promise = PROMISE if prompt.rstrip().endswith(start.rstrip()) else f"{start} {PROMISE}"
+        promise = PROMISE if opens_thought(prompt, start) else f"{start} {PROMISE}"
         share = count // len(self._budgets)
         return [SamplingRequest(prompt, share, max_new_tokens, promise.format(n=n)) for n in self._budgets]
 

@@ -46,12 +46,7 @@ class JET(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        try:
-            self._shares = [int(share) for share in self.settings.shares.split(",")]
-        except ValueError:
-            self._shares = []
-        if not self._shares or not all(0 < share < 100 for share in self._shares):
-            raise ConfigError(f"--swap.jet.shares is {self.settings.shares!r}; use percents such as 10,30,50,70,90")
+        self._shares = self.numbers("shares", "percents such as 10,30,50,70,90", most=99)
         phrase = self.settings.phrase.replace("\\n", "\n")
         self._phrase = phrase.replace("{end}", config.end_of_thought)
 

@@ -11,27 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import FlagSettings, SwapConfig, setting
-from openrlhf_swap.objectives.base import Monitor, Objective
+from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.objectives.laser import RIGHT, base_scores
+from openrlhf_swap.objectives.monitored import Monitored, MonitorSettings
 from openrlhf_swap.rollouts.batch import Batch
 
 EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be right
 
 
-class LaserD(Objective):
+class LaserD(Monitored):
     """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group."""
 
-    class Settings(FlagSettings):
+    class Settings(MonitorSettings):
         """Flags `--swap.laser_d.*`."""
 
         bonus: float = setting(0.5, "added to a right answer within the target")
         shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
         longest: int = setting(16384, "longest target, in tokens", ge=1)
         grid: int = setting(1024, "targets are shortest, shortest + grid, ...", ge=1)
-        monitor_prompts: int = setting(500, "training prompts of the monitoring set", ge=1)
-        monitor_samples: int = setting(8, "responses to each", ge=1)
-        monitor_every: int = setting(20, "training steps between two estimates; the first is before step 1", ge=1)
 
     settings: Settings
 
@@ -39,17 +36,10 @@ class LaserD(Objective):
         super().__init__(config)
         # None: not known; the longest response of the current batch stands in for it.
         self._targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
-        self._monitored_at = -1
-
-    def monitor(self) -> Monitor | None:
-        """Every `monitor_every` steps."""
-        if self.step % self.settings.monitor_every or self._monitored_at == self.step:
-            return None
-        return Monitor(self.settings.monitor_prompts, self.settings.monitor_samples)
 
     def observe_monitor(self, batch: Batch) -> None:
         """Choose each difficulty's target: the shortest that is expected to hold one right answer."""
-        self._monitored_at = self.step
+        super().observe_monitor(batch)
         accuracy = batch.correct.double().mean(-1)
         low, high = accuracy <= 1 / 3, accuracy > 2 / 3
         for band, members in {"low": low, "medium": ~(low | high), "high": high}.items():
@@ -86,9 +76,9 @@ class LaserD(Objective):
 
     def state_dict(self) -> dict[str, Any]:
         """The targets, and when they were estimated."""
-        return {"targets": dict(self._targets), "monitored_at": self._monitored_at}
+        return {"targets": dict(self._targets), "monitored_at": self.monitored_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As saved."""
         self._targets = dict(state["targets"])
-        self._monitored_at = state["monitored_at"]
+        self.monitored_at = state["monitored_at"]

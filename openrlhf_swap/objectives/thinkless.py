@@ -15,6 +15,7 @@ from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.rollout import Rollout
 
 
@@ -39,7 +40,7 @@ class Thinkless(Objective):
 
     def check_prompts(self, prompts: Sequence[str]) -> None:
         """A prompt must leave the choice to the policy."""
-        if any(prompt.rstrip().endswith(self.settings.think.rstrip()) for prompt in prompts):
+        if any(opens_thought(prompt, self.settings.think) for prompt in prompts):
             raise DataError(
                 f"--swap.thinkless.think is {self.settings.think!r}, with which the chat template ends a prompt, so "
                 "that nothing is left to choose: use a policy that was taught both marks, and its template"

@@ -32,13 +32,7 @@ class ThinkPrune(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        limits = self.settings.limits
-        try:
-            self._limits = [int(limit) for limit in limits.split(",")]
-        except ValueError:
-            self._limits = [0]
-        if min(self._limits) < 1:
-            raise ConfigError(f"--swap.thinkprune.limits is {limits!r}; use token limits such as 4000,3000,2000")
+        self._limits = self.numbers("limits", "token limits such as 4000,3000,2000")
         self._stage = 0
 
     @property

@@ -71,6 +71,11 @@ def family_of(chat_template: str | None) -> Family | None:
     return next((family for family in FAMILIES if any(text in template for text in family.told_by)), None)
 
 
+def opens_thought(prompt: str, start_of_thought: str) -> bool:
+    """Whether a prompt, as a chat template renders it, ends with the thought opened."""
+    return prompt.rstrip().endswith(start_of_thought.rstrip())
+
+
 def settle_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
     """The settings with the marks of the model's family in the place of `auto`, and what to tell about them.
 
@@ -99,7 +104,7 @@ def settle_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tu
         source = f"assumed, the chat template names none; {end!r} takes {tokens} tokens"
     else:
         name = family.name if end == family.end_of_thought else "as given"
-        source = name + (", opened by the chat template" if asked.endswith(start.rstrip()) else "")
+        source = name + (", opened by the chat template" if opens_thought(asked, start) else "")
     told = [f"thought: {start!r} to {end!r} ({source}); answers are scored behind {close!r}"]
     if end not in close and not is_closed:
         told.append(f"warning: the close template {close!r} does not hold {end!r}: answers are scored in the thought")
