@@ -1,4 +1,5 @@
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -62,20 +63,26 @@ esac
 """
 
 
+DF = """#!/bin/bash
+printf 'Filesystem 1024-blocks Used Available\\n/dev/disk 0 0 %d\\n' $(( FREE_GIB * 1024 * 1024 ))
+"""
+
+
 @pytest.fixture
 def acted(tmp_path):
-    """Runs setup.sh with a Python and an installer that only write down what they were asked; returns both."""
-    for name, text in (("python", OWN_PYTHON), ("uv", UV)):
+    """Runs setup.sh with a Python and an installer that only write down what they were asked, and a disk with room for
+    everything; returns its result and what they wrote."""
+    (tmp_path / "tools").mkdir()
+    for name, text in (("python", OWN_PYTHON), ("uv", UV), ("tools/df", DF)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
     def run(**variables):
         calls = tmp_path / "calls"
         known = {"VENV": str(tmp_path / "venv"), "PYTHON": str(tmp_path / "python"), "UV": str(tmp_path / "uv")}
-        result = bash(
-            "scripts/setup.sh", **known, CALLS=str(calls), PIP_FIND_LINKS="", **{"COMPLAINT": "", **variables}
-        )
-        return result, calls.read_text().splitlines()
+        known |= {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "CALLS": str(calls), "PIP_FIND_LINKS": ""}
+        result = bash("scripts/setup.sh", **{**known, "COMPLAINT": "", "FREE_GIB": "31", **variables})
+        return result, calls.read_text().splitlines() if calls.exists() else []
 
     return run
 
@@ -92,6 +99,19 @@ def test_gpus_need_no_compiler_of_cuda(acted):
     assert result.stdout.count("[setup] check: ") == 1 and "`flash-attn==2.8.3`" in result.stdout
     result, _ = acted(PROFILE="gpu")
     assert " is up to date (gpu)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("free", "flash_attn", "needed"), [("14", "0", 15), ("15", "0", None), ("29", "1", 30), ("30", "1", None)]
+)
+def test_a_disk_too_small_is_named_before_anything_is_installed(acted, tmp_path, free, flash_attn, needed):
+    result, calls = acted(PROFILE="gpu", FREE_GIB=free, FLASH_ATTN=flash_attn)
+    if needed is None:
+        assert result.returncode == 0, result.stderr
+        return
+    assert (result.returncode, calls) == (2, [])
+    said = f"error: {tmp_path} has {free} GiB free; the gpu profile needs {needed}: free some, or set VENV\n"
+    assert result.stderr == said
 
 
 def test_packages_that_do_not_fit_each_other_end_the_setup(acted):
