@@ -75,9 +75,12 @@ def _sampled(
 ) -> Iterator[tuple[Task, Row]]:
     """Each task with its line of the samples file, as it finishes."""
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     engine, tokenizer = llm.llm_engine, llm.get_tokenizer()
     reader = ThoughtReader(tokenizer, end_of_thought)
+    # Responses are looked at when they are whole; vLLM would make another one for each of their tokens.
+    fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
     left = iter(enumerate(tasks))
     while True:
         while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
@@ -85,16 +88,15 @@ def _sampled(
             ids = prompt_ids(tokenizer, task.problem + suffix)
             if len(ids) < engine.model_config.max_model_len:
                 seed = seed_of(task.benchmark, task.id, task.sample, settings.seed)
-                parameters = SamplingParams(**{**asdict(settings), "seed": seed}, skip_special_tokens=False)
+                parameters = SamplingParams(**{**asdict(settings), "seed": seed}, **fixed)
                 engine.add_request(str(number), {"prompt_token_ids": ids}, parameters)
             else:
                 yield task, _row(task, "", [], "length", reader)
         if not engine.has_unfinished_requests():
             return
         for output in engine.step():
-            if output.finished:
-                task, response = tasks[int(output.request_id)], output.outputs[0]
-                yield task, _row(task, response.text, list(response.token_ids), response.finish_reason, reader)
+            task, response = tasks[int(output.request_id)], output.outputs[0]
+            yield task, _row(task, response.text, list(response.token_ids), response.finish_reason, reader)
 
 
 def _row(task: Task, text: str, ids: list[int], finish_reason: str, reader: ThoughtReader) -> Row:

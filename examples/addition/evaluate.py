@@ -1,4 +1,4 @@
-r"""Evaluate a policy on held-out problems: accuracy, tokens, and which lines it kept.
+r"""Evaluate policies on held-out problems: accuracy, tokens, and which lines they kept.
 
     python examples/addition/evaluate.py --model examples/addition/policy --problems outputs/data/test.jsonl \
         --output outputs/base.json
@@ -22,7 +22,7 @@ def generate(model: str, questions: list[str], samples: int, temperature: float,
     """`samples` responses a question with vLLM; the same seeds give the same responses of the same model."""
     from openrlhf_swap.integration.engine import open_engine
 
-    engine = open_engine(model, max_model_len=512)
+    engine = open_engine(model, max_model_len=512)  # closed when nothing refers to it any more
 
     from vllm import SamplingParams
 
@@ -66,9 +66,11 @@ def summarise(problems: list[dict], responses: list[list[dict]]) -> dict[str, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of the policy in Hugging Face format")
+    parser.add_argument("--model", nargs="+", required=True, help="folders of policies in Hugging Face format")
     parser.add_argument("--problems", type=Path, required=True, help="JSONL of `problem` and `answer`")
-    parser.add_argument("--output", type=Path, required=True, help="JSON with the summary; responses go beside it")
+    parser.add_argument(
+        "--output", type=Path, nargs="+", required=True, help="a JSON for each summary; responses go beside it"
+    )
     parser.add_argument("--samples", type=int, default=1, help="responses a problem")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--suffix", default="", help="text after each problem, such as the budget that L1 needs")
@@ -78,15 +80,23 @@ def main() -> None:
     problems = [json.loads(line) for line in args.problems.read_text(encoding="utf-8").splitlines()]
     if len(problems) < 2:
         sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; give at least 2")
+    if len(args.model) != len(args.output):
+        sys.exit(f"error: --output names {len(args.output)} files for {len(args.model)} policies; name one for each")
     questions = [problem["problem"] + args.suffix for problem in problems]
-    responses = generate(args.model, questions, args.samples, args.temperature, args.max_tokens)
-    summary = summarise(problems, responses)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    with open(args.output.with_suffix(".responses.jsonl"), "w", encoding="utf-8") as file:
+    for model, output in zip(args.model, args.output, strict=True):
+        responses = generate(model, questions, args.samples, args.temperature, args.max_tokens)
+        summary = summarise(problems, responses)
+        write(output, summary, problems, responses)
+        print(json.dumps(summary))
+
+
+def write(output: Path, summary: dict[str, float], problems: list[dict], responses: list[list[dict]]) -> None:
+    """The summary, and the responses beside it."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with open(output.with_suffix(".responses.jsonl"), "w", encoding="utf-8") as file:
         for problem, group in zip(problems, responses, strict=True):
             file.writelines(json.dumps({**problem, **response}) + "\n" for response in group)
-    print(json.dumps(summary))
 
 
 if __name__ == "__main__":

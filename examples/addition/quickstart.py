@@ -1,7 +1,7 @@
 """Train the embedded policy with SWAP, and show what it unlearned.
 
-Evaluates the base policy, trains it on the real stack, evaluates the result on the same held-out problems and seeds,
-and writes a table, a picture, summary.json and the trained policy to the output folder.
+Trains it on the real stack, evaluates the base and the result on the same held-out problems and seeds, and writes a
+table, a picture, summary.json and the trained policy to the output folder.
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ def memory_gib(pid: int) -> float:
     return total / 2**30
 
 
-def evaluate(name: str, model: Path, problems: Path, samples: int, output: Path) -> dict:
-    """Evaluate a policy in a process of its own; returns its summary."""
-    print(f"[quickstart] evaluating the {name} policy", flush=True)
-    command = [sys.executable, str(HERE / "evaluate.py"), "--model", str(model), "--problems", str(problems)]
-    command += ["--output", str(output / f"{name}.json"), "--samples", str(samples)]
-    for _ in run(f"the evaluation of the {name} policy", command, output / f"evaluate_{name}.log", {}):
+def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Path) -> list[dict]:
+    """Evaluate named policies in one process, whose start takes longest; returns their summaries."""
+    print(f"[quickstart] evaluating the {' and the '.join(policies)} policy", flush=True)
+    files = [output / f"{name}.json" for name in policies]
+    command = [sys.executable, str(HERE / "evaluate.py"), "--problems", str(problems), "--samples", str(samples)]
+    command += ["--model", *map(str, policies.values()), "--output", *map(str, files)]
+    for _ in run("the evaluation", command, output / "evaluate.log", {}):
         pass
-    return json.loads((output / f"{name}.json").read_text(encoding="utf-8"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tuple[list[dict], float]:
@@ -125,9 +126,9 @@ def main() -> None:
     make_data += ["--train", str(args.steps * 16), "--test", str(args.problems)]
     subprocess.run(make_data, check=True)
 
-    base = evaluate("base", args.model, data / "test.jsonl", args.samples, args.output)
     metrics, peak = train(args.model, data / "train.jsonl", args.output, args.steps, args.seed)
-    trained = evaluate("trained", args.output / "train" / "policy", data / "test.jsonl", args.samples, args.output)
+    policies = {"base": args.model, "trained": args.output / "train" / "policy"}
+    base, trained = evaluate(policies, data / "test.jsonl", args.samples, args.output)
 
     summary = {
         "base": base,

@@ -33,10 +33,7 @@ class Engine:
         number = self.waiting.pop()
         text, ids, reason = self.answers[int(number)]
         made = SimpleNamespace(text=text, token_ids=ids, finish_reason=reason)
-        return [
-            SimpleNamespace(finished=False, request_id=number, outputs=[]),
-            SimpleNamespace(finished=True, request_id=number, outputs=[made]),
-        ]
+        return [SimpleNamespace(request_id=number, outputs=[made])]
 
 
 @pytest.fixture
@@ -48,6 +45,8 @@ def sample(monkeypatch, tokenizer):
         llm = SimpleNamespace(llm_engine=engine, get_tokenizer=lambda: tokenizer)
         opening = SimpleNamespace(open_engine=lambda model, **options: llm)
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
+        kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY="whole responses"))
+        monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
         monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.engine", opening)
         return engine, list(generate.Sampler("model").generate(*arguments))
 
@@ -73,6 +72,7 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypa
             "top_p": 0.9,
             "max_tokens": 9,
             "seed": seed_of(task.benchmark, task.id, task.sample, 3),
+            "output_kind": "whole responses",
             "skip_special_tokens": False,
         }
         for task in fits
