@@ -15,12 +15,9 @@ from support.running import run_training
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
-several_of_each = pytest.mark.skipif(
-    "TEST_GPU_PATH" not in os.environ,
-    reason="two actors and two engines take four minutes on two cores: TEST_GPU_PATH=1",
-)
-COLOCATED = [*gpu_check.WAY, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
-COLOCATED += ["--algo.advantage.is_correction_level", "token"]
+on_request = pytest.mark.skipif("TEST_GPU_PATH" not in os.environ, reason="four minutes on two cores: TEST_GPU_PATH=1")
+COLOCATED = [*gpu_check.WAY, "--algo.advantage.is_correction_level", "token"]
+TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,21 +39,27 @@ exec {sys.executable} "$@"
     monkeypatch.setenv("FAKE_GPU", str(tmp_path))
 
 
-@several_of_each
+@on_request
 def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts_file):
     """ZeRO-2, two actors and two engines: three rollouts agree with the trainer, the fourth is by older weights."""
     monkeypatch.setenv("DROPPED_UPDATE", "3")
-    *good, stale = (line["policy/vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *COLOCATED))
+    *good, stale = (line["policy/vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH))
     assert len(good) == 3 and max(map(abs, good)) < ALIKE
     assert abs(stale) > 2 * ALIKE
 
 
-@several_of_each
+@on_request
 def test_sharded_weights_arrive(tmp_path, prompts_file):
-    lines = run_training(tmp_path / "run", prompts_file, *COLOCATED, "--ds.zero_stage", "3")
+    lines = run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH, "--ds.zero_stage", "3")
     assert len(lines) == 4 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
 
 
+def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
+    lines = run_training(tmp_path / "run", prompts_file, *COLOCATED, "--ds.lora.rank", "4", "--data.max_samples", "32")
+    assert len(lines) == 2 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
+
+
+@on_request
 def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     """A GPU whose memory holds two thirds more while vLLM is awake."""
     memory = random.Random(0)

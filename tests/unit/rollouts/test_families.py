@@ -1,9 +1,11 @@
 """Each family's thought, steps, branch and grade, by hand, on a response as its chat template asks for it."""
 
+import os
 from dataclasses import dataclass
 
 import pytest
 from support.pieces import tokenizer_of
+from support.real_tokenizers import deepseek, gpt_oss, qwen3_5
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
@@ -160,10 +162,48 @@ def test_a_family_by_hand(model, grader):
     assert tokenizer.decode(branch.ids) == case.close + "12"
     assert branch.scored == (False,) * (len(branch.ids) - 2) + (True, True)
 
-    # The thought names 11, the answer 12; an answer without a box stands without the tokens around it.
-    assert grader.grade(response, "12", config.end_of_thought).correct
-    assert not grader.grade(response, "11", config.end_of_thought).correct
-    assert grader.grade(case.response.format("West", answer="East"), "East", config.end_of_thought).correct
+    check_grades(case, grader)
+
+
+def check_grades(case, grader):
+    """The thought names 11, the answer 12; an answer without a box stands without the tokens around it."""
+    response = case.response.format(THOUGHT, answer=r"\boxed{12}")
+    assert grader.grade(response, "12", case.end).correct
+    assert not grader.grade(response, "11", case.end).correct
+    assert grader.grade(case.response.format("West", answer="East"), "East", case.end).correct
+
+
+@pytest.mark.parametrize(
+    ("model", "load"),
+    [
+        ("deepseek_r1", deepseek),
+        ("qwen3.5", qwen3_5),
+        pytest.param(
+            "gpt_oss",
+            gpt_oss,
+            marks=pytest.mark.skipif("O200K_BASE" not in os.environ, reason="O200K_BASE names no o200k_base.tiktoken"),
+        ),
+    ],
+)
+def test_a_family_with_its_real_tokenizer(model, load, grader):
+    """Where tokens merge what stands side by side, such as `?` and the newline behind it."""
+    case, tokenizer = CASES[model], load()
+    tokenizer.chat_template = case.template
+    config, _ = settle_thought(SwapConfig(step_tokens=6), tokenizer)
+    assert (config.end_of_thought, config.close_template) == (case.end, case.close)
+
+    ids = tokenizer(case.response.format(THOUGHT, answer=r"\boxed{12}"), add_special_tokens=False)["input_ids"]
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    thought = ids[: reader.thought_length(ids)]
+    assert tokenizer.decode(thought) == case.first + THOUGHT and reader.reasoning_length(ids) == len(thought)
+    assert len(thought) < len(case.first + THOUGHT)
+    assert reader.step_texts(ids, reader.step_ends(ids)) == [case.first + STEPS[0], STEPS[1]]
+    assert reader.thought_length(thought) is None
+
+    branch = answer_branch(tokenizer, config.close_template, "$12$")
+    assert tokenizer.decode(branch.ids) == case.close + "12"
+    scored = [number for number, counts in zip(branch.ids, branch.scored, strict=True) if counts]
+    assert tokenizer.decode(scored) == "12"
 
 
 @pytest.mark.parametrize("model", CASES)
