@@ -4,8 +4,18 @@ Importing this package prepares the process: for a missing flash-attn, and for a
 vLLM's engine import our classes by name, so the preparation reaches every process before OpenRLHF is imported there.
 """
 
-from openrlhf_swap.integration.attention import prepare as _prepare_attention
-from openrlhf_swap.integration.cpu.process import install as _install_cpu
+import gc as _gc
 
-_prepare_attention()
-_install_cpu()
+# What is imported stays, and looking through it for garbage again and again took a tenth of each process's start.
+_collecting = _gc.isenabled()
+_gc.disable()
+try:
+    from openrlhf_swap.integration.attention import prepare as _prepare_attention
+    from openrlhf_swap.integration.cpu.process import install as _install_cpu
+
+    _prepare_attention()
+    _install_cpu()
+finally:
+    _gc.freeze()
+    if _collecting:
+        _gc.enable()
