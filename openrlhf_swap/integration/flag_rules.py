@@ -50,11 +50,6 @@ def _method_rules(args: SimpleNamespace) -> Iterator[str]:
     if train.agent_func_path:
         path = train.agent_func_path
         yield f"--train.agent_func_path is {path}; multi-turn rollouts are not supported: leave it out"
-    if algo.dynamic_filtering_enable:
-        yield (
-            "--algo.dynamic_filtering_enable drops groups that are all correct, where the process term is the only "
-            "signal: leave it out"
-        )
     if args.critic.freezing_steps >= 0:
         yield (
             f"--critic.freezing_steps is {args.critic.freezing_steps}; without a critic the first steps would have no "
@@ -154,6 +149,11 @@ def _missing_flags(args: SimpleNamespace) -> Iterator[str]:
 
 def _objective_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
     algo, name = args.algo, objective.config.objective
+    if algo.dynamic_filtering_enable and objective.needs_all_groups:
+        yield (
+            "--algo.dynamic_filtering_enable drops groups that are all right or all wrong, which teach something with "
+            f"{name}: leave it out"
+        )
     if objective.reshapes_responses and algo.advantage.is_correction_level != "off":
         yield (
             f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {name} trains "

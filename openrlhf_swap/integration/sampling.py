@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Self
 
 import ray
@@ -17,7 +18,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _coll
 from tqdm import tqdm
 from vllm import SamplingParams
 
-from openrlhf_swap.errors import CompatibilityError, GenerationError
+from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.integration.continuations import Continuations
 from openrlhf_swap.integration.conversion import metadata_as_info, probes_as_info, rollout_of_response
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
@@ -58,6 +59,15 @@ class SwapSamplesGenerator(SamplesGenerator):
             seed = f"{self.args.train.seed}:{self._objective.step}"
             ray.get([engine.seed_samples.remote(seed) for engine in self.vllm_engines])
         samples, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
+        if rate is not None:
+            rate /= self.args.rollout.n_samples_per_prompt  # OpenRLHF divides responses by prompts
+            if exhausted and not samples and not self._objective.step:
+                low, high = self.args.algo.dynamic_filtering_range
+                raise DataError(
+                    f"--algo.dynamic_filtering_enable: in a whole episode fewer than {self.args.rollout.batch_size} "
+                    f"prompts had a mean score between {low:g} and {high:g}: take problems that are neither too easy "
+                    "nor too hard, or leave the filter out"
+                )
         self._objective.step += bool(samples)
         return samples, rate, consumed, exhausted
 
@@ -78,32 +88,72 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
     ) -> tuple[list[Experience], int, bool]:
-        """As OpenRLHF's without its filter: in the order of the prompts, with a limit on waiting for the engines.
+        """As OpenRLHF's, but in the order of the prompts, with a limit on waiting for the engines.
 
         Samples the objective's monitoring set first when it is due.
         """
-        prompts, labels, images, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
-        consumed = len(prompts)
-        if not self._evaluating and (rest := consumed % self.args.rollout.batch_size):
-            # Ranks and DeepSpeed's accumulation count on whole batches: a shorter one would be mixed into the next
-            # update, or leave ranks with unequal shares waiting for each other.
+        if dynamic_filtering:
+            groups, consumed, exhausted = self._filtered(dataloader_iter, num_prompts, **generate_kwargs)
+        else:
+            *rows, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
+            consumed = len(rows[0])
+            whole = self._whole_batches(consumed)
+            groups = self._groups(*(column[:whole] for column in rows), **generate_kwargs)
+        return [experience for group in groups for experience in group], consumed, exhausted
+
+    def _filtered(
+        self, dataloader_iter: Iterator, num_prompts: int, **generate_kwargs: Any
+    ) -> tuple[list[list[Experience]], int, bool]:
+        """Groups that pass the filter, how many prompts that took, and whether the data ended.
+
+        As many prompts as were dropped are drawn at a time, so a step that is done again has the same ones.
+        """
+        groups: list[list[Experience]] = []
+        consumed, exhausted = 0, False
+        while len(groups) < num_prompts and not exhausted:
+            *rows, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts - len(groups))
+            consumed += len(rows[0])
+            groups += filter(self._passes, self._groups(*rows, **generate_kwargs))
+        return groups[: self._whole_batches(len(groups))], consumed, exhausted
+
+    def _whole_batches(self, count: int) -> int:
+        """How many of so many prompts fill batches; tells of the others.
+
+        Ranks and DeepSpeed's accumulation count on whole batches: a shorter one would be mixed into the next update,
+        or leave ranks with unequal shares waiting for each other.
+        """
+        rest = 0 if self._evaluating else count % self.args.rollout.batch_size
+        if rest:
             print(f"[swap] the last {rest} prompts of this episode do not fill a batch and are left out", flush=True)
-            prompts, labels, images = prompts[:-rest], labels[:-rest], images[:-rest]
-        if prompts and not self._evaluating and (request := self._objective.monitor()) is not None:
+        return count - rest
+
+    def _passes(self, group: list[Experience]) -> bool:
+        """Whether the mean score of a group lies in the filter's range, its ends excluded."""
+        low, high = self.args.algo.dynamic_filtering_range
+        return bool(low < fmean(experience.scores[0].item() for experience in group) < high)
+
+    def _groups(
+        self, prompts: list[str], labels: list[str], images: list[Any], **generate_kwargs: Any
+    ) -> list[list[Experience]]:
+        """The responses to each prompt, after the objective's monitoring set where that is due."""
+        if not prompts:
+            return []
+        if not self._evaluating and (request := self._objective.monitor()) is not None:
             self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
-        parts = self._dispatch_parts(prompts, labels, images, **generate_kwargs) if prompts else []
+        parts = self._dispatch_parts(prompts, labels, images, **generate_kwargs)
         finished = tqdm(self._as_they_finish(parts), desc="Generate samples", total=len(parts))
         if not self._evaluating and self._objective.continues != "no":
-            return self._continued(finished, **generate_kwargs), consumed, exhausted
-        experiences = {}
-        for number, responses in finished:
-            experiences[number] = [self._process_response_into_experience(r, **generate_kwargs) for r in responses]
-        return [experience for number in range(len(parts)) for experience in experiences[number]], consumed, exhausted
+            return self._continued(finished, **generate_kwargs)
+        found = {
+            number: [self._process_response_into_experience(response, **generate_kwargs) for response in responses]
+            for number, responses in finished
+        }
+        return [found[number] for number in range(len(parts))]
 
     def _continued(
         self, finished: Iterable[tuple[int, list[dict[str, Any]]]], **generate_kwargs: Any
-    ) -> list[Experience]:
-        """The step's samples, with what the objective wants of their continuations."""
+    ) -> list[list[Experience]]:
+        """Each prompt's samples, with what the objective wants of their continuations."""
         continuing = Continuations(self._objective, self._reader, self.args)
         names = ("temperature", "top_p", "top_k")
         sampling = SamplingParams(**{name: generate_kwargs[name] for name in names if name in generate_kwargs})
@@ -120,14 +170,13 @@ class SwapSamplesGenerator(SamplesGenerator):
         for place, results in self._as_they_finish([[asked[number]] for number in numbers]):
             continuing.put(numbers[place], results)
         waited = torch.tensor([time.monotonic() - started])
-        samples = []
-        for _, group in sorted(continuing.groups.items()):
-            for response in group:
-                sample = self._process_response_into_experience(response, **generate_kwargs)
+        groups = []
+        for _, responses in sorted(continuing.groups.items()):
+            groups.append([self._process_response_into_experience(each, **generate_kwargs) for each in responses])
+            for sample, response in zip(groups[-1], responses, strict=True):
                 tokens = torch.tensor([float(response.get("continued_tokens", 0))])
                 sample.info.update({"swap/continued_tokens": tokens, "swap/continued_seconds": waited})
-                samples.append(sample)
-        return samples
+        return groups
 
     def _as_they_finish(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """Each prompt's number and responses when all of its parts are there."""

@@ -72,6 +72,8 @@ class Objective:
     """Whether the policy has to score the answer after every step."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
+    needs_all_groups: bool = True
+    """Whether groups that are all right or all wrong teach something; dynamic filtering drops them."""
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
     remembers_batches: ClassVar[bool] = False

@@ -26,6 +26,7 @@ class DECS(Objective):
     """
 
     outcome_weight = 0.0
+    needs_all_groups = False
 
     class Settings(FlagSettings):
         """Flags `--swap.decs.*`."""

@@ -17,6 +17,7 @@ class DLER(Objective):
     """A = whiten(c - p), p the group's accuracy, whitened over the tokens of the batch; cut off is wrong."""
 
     normaliser = "none"
+    needs_all_groups = False
 
     def rewards(self, batch: Batch) -> Tensor:
         """The advantage itself."""

@@ -13,3 +13,4 @@ class DrGRPO(Objective):
     """A = c - p, p the group's accuracy."""
 
     normaliser = "centre"
+    needs_all_groups = False

@@ -20,6 +20,7 @@ class GRPOLead(Objective):
     """A = GRPO(R) w(p); R = exp(-alpha z) right, -1 wrong, 0 without the format; z of the group's right lengths."""
 
     normaliser = "none"
+    needs_all_groups = False
 
     class Settings(FlagSettings):
         """Flags `--swap.grpo_lead.*`."""

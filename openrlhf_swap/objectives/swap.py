@@ -30,6 +30,7 @@ class Swap(Objective):
         super().__init__(config)
         self.coefficients = coefficients(config)
         self.scores_steps = self.coefficients.needs_scores
+        self.needs_all_groups = self.scores_steps or self.coefficients.penalises_outcome
         self.outcome_weight = self.coefficients.outcome_weight
         self.process_weight = self.coefficients.process_weight
 

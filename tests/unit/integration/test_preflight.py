@@ -72,7 +72,10 @@ SETTINGS = [
         "--train.partial_rollout_enable: vsrm continues responses with the same weights: leave it out",
     ),
     (["--swap.objective", "jet"], "--rollout.n_samples_per_prompt is 4, but --swap.jet.shares makes 6 of a response"),
-    (["--algo.dynamic_filtering_enable"], "--algo.dynamic_filtering_enable drops groups"),
+    (
+        ["--algo.dynamic_filtering_enable"],
+        "--algo.dynamic_filtering_enable drops groups that are all right or all wrong",
+    ),
     (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
     (["--algo.advantage.gamma", "0.9"], "--algo.advantage.gamma is 0.9"),
     (["--ds.ring_attn_size", "2"], "--ds.ring_attn_size is 2"),
