@@ -16,6 +16,5 @@ try:
     _prepare_attention()
     _install_cpu()
 finally:
-    _gc.freeze()
     if _collecting:
         _gc.enable()
