@@ -4,9 +4,10 @@ Importing this package prepares the process: for a missing flash-attn, and for a
 vLLM's engine import our classes by name, so the preparation reaches every process before OpenRLHF is imported there.
 """
 
+import atexit as _atexit
 import gc as _gc
 
-# What is imported stays, and looking through it for garbage again and again took a tenth of each process's start.
+# What is imported stays: looking through it for garbage again and again took an eighth of each process's start.
 _collecting = _gc.isenabled()
 _gc.disable()
 try:
@@ -16,5 +17,7 @@ try:
     _prepare_attention()
     _install_cpu()
 finally:
+    _gc.freeze()
+    _atexit.register(_gc.unfreeze)  # or nanobind tells at the end of leaks
     if _collecting:
         _gc.enable()
