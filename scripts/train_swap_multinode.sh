@@ -41,7 +41,7 @@ LOG="$RAY_FOLDER/started.log"
 
 # Whether the process that `head` or `worker` noted still runs, and is not another one with its number.
 is_running() {
-    [[ -s "$PID_FILE" ]] && tr '\0' ' ' <"/proc/$(cat "$PID_FILE")/cmdline" 2>/dev/null | grep -q 'ray start'
+    [[ -s "$PID_FILE" ]] && tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$PID_FILE")/cmdline" | grep -q 'ray start'
 }
 
 # ray start --block: one process whose end takes the Ray processes of this cluster with it, and no others.
@@ -55,8 +55,8 @@ start_ray() {
     is_running && fail "Ray already runs here, as process $(cat "$PID_FILE"); end it: bash $0 stop"
     # The name under which OpenRLHF knows the key; Ray's processes get it in their environment.
     if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
-    # An address of another cluster would be passed on to the actors.
-    unset WANDB_KEY RAY_ADDRESS
+    # An address of another cluster would be passed on to the actors; with the last one off, nodes find no other nodes.
+    unset WANDB_KEY RAY_ADDRESS RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER
     mkdir -p "$RAY_FOLDER"
     chmod 700 "$RAY_FOLDER"
     if (( BLOCK )); then

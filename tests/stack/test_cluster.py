@@ -36,7 +36,8 @@ def start(subcommand, *flags, **settings):
         result = bash(MULTINODE, subcommand, *flags, **settings)
         if result.returncode == 0:
             break
-    assert result.returncode == 0, result.stderr
+    told = Path(settings["RAY_FOLDER"], "started.log")
+    assert result.returncode == 0, result.stderr + (told.read_text() if told.exists() else "")
     return result.stdout
 
 

@@ -67,9 +67,10 @@ class Run:
         titles = {}
         for child in tree.children(recursive=True):
             with contextlib.suppress(psutil.Error):  # one that has just ended
-                titles[child] = " ".join(child.cmdline() or [child.name()])
+                title = " ".join(child.cmdline() or [child.name()])
+                titles[child] = f"{child.pid} of {child.ppid()}, {time.time() - child.create_time():.0f} s: {title}"
         found = [child for child, title in titles.items() if name in title]
-        assert found, [title[:60] for title in titles.values()]
+        assert found, "\n".join([f"no {name} among:", *(title[:200] for title in titles.values())])
         return found[0]
 
     def latest(self):
