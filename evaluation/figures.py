@@ -26,7 +26,7 @@ from evaluation.forced import forced_path
 from evaluation.measures import Measures, measure_evaluation
 from evaluation.samples import graded_samples, samples_path
 from evaluation.stats import Floats
-from evaluation.traces import read_scored
+from evaluation.traces import read_scored, read_steps
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
@@ -158,13 +158,10 @@ def dynamics(files: Sequence[Path]) -> Figure:
 
     figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens a rollout"}, xlabel="step")
     for file in files:
-        # A resumed run does steps again, the last time counts; a step whose scores were not finite measured nothing.
-        rows = {row["step"]: row for row in read_rows(file) if "swap/accuracy" in row}
-        if not rows:
-            raise DataError(f"{file} holds no training steps; it should be a run's metrics.jsonl")
-        steps = sorted(rows)
+        rows = read_steps(file)
+        steps = [row["step"] for row in rows]
         for panel, key, scale in zip(panels, ("swap/accuracy", "length/mean"), (100, 1), strict=True):
-            values = scale * np.array([rows[step][key] for step in steps])
+            values = scale * np.array([row[key] for row in rows])
             (line,) = panel.plot(steps, smoothed(values), label=file.parent.name)
             panel.plot(steps, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

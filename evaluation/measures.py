@@ -47,6 +47,14 @@ def measure_evaluation(folder: Path) -> Evaluation:
     return measures
 
 
+def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
+    """Measures of several evaluations, by the folder's name, or by its path where two have the same name."""
+    names = [folder.name for folder in folders]
+    return {
+        folder.name if names.count(folder.name) == 1 else str(folder): measure_evaluation(folder) for folder in folders
+    }
+
+
 def measure_benchmark(folder: Path, name: str) -> Measures:
     """Read samples and grades side by side, keeping numbers only."""
     groups: dict[str, list[Row]] = defaultdict(list)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluation.measures import measure_evaluation
+from evaluation.measures import measure_evaluations
 from evaluation.samples import SETTINGS, graded_benchmarks, grades_path, read_settings, settings_path
 from evaluation.tables import difference_table, evaluation_table, paper_table
 from openrlhf_swap.command import Parser, run_command
@@ -37,11 +37,7 @@ def main(argv: list[str]) -> None:
         for folder in args.folders:
             print("\n".join([f"{folder}:", *disagreements(folder)]))
         return
-    names = [folder.name for folder in args.folders]
-    runs = {
-        folder.name if names.count(folder.name) == 1 else str(folder): measure_evaluation(folder)
-        for folder in args.folders
-    }
+    runs = measure_evaluations(args.folders)
     for warning in settings_that_differ(args.folders):
         print(f"warning: {warning}", file=sys.stderr)
     print(evaluation_table(runs, args.format))

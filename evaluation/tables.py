@@ -39,13 +39,17 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
         return _latex(runs)
     if style == "csv":
         return _csv(runs)
-    header = ["evaluation", "benchmark", "problems", *COLUMNS.values()]
+    return _table(*evaluation_cells(runs), style)
+
+
+def evaluation_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table of evaluations, by name: a row for each benchmark of each."""
     rows = [
         [run, title_of(name), f"{measured.values['problems']:.0f}", *_cells(measured.values)]
         for run, measures in runs.items()
         for name, measured in measures.items()
     ]
-    return _table(header, rows, style)
+    return ["evaluation", "benchmark", "problems", *COLUMNS.values()], rows
 
 
 def difference_table(runs: Mapping[str, Evaluation], style: str) -> str:

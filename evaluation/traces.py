@@ -56,5 +56,14 @@ def read_scored(file: Path) -> list[Row]:
     return rows
 
 
+def read_steps(metrics: Path) -> list[Row]:
+    """A training's steps from its metrics.jsonl, in order; raises DataError when there is none."""
+    # A resumed run does steps again, the last time counts; a step whose scores were not finite measured nothing.
+    rows = {row["step"]: row for row in read_rows(metrics) if "swap/accuracy" in row}
+    if not rows:
+        raise DataError(f"{metrics} holds no training steps; it should be a run's metrics.jsonl")
+    return [rows[step] for step in sorted(rows)]
+
+
 if __name__ == "__main__":
     sys.exit(run_command(main))

@@ -18,6 +18,7 @@ EXTRAS = {  # package -> the extra of pyproject.toml that brings it
     **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
     **dict.fromkeys(("latex2sympy2_extended", "math_verify"), "grading"),
     "datasets": "data",
+    "latex2mathml": "pages",
 }
 
 

@@ -4,7 +4,8 @@ r"""One HTML page that shows where the length of responses went; opens offline.
 
 Traces come from `python -m openrlhf_swap.score` (see `python -m evaluation.traces`). Each file is a column: responses
 to the same problem stand side by side, step by step, shaded by information gain, with the penalty that SWAP would give
-each step and the answer's log-probability as a curve.
+each step and the answer's log-probability as a curve. Above them, if wanted: a training's curves (--metrics) and the
+table of evaluations (--evaluations).
 """
 
 # The folder has no __init__.py on purpose: as a package it would shadow the standard library's inspect for every
@@ -15,6 +16,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from evaluation.measures import measure_evaluations
+from evaluation.tables import evaluation_cells
 from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.errors import ConfigError
 
@@ -26,15 +29,26 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty that is shown")
     parser.add_argument("--temperature", type=float, default=1.0, help="tau of the penalty that is shown")
+    parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training whose curves stand above")
+    parser.add_argument(
+        "--evaluations", type=Path, nargs="+", default=[], help="folders of the evaluations whose table stands above"
+    )
     parser.add_argument("--limit", type=int, default=200, help="most problems on the page (default: 200)")
     args = parser.parse_args(argv)
     if args.temperature <= 0 or args.length_coef < 0:
         raise ConfigError(
             f"--temperature is {args.temperature}, --length-coef {args.length_coef}; use tau > 0 and lambda >= 0"
         )
-    from evaluation.page import page_data, render  # brings torch
+    from evaluation.page.contents import charts, page_data, render  # brings torch
 
     data = page_data(args.traces, args.length_coef, args.temperature, args.limit)
+    if args.metrics or args.evaluations:
+        header, rows = evaluation_cells(measure_evaluations(args.evaluations))
+        data["summary"] = {
+            "notes": [],
+            "tables": [{"header": header, "rows": rows}] if rows else [],
+            "charts": charts(args.metrics) if args.metrics else [],
+        }
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(render(data), encoding="utf-8")
     print(f"{args.output}: {counted(len(data['problems']), 'problem')}")

@@ -8,9 +8,15 @@ import subprocess
 import pytest
 
 from evaluation.inspect.__main__ import main
-from evaluation.page import TEMPLATE, add_penalties
+from evaluation.page.contents import SCRIPT, add_penalties, page_data
 from openrlhf_swap.command import run_command
 from openrlhf_swap.files import write_rows
+
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def embedded_data(page):
+    return json.loads(DATA.search(page.read_text())[1])
 
 
 def test_penalties_of_the_viewer_by_hand(scored):
@@ -30,24 +36,58 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
     assert run_command(main, ["--traces", str(base), str(swap), "--output", str(page)]) == 0
     html = page.read_text()
     assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
-    embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1]
-    data = json.loads(embedded)
+    data = embedded_data(page)
     assert data["names"] == ["base", "swap"]
     first, second = data["problems"]
-    assert first["problem"] == "1+1 </script>?"
+    assert first["text"] == ["1+1 </script>?"]
+    assert "<" not in DATA.search(html)[1]  # no text can end the element, nor open a comment in it
     assert [len(column) for column in first["columns"]] == [1, 1]
     assert [len(column) for column in second["columns"]] == [0, 1]
     step = first["columns"][0][0]["steps"][1]
-    assert step == {"text": "step 1\n", "tokens": 10, "gain": 0.1, "penalty": 0}
-    assert first["columns"][0][0]["rest"] == "</think>2"
+    assert step == {"text": ["step 1\n"], "tokens": 10, "gain": 0.1, "change": 0.1, "penalty": 0}
+    assert first["columns"][0][0]["rest"] == ["</think>2"]
+    assert "summary" not in data
     write_rows(base, [{"problem": "p"}])
     assert run_command(main, ["--traces", str(base), "--output", str(page)]) == 2
     assert "holds no scored traces" in capsys.readouterr().err
 
 
+def test_formulas_are_kept_once(tmp_path, scored):
+    traces = tmp_path / "base.jsonl"
+    row = scored("Find $x$.", True, [0.5, 0.1], 20) | {"answer": r"\frac{1}{2}", "steps": ["so $x$\n", "$y\n"]}
+    write_rows(traces, [row])
+    data = page_data([traces], 1.0, 1.0, 10)
+    (problem,) = data["problems"]
+    assert problem["text"] == ["Find ", "$x$", "."]
+    assert problem["answer"] == ["", r"$\frac{1}{2}$", ""]
+    assert [step["text"] for step in problem["columns"][0][0]["steps"]] == [["so ", "$x$", "\n"], ["$y\n"]]
+    assert set(data["formulas"]) == {"$x$", r"$\frac{1}{2}$"}
+
+
+def test_a_training_and_evaluations_stand_above(tmp_path, scored, evaluated, capsys):
+    traces, metrics, page = (tmp_path / name for name in ("base.jsonl", "metrics.jsonl", "page.html"))
+    write_rows(traces, [scored("p", True, [0.5], 20)])
+    # The second step was done again, the third measured nothing.
+    steps = [(1, 9.0, None), (2, 8.0, None), (2, 7.0, 6.0)]
+    rows = [{"step": n, "swap/accuracy": 0.5, "length/mean": mean, "length/target": t} for n, mean, t in steps]
+    write_rows(metrics, [*rows, {"step": 3}])
+    folders = [str(evaluated / name) for name in ("base", "short")]
+    arguments = ["--traces", str(traces), "--output", str(page), "--metrics", str(metrics), "--evaluations", *folders]
+    assert run_command(main, arguments) == 0
+    summary = embedded_data(page)["summary"]
+    tokens, accuracy = summary["charts"]
+    assert (tokens["steps"], tokens["lines"]) == ([1, 2], {"all": [9.0, 7.0], "target": [None, 6.0]})
+    assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}
+    (table,) = summary["tables"]
+    assert [row[:4] for row in table["rows"]] == [["base", "own", "2", "50.0"], ["short", "own", "2", "100.0"]]
+    write_rows(metrics, [{"step": 1}])
+    assert run_command(main, arguments) == 2
+    assert "holds no training steps" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_numbers_in_words():
-    lines = [line for line in TEMPLATE.read_text().splitlines() if line.startswith(("const nats", "const counted"))]
+    lines = [line for line in SCRIPT.read_text().splitlines() if line.startswith(("const nats", "const counted"))]
     calls = "[nats(-0.001), nats(-0.01), nats(0.005), counted(1, 'step'), counted(0, 'token')]"
     program = "\n".join([*lines, f"console.log(JSON.stringify({calls}))"])
     shown = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,1 @@
+"""The page that shows where the length of responses went."""

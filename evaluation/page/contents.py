@@ -1,0 +1,126 @@
+"""What stands on the page: its data, and the HTML that holds them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evaluation.page.formulas import Tree, split_formulas, to_tree
+from evaluation.traces import read_scored, read_steps
+from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
+from openrlhf_swap.files import Row
+
+TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
+# What is drawn of a training -> the names of its lines, each with its metric.
+CHARTS = {
+    "tokens a rollout": {"all": "length/mean", "target": "length/target"},
+    "accuracy of rollouts": {"accuracy": "swap/accuracy"},
+}
+
+
+def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float) -> None:
+    """Give each row `penalties`, P w_k of each step, its file's responses to the same problem being its group."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.get("benchmark", ""), row["problem"]].append(row)
+    for group in groups.values():
+        lengths = torch.tensor([[row["length"] for row in group]])
+        correct = torch.tensor([[bool(row.get("correct", False)) for row in group]])
+        masses = penalty_masses(lengths, correct, length_coef)[0]
+        for row, mass in zip(group, masses, strict=True):
+            changes = torch.tensor(row["local_gains"], dtype=torch.float64)
+            weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), temperature)
+            row["penalties"] = (mass * weights).tolist()
+
+
+def page_data(files: Sequence[Path], length_coef: float, temperature: float, limit: int) -> dict[str, Any]:
+    """Names of the columns, problems with the responses of each, and the formulas in them.
+
+    Args:
+        files: scored traces, a column each.
+        length_coef: lambda of the penalties.
+        temperature: tau of the penalties, nats.
+        limit: most problems.
+
+    Raises:
+        DataError: for a file without scored traces.
+    """
+    problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
+    for column, file in enumerate(files):
+        rows = read_scored(file)
+        for row in rows:
+            row["length"] = row.get("tokens", row["step_ends"][-1] + 1)
+        add_penalties(rows, length_coef, temperature)
+        for row in rows:
+            problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][column].append(row)
+    fullest = sorted(problems.items(), key=lambda item: -sum(map(bool, item[1])))
+    formulas: dict[str, Tree] = {}
+    return {
+        "title": "Where the length went",
+        "names": [file.name.partition(".")[0] for file in files],
+        "problems": [_problem(*key, columns, formulas) for key, columns in fullest[:limit]],
+        "formulas": formulas,
+    }
+
+
+def charts(metrics: Path) -> list[dict[str, Any]]:
+    """A training's curves, from its metrics.jsonl; DataError when it holds no steps."""
+    rows = read_steps(metrics)
+    steps = [row["step"] for row in rows]
+    drawn = []
+    for title, lines in CHARTS.items():
+        values = {name: [row.get(key) for row in rows] for name, key in lines.items()}
+        # A target is there only in steps with a right response, and in some objectives.
+        drawn.append({"title": title, "steps": steps, "lines": {n: v for n, v in values.items() if set(v) != {None}}})
+    return drawn
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page: template, script and data in one file.
+
+    `data` is that of `page_data`, and what is to stand above it: `summary` of `notes` (texts), `tables` (`header` and
+    `rows` of texts) and `charts`.
+    """
+    # Without any "<" no text can end the script element that holds it, nor open a comment in it.
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", SCRIPT.read_text(encoding="utf-8"))
+    return page.replace("__DATA__", text)
+
+
+def _problem(benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]) -> Row:
+    """A problem as the page shows it; texts are split at their formulas, whose trees go into `formulas`."""
+    answer = str(next(row["answer"] for rows in columns for row in rows))
+    if "\\" in answer and "$" not in answer and to_tree(answer, False):
+        answer = f"${answer}$"  # data sets leave them out
+    return {
+        "benchmark": benchmark,
+        "text": split_formulas(problem, formulas),
+        "answer": split_formulas(answer, formulas),
+        "columns": [[_response(row, formulas) for row in rows] for rows in columns],
+    }
+
+
+def _response(row: Row, formulas: dict[str, Tree]) -> Row:
+    """A response as the page shows it."""
+    starts = [-1, *row["step_ends"][:-1]]
+    numbers = zip(row["gains"], row["local_gains"], row["penalties"], strict=True)
+    steps = zip(row["steps"], starts, row["step_ends"], numbers, strict=True)
+    return {
+        "correct": row.get("correct"),
+        "tokens": row["length"],
+        "curve": [round(value, 4) for value in row["answer_logprobs"]],
+        "steps": [
+            {
+                "text": split_formulas(text, formulas),
+                "tokens": end - start,
+                **{name: round(value, 4) for name, value in zip(("gain", "change", "penalty"), values, strict=True)},
+            }
+            for text, start, end, values in steps
+        ],
+        "rest": split_formulas(row["response"][sum(map(len, row["steps"])) :], formulas),
+    }

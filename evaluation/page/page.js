@@ -1,0 +1,233 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const by = id => document.getElementById(id);
+const build = space => (name, attributes = {}, ...children) => {
+  const made = document.createElementNS(space, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+const element = build("http://www.w3.org/1999/xhtml"), svg = build("http://www.w3.org/2000/svg");
+const math = build("http://www.w3.org/1998/Math/MathML");
+// No "-0.00", and no "1 steps".
+const nats = value => value.toFixed(2).replace(/^-(0\.00)$/, "$1");
+const counted = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
+const option = (value, text) => element("option", { value }, text);
+const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+// ── shades: logarithmic, so that small changes are seen beside large ones; nothing below half of SMALL
+const SMALL = 0.01;
+const strength = (change, largest) =>
+  Math.abs(change) < SMALL / 2 ? 0 : Math.min(1, Math.log1p(Math.abs(change) / SMALL) / Math.log1p(largest / SMALL));
+const marks = largest => [...[0.01, 0.1, 1, 10].filter(mark => strength(mark, largest) > 0.25 && strength(mark, largest) < 0.75), largest];
+
+// ── filters: a column's share of right responses, and its mean length
+const share = (problem, column) => mean(problem.columns[column].filter(r => r.correct !== null).map(r => Number(r.correct)));
+const tokens = (problem, column) => mean(problem.columns[column].map(r => r.tokens));
+const last = data.names.length - 1;
+const changed = problem => share(problem, last) - share(problem, 0);
+const FILTERS = last > 0 ? {
+  "all": () => true,
+  "became right": p => changed(p) > 0,
+  "became wrong": p => changed(p) < 0,
+  "length changed most": p => Number.isFinite(tokens(p, last) - tokens(p, 0)),
+} : { "all": () => true };
+const ORDERS = { "length changed most": p => -Math.abs(tokens(p, last) - tokens(p, 0)) };
+data.names.forEach((name, i) => {
+  for (const right of [true, false]) FILTERS[`${name}: ${right ? "right" : "wrong"}`] = p => p.columns[i].some(r => r.correct === right);
+});
+
+let shown = [], position = 0;
+
+function matches(problem) {
+  const benchmark = by("benchmark").value, longer = Number(by("longer").value);
+  return (benchmark === "all" || problem.benchmark === benchmark) && problem.columns.flat().some(r => r.tokens > longer)
+    && FILTERS[by("show").value](problem);
+}
+
+function filter() {
+  shown = data.problems.filter(matches);
+  const order = ORDERS[by("show").value];
+  if (order) shown.sort((a, b) => order(a) - order(b));
+  by("choice").replaceChildren(...shown.map((p, i) => option(i, `${i + 1} of ${shown.length}: ${p.text.join("").slice(0, 80)}`)));
+  by("choice").disabled = !shown.length;
+  show(0);
+}
+
+// ── what a problem looks like
+function tree([tag, ...parts]) {
+  const attributes = parts.length && typeof parts[0] === "object" && !Array.isArray(parts[0]) ? parts.shift() : {};
+  return math(tag, attributes, ...parts.map(part => Array.isArray(part) ? tree(part) : part));
+}
+
+// Texts and formulas come in turn.
+function pieces(parts) {
+  return parts.map((part, i) => {
+    if (i % 2 === 0 || !by("formulas").checked) return part;
+    const drawn = tree(data.formulas[part]);
+    const kind = drawn.getAttribute("display") === "block" ? "display" : part.length > 50 ? "wide" : "";
+    return element("span", { class: kind, title: part }, drawn);
+  });
+}
+
+function trimmed(parts) {
+  const copy = [...parts];
+  copy[0] = copy[0].trimStart();
+  copy[copy.length - 1] = copy.at(-1).trimEnd();
+  return copy;
+}
+
+function curve(r, most) {
+  const width = 400, height = 84, values = r.curve;
+  const low = Math.min(...values), high = Math.max(...values, low + 1e-6);
+  const x = k => 3 + (width - 6) * k / Math.max(1, values.length - 1);
+  const y = v => 4 + (height - 8) * (high - v) / (high - low);
+  const label = `Log-probability of the answer after 0 to ${counted(r.steps.length, "step")}: from ${nats(values[0])} to `
+    + `${nats(values.at(-1))} nats a token, between ${nats(low)} and ${nats(Math.max(...values))}`;
+  const plot = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
+  r.steps.forEach((step, k) => {
+    const tall = most > 0 ? step.penalty / most * height * 0.6 : 0;
+    plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--pay)", opacity: 0.45 }));
+  });
+  plot.append(svg("polyline", { points: values.map((v, k) => `${x(k)},${y(v)}`).join(" "), fill: "none", stroke: "var(--focus)", "stroke-width": 2, "vector-effect": "non-scaling-stroke" }));
+  return element("figure", { class: "curve" }, element("figcaption", { class: "dim" }, label), plot);
+}
+
+function legend(largest, most) {
+  const stops = [], ticks = [element("span", { style: "left: 50%" }, "0")];
+  for (let i = -10; i <= 10; i++) stops.push(`rgb(var(--${i < 0 ? "loss" : "gain"}) / ${(Math.abs(i) / 20).toFixed(3)}) ${50 + 5 * i}%`);
+  for (const mark of marks(largest)) for (const sign of [-1, 1]) {
+    const text = `${sign < 0 ? "-" : "+"}${mark === largest ? nats(mark) : mark}`;
+    ticks.push(element("span", { style: `left: ${50 + 50 * sign * strength(mark, largest)}%` }, text));
+  }
+  const strip = element("div", { class: "legend", role: "img", "aria-label": `shades from -${nats(largest)} to +${nats(largest)} nats` },
+    element("i", { style: `background: linear-gradient(to right, ${stops.join(", ")})` }), ...ticks);
+  const pays = most > 0 ? `a full bar is a penalty of ${nats(most)} nats` : "no penalty";
+  return element("div", {}, element("div", { class: "dim" }, `shade: change of a step, in nats; ${pays}`), strip);
+}
+
+function card(step, number, largest, most) {
+  const shade = step.change < 0 ? "loss" : "gain";
+  const numbers = element("div", { class: "numbers" }, element("b", {}, `step ${number + 1}`),
+    element("span", {}, counted(step.tokens, "token")), element("span", {}, `gain ${nats(step.gain)}`));
+  if (nats(step.change) !== nats(step.gain)) numbers.append(element("span", {}, `change ${nats(step.change)}`));
+  if (step.penalty > 0) {
+    const bar = element("span", { class: "bar", style: `--share: ${(step.penalty / most).toFixed(4)}` }, element("i"));
+    numbers.append(element("span", { class: "pay" }, `penalty ${nats(step.penalty)}`, bar));
+  }
+  return element("li", { class: "step", style: `--shade: var(--${shade}); --strength: ${strength(step.change, largest).toFixed(3)}` },
+    numbers, element("div", { class: "text", tabindex: 0 }, ...pieces(trimmed(step.text))));
+}
+
+const bounds = responses => {
+  const steps = responses.flatMap(r => r.steps);
+  return [Math.max(SMALL, ...steps.map(s => Math.abs(s.change))), Math.max(0, ...steps.map(s => s.penalty))];
+};
+// Spread arguments have a limit that a whole page may pass.
+const whole = data.problems.map(p => bounds(p.columns.flat())).reduce(([a, b], [c, d]) => [Math.max(a, c), Math.max(b, d)], [SMALL, 0]);
+
+function column(name, problem, responses) {
+  if (!responses.length) return element("section", { class: "panel" }, element("h2", {}, name), element("p", { class: "dim" }, "no response to this problem"));
+  const made = element("section", { class: "panel" }), choice = element("select", { "aria-label": `response of ${name}` });
+  const verdict = r => r.correct === null ? "not graded" : r.correct ? "right" : "wrong";
+  responses.forEach((r, i) => choice.append(option(i, `${i + 1} of ${responses.length}: ${verdict(r)}, ${counted(r.tokens, "token")}`)));
+  const fill = () => {
+    const r = responses[choice.value], scale = by("scale").value;
+    const [largest, most] = scale === "page" ? whole : bounds(scale === "problem" ? problem.columns.flat() : [r]);
+    const title = element("h2", {}, name, element("span", { class: verdict(r) }, verdict(r)),
+      element("span", { class: "dim" }, `${counted(r.tokens, "token")}, ${counted(r.steps.length, "step")}`));
+    if (responses.length > 1) title.append(choice);
+    made.replaceChildren(title, curve(r, most), legend(largest, most), element("ol", {}, ...r.steps.map((s, k) => card(s, k, largest, most))));
+    if (r.rest.join("").trim()) made.append(element("div", { class: "rest text", tabindex: 0 }, ...pieces(trimmed(r.rest))));
+  };
+  choice.addEventListener("change", () => { fill(); choice.focus(); });
+  fill();
+  return made;
+}
+
+function show(index) {
+  const inside = by("main").contains(document.activeElement);
+  position = index;
+  by("previous").disabled = index <= 0;
+  by("next").disabled = index >= shown.length - 1;
+  by("status").textContent = shown.length ? `Problem ${index + 1} of ${shown.length}` : "No problem passes the filters.";
+  by("main").replaceChildren();
+  if (!shown.length) return;
+  by("choice").value = index;
+  const problem = shown[index];
+  by("main").append(
+    element("div", { class: "panel text" }, ...pieces(trimmed(problem.text)), element("br"), element("b", {}, "Answer: "), ...pieces(problem.answer)),
+    element("div", { class: "columns", style: `--count: ${data.names.length}` }, ...data.names.map((name, i) => column(name, problem, problem.columns[i]))));
+  if (inside) by("main").focus({ preventScroll: true });
+}
+
+// ── what stands above: tables and curves
+function table({ header, rows }) {
+  const line = (name, cells) => element("tr", {}, ...cells.map(cell => element(name, {}, cell)));
+  return element("table", {}, element("thead", {}, line("th", header)), element("tbody", {}, ...rows.map(row => line("td", row))));
+}
+
+function chart({ title, steps, lines }) {
+  const width = 320, height = 170, left = 40, bottom = 22;
+  const most = Math.max(0, ...Object.values(lines).flat()), high = most > 1 ? most : 1;
+  const x = s => left + (width - left - 8) * (s - steps[0]) / Math.max(1, steps.at(-1) - steps[0]), y = v => 8 + (height - bottom - 8) * (1 - v / high);
+  const plot = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  for (const v of [0, high / 2, high]) plot.append(
+    svg("line", { x1: left, x2: width - 8, y1: y(v), y2: y(v), stroke: "var(--line)" }),
+    svg("text", { x: left - 5, y: y(v) + 4, "text-anchor": "end" }, high > 10 ? v.toFixed(0) : v.toFixed(2)));
+  for (const s of new Set([steps[0], steps.at(-1)])) plot.append(svg("text", { x: x(s), y: height - 6, "text-anchor": "middle" }, `${s}`));
+  plot.append(svg("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "step"));
+  const names = element("div", { class: "dim" });
+  Object.entries(lines).forEach(([name, values], i) => {
+    const points = values.map((v, k) => v === null ? "" : `${x(steps[k]).toFixed(1)},${y(v).toFixed(1)}`).filter(Boolean);
+    plot.append(svg("polyline", { points: points.join(" "), class: `line-${i}`, fill: "none", "stroke-width": 2 }));
+    if (Object.keys(lines).length > 1) names.append(element("span", { class: `name-${i}` }, `${i ? "╌" : "—"} ${name} `));
+  });
+  return element("figure", { class: "chart" }, element("figcaption", {}, title), plot, names);
+}
+
+if (data.summary) {
+  const { notes, tables, charts } = data.summary;
+  const drawn = tables.map(one => element("div", { class: "tables" }, table(one)));
+  by("summary").replaceChildren(element("div", { class: "panel summary" }, ...drawn, ...charts.map(chart),
+    ...notes.map(note => element("p", { class: "dim" }, note))));
+  by("summary").hidden = false;
+}
+by("title").textContent = document.title = data.title;
+const benchmarks = [...new Set(data.problems.map(p => p.benchmark))];
+for (const name of ["all", ...benchmarks]) by("benchmark").append(option(name, name || "unnamed"));
+by("benchmark").parentElement.hidden = benchmarks.length < 2;
+for (const name of Object.keys(FILTERS)) by("show").append(option(name, name));
+
+// ── what a user does
+const refresh = () => show(position);
+const walk = steps => {
+  const cards = [...document.querySelectorAll(".step .text")], now = cards.indexOf(document.activeElement);
+  cards[Math.min(cards.length - 1, Math.max(0, now + steps))]?.focus();
+};
+const KEYS = {
+  ArrowLeft: () => position > 0 && show(position - 1),
+  ArrowRight: () => position < shown.length - 1 && show(position + 1),
+  j: () => walk(1),
+  k: () => walk(-1),
+  f: () => by("show").focus(),
+  s: () => { by("scale").selectedIndex = (by("scale").selectedIndex + 1) % by("scale").length; refresh(); },
+  m: () => { by("formulas").checked = !by("formulas").checked; refresh(); },
+  "?": () => by("helped").showModal(),
+};
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || by("helped").open) return;
+  if (event.target.matches("select, input")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const act = KEYS[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+for (const id of ["benchmark", "show", "longer"]) by(id).addEventListener("change", filter);
+for (const id of ["scale", "formulas"]) by(id).addEventListener("change", refresh);
+by("choice").addEventListener("change", () => show(Number(by("choice").value)));
+by("previous").addEventListener("click", KEYS.ArrowLeft);
+by("next").addEventListener("click", KEYS.ArrowRight);
+by("help").addEventListener("click", KEYS["?"]);
+filter();

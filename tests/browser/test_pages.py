@@ -1,0 +1,178 @@
+"""The page of traces in headless Chromium: what its keys and filters do, and how it looks."""
+
+import pytest
+from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
+from support.traces import HARM, write_traces
+
+from evaluation.page.contents import page_data, render
+
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")
+ORDER = "shown.map(p => p.text.join('')[0])"
+FOCUS = "document.activeElement.id || document.activeElement.className"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """The page of four problems: F(ind), W(hat is) became right, H(ow much) became wrong, and one that means harm."""
+    folder = tmp_path_factory.mktemp("page")
+    data = page_data(write_traces(folder), 1.0, 1.0, 100)
+    table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
+    curve = {"title": "tokens", "steps": [1, 2, 3], "lines": {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]}}
+    data["summary"] = {"notes": ["a note"], "tables": [table], "charts": [curve]}
+    page = folder / "page.html"
+    page.write_text(render(data))
+    return page
+
+
+@pytest.fixture
+def page(browser, file):
+    """The page, freshly opened; each test ends with nothing asked for and nothing complained about."""
+    browser.open(file)
+    yield browser
+    assert browser.faults() == []
+
+
+def choose(page, name, value):
+    page.ask(f"by('{name}').value = {value!r}; by('{name}').dispatchEvent(new Event('change'))")
+
+
+def test_arrows_go_through_the_problems_and_stop_at_the_ends(page):
+    seen = []
+    for key in ("ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.press(key)
+        seen.append(page.ask("position"))
+    assert seen == [0, 1, 2, 3, 3, 2]
+    assert page.ask("by('status').textContent") == "Problem 3 of 4"
+    page.ask("by('previous').click()")
+    assert page.ask("position") == 1
+
+
+def test_keys_walk_along_the_steps_and_keep_the_focus_on_the_page(page):
+    focused = "[...document.querySelectorAll('.step .text')].indexOf(document.activeElement)"
+    seen = []
+    for key in "kjjjk":
+        page.press(key)
+        seen.append(page.ask(focused))
+    assert seen == [0, 1, 2, 3, 2]
+    page.press("ArrowRight")
+    assert (page.ask("position"), page.ask(FOCUS)) == (1, "main")
+
+
+def test_keys_for_filters_scale_formulas_and_help(page):
+    page.press("f")
+    assert page.ask(FOCUS) == "show"
+    page.press("m")  # in a field keys are the field's
+    assert page.ask("by('formulas').checked") is True
+    page.press("Escape")
+    page.press("m")
+    assert page.ask("document.querySelectorAll('math').length") == 0
+    assert "$x^2 - 5x + 6 = 0$" in page.ask("by('main').textContent")
+    page.press("s")
+    assert page.ask("by('scale').value") == "response"
+    page.press("?")
+    assert page.ask("by('helped').open") is True
+    page.press("ArrowRight")  # not behind the help
+    assert page.ask("position") == 0
+    page.press("Escape")
+    assert page.ask("by('helped').open") is False
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, ["F", "W", "H", "<"]),
+        ({"show": "became right"}, ["W"]),
+        ({"show": "became wrong"}, ["H"]),
+        # Means of 126.7, 180 and 40 tokens became 55, 20 and 15; the fourth has nothing to compare with.
+        ({"show": "length changed most"}, ["W", "F", "H"]),
+        ({"show": "base: wrong"}, ["W"]),
+        ({"show": "trained: right", "longer": "60"}, ["F", "W"]),
+        ({"show": "became wrong", "longer": "100"}, []),
+    ],
+)
+def test_filters(page, filters, expected):
+    for name, value in filters.items():
+        choose(page, name, value)
+    assert page.ask(ORDER) == expected
+    text = page.ask("by('status').textContent")
+    assert text == (f"Problem 1 of {len(expected)}" if expected else "No problem passes the filters.")
+
+
+def test_shades_are_signed_and_seen_where_changes_are_small(page):
+    strengths = (
+        "[...document.querySelectorAll('section:first-child .step')].map(s => [s.style.getPropertyValue('--shade'),"
+    )
+    strengths += " Number(s.style.getPropertyValue('--strength'))])"
+    first = page.ask(strengths)
+    assert [shade for shade, _ in first] == [f"var(--{name})" for name in ("gain", "loss", "gain", "loss", "gain")]
+    # log(1 + 1.9 / .01) / log(1 + 2.2...): the largest change on show, that of the trained response, is 2.1.
+    assert first[0][1] == pytest.approx(5.252 / 5.352, abs=1e-3)
+    assert first[1][1] == pytest.approx(1.0986 / 5.352, abs=1e-3)  # log(1 + .02 / .01)
+    choose(page, "choice", "2")
+    choose(page, "scale", "response")
+    assert page.ask(strengths) == [["var(--gain)", 0], ["var(--gain)", 1]]  # .004 is no change, .02 the largest
+
+
+def test_penalties_are_drawn_where_there_are_any(page):
+    # 210, 60 and 110 tokens, median 110: the first pays 100/110, most of it in the step that changed least.
+    shares = "[...document.querySelectorAll('.bar')].map(b => Number(b.style.getPropertyValue('--share')))"
+    drawn = page.ask(shares)
+    assert len(drawn) == 5 and max(drawn) == drawn[3] == 1 and min(drawn) == drawn[0]
+    widths = page.ask("[...document.querySelectorAll('.bar i')].map(b => b.getBoundingClientRect().width)")
+    assert widths[3] > 60 > widths[0] > 0
+    page.press("ArrowRight")
+    assert page.ask(shares) == []
+
+
+def test_text_that_means_harm_is_text(page):
+    choose(page, "choice", "3")
+    assert page.ask("document.title") == "Where the length went"
+    assert page.ask("document.querySelectorAll('img, main script, [onerror]').length") == 0
+    assert page.ask("by('main').textContent").count(HARM) == 3  # the problem, a step, and what follows the thought
+    assert page.ask("[...document.querySelectorAll('math *')].filter(e => e.hasAttribute('style')).length") == 0
+
+
+def test_formulas_are_drawn(page):
+    height = page.ask("document.querySelector('mfrac').getBoundingClientRect().height")
+    assert height > 20  # two lines
+    assert page.ask("document.querySelectorAll('math[display=block]').length") >= 2
+
+
+def test_table_and_curves_stand_above(page):
+    assert page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')") == "accuracy 84.4% 95.0%"
+    lines = page.ask(
+        "[...document.querySelectorAll('.chart polyline')].map(l => l.getAttribute('points').split(' ').length)"
+    )
+    assert lines == [3, 2]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_every_problem_at_both_widths_and_schemes(browser, file, tmp_path, width, scheme):
+    browser.open(file, width, scheme)
+    for _ in range(4):
+        assert browser.faults() == []
+        browser.press("ArrowRight")
+    columns = browser.ask("getComputedStyle(document.querySelector('.columns')).gridTemplateColumns.split(' ').length")
+    assert columns == (1 if width < 600 else 2)
+    browser.picture(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+def test_faults_are_found(browser, tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<body style='background: #fff'><p style='color: #ccc; width: 3000px'>pale<img src='http://127.0.0.1:9/x.png'>"
+        "<script>console.error('oh')</script>"
+    )
+    browser.open(page)
+    faults = "\n".join(browser.faults())
+    assert all(
+        word in faults for word in ("asked for http://127.0.0.1:9/x.png", "oh", "wider than", "contrast 1.6: pale")
+    )
