@@ -15,11 +15,16 @@ from statistics import fmean, stdev
 
 from task import count_lines
 
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 
+GROUP = 8  # responses of a problem that is shown, as in the training
 
-def generate(model: str, questions: list[str], samples: int, temperature: float, max_tokens: int) -> list[list[dict]]:
-    """`samples` responses a question with vLLM; the same seeds give the same responses of the same model."""
+
+def generate(
+    model: str, questions: list[str], samples: list[int], temperature: float, max_tokens: int
+) -> list[list[dict]]:
+    """So many responses to each question with vLLM; the same seeds give the same responses of the same model."""
     from openrlhf_swap.integration.engine import open_engine
 
     engine = open_engine(model, max_model_len=512)  # closed when nothing refers to it any more
@@ -27,31 +32,35 @@ def generate(model: str, questions: list[str], samples: int, temperature: float,
     from vllm import SamplingParams
 
     parameters = [
-        SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, n=samples, skip_special_tokens=False)
-        for i in range(len(questions))
+        SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, n=n, skip_special_tokens=False)
+        for i, n in enumerate(samples)
     ]
     conversations = [[{"role": "user", "content": question}] for question in questions]
     outputs = engine.chat(conversations, parameters)
     return [[{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs]
 
 
-def summarise(problems: list[dict], responses: list[list[dict]]) -> dict[str, float]:
-    """Means over problems, with standard errors over problems for accuracy and tokens."""
+def grade(problems: list[dict], responses: list[list[dict]]) -> None:
+    """Say of each response whether it is right, and how many lines of each kind it has."""
     grader = Grader()
     flat = [(r["text"], p["answer"]) for p, group in zip(problems, responses, strict=True) for r in group]
     grades = iter(grader.grade_many(flat))
     grader.close()
-    accuracy, tokens, essential, redundant = [], [], [], []
     for group in responses:
         for response in group:
-            response["correct"] = next(grades).correct
             lines = count_lines(response["text"])
-            response.update(essential=lines.essential, redundant=lines.redundant)
+            response.update(correct=next(grades).correct, essential=lines.essential, redundant=lines.redundant)
+
+
+def summarise(responses: list[list[dict]]) -> dict[str, float]:
+    """Means over problems, with standard errors over problems for accuracy and tokens."""
+    accuracy, tokens, essential, redundant = [], [], [], []
+    for group in responses:
         accuracy.append(fmean(r["correct"] for r in group))
         tokens.append(fmean(r["tokens"] for r in group))
         essential.append(fmean(r["essential"] for r in group))
         redundant.append(fmean(r["redundant"] for r in group))
-    root = math.sqrt(len(problems))
+    root = math.sqrt(len(responses))
     return {
         "accuracy": fmean(accuracy),
         "accuracy_stderr": stdev(accuracy) / root,
@@ -59,7 +68,7 @@ def summarise(problems: list[dict], responses: list[list[dict]]) -> dict[str, fl
         "tokens_stderr": stdev(tokens) / root,
         "redundant": fmean(redundant),
         "essential": fmean(essential),
-        "problems": len(problems),
+        "problems": len(responses),
         "samples": len(responses[0]),
     }
 
@@ -75,6 +84,12 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--suffix", default="", help="text after each problem, such as the budget that L1 needs")
     parser.add_argument("--max-tokens", type=int, default=320)
+    parser.add_argument(
+        "--traces",
+        type=int,
+        default=0,
+        help=f"so many first problems get {GROUP} responses, written as traces as well",
+    )
     args = parser.parse_args()
 
     problems = [json.loads(line) for line in args.problems.read_text(encoding="utf-8").splitlines()]
@@ -83,10 +98,16 @@ def main() -> None:
     if len(args.model) != len(args.output):
         sys.exit(f"error: --output names {len(args.output)} files for {len(args.model)} policies; name one for each")
     questions = [problem["problem"] + args.suffix for problem in problems]
+    # Of a seed the first responses are the same, however many are asked for.
+    samples = [max(args.samples, GROUP * (i < args.traces)) for i in range(len(problems))]
     for model, output in zip(args.model, args.output, strict=True):
-        responses = generate(model, questions, args.samples, args.temperature, args.max_tokens)
-        summary = summarise(problems, responses)
-        write(output, summary, problems, responses)
+        responses = generate(model, questions, samples, args.temperature, args.max_tokens)
+        grade(problems, responses)
+        counted = [group[: args.samples] for group in responses]
+        summary = summarise(counted)
+        write(output, summary, problems, counted)
+        if args.traces:
+            write_traces(output.with_suffix(".traces.jsonl"), problems, responses[: args.traces])
         print(json.dumps(summary))
 
 
@@ -97,6 +118,22 @@ def write(output: Path, summary: dict[str, float], problems: list[dict], respons
     with open(output.with_suffix(".responses.jsonl"), "w", encoding="utf-8") as file:
         for problem, group in zip(problems, responses, strict=True):
             file.writelines(json.dumps({**problem, **response}) + "\n" for response in group)
+
+
+def write_traces(path: Path, problems: list[dict], responses: list[list[dict]]) -> None:
+    """All responses to the first problems, as `python -m openrlhf_swap.score` takes them."""
+    rows = [
+        {
+            "problem": p["problem"],
+            "answer": p["answer"],
+            "response": r["text"],
+            "correct": r["correct"],
+            "tokens": r["tokens"],
+        }
+        for p, group in zip(problems, responses, strict=False)
+        for r in group
+    ]
+    write_rows(path, rows)
 
 
 if __name__ == "__main__":

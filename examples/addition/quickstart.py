@@ -1,7 +1,7 @@
 """Train the embedded policy with SWAP, and show what it unlearned.
 
 Trains it on the real stack, evaluates the base and the result on the same held-out problems and seeds, and writes a
-table, a picture, summary.json and the trained policy to the output folder.
+table, a picture, a page (report.html), summary.json and the trained policy to the output folder.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 from statistics import fmean
 
 import psutil
+from before_after import write_page
 from report import draw, table
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows
 
 HERE = Path(__file__).parent
+SHOWN = 5  # problems on the page
 # Our name for a phase of a training step -> its name in metrics.jsonl.
 PHASES = {
     "generate": "timing/generation",
@@ -70,7 +72,7 @@ def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Pa
     print(f"[quickstart] evaluating the {' and the '.join(policies)} policy", flush=True)
     files = [output / f"{name}.json" for name in policies]
     command = [sys.executable, str(HERE / "evaluate.py"), "--problems", str(problems), "--samples", str(samples)]
-    command += ["--model", *map(str, policies.values()), "--output", *map(str, files)]
+    command += ["--model", *map(str, policies.values()), "--output", *map(str, files), "--traces", str(SHOWN)]
     for _ in run("the evaluation", command, output / "evaluate.log", {}):
         pass
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
@@ -139,10 +141,12 @@ def main() -> None:
     path = args.output / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     draw(metrics, summary, args.output / "training.png")
+    page = write_page(policies, summary, args.output)
     print(table(summary))
     print(f"[quickstart] {time.perf_counter() - started:.0f} s in all; peak memory of the training {peak:.1f} GiB")
     print(f"[quickstart] curves: {args.output}/training.png   numbers: {path}")
     print(f"[quickstart] trained policy in Hugging Face format: {args.output}/train/policy")
+    print(f"[quickstart] before and after, step by step: open {page} in a browser")
 
 
 if __name__ == "__main__":

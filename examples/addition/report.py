@@ -17,10 +17,11 @@ ROWS = {
     "redundant": ("redundant lines", "{:.2f}"),
     "essential": ("essential lines", "{:.2f}"),
 }
+HEADER = ["", "base", "trained", "change"]
 
 
-def table(summary: dict) -> str:
-    """Base against trained, and what a training step cost."""
+def cells(summary: dict) -> list[list[str]]:
+    """The rows of base against trained."""
     base, trained = summary["base"], summary["trained"]
     rows = []
     for key, (label, style) in ROWS.items():
@@ -29,11 +30,20 @@ def table(summary: dict) -> str:
         else:
             change = f"{trained[key] / base[key] - 1:+z.0%}" if base[key] else "-"
         rows.append([label, style.format(base[key]), style.format(trained[key]), change])
-    header = ["", "base", "trained", "change"]
-    text = tabulate(rows, header, "plain", disable_numparse=True, colalign=("left", *("right",) * 3))
-    seconds = summary["seconds"]
-    parts = ", ".join(f"{name} {seconds[name]:.2f}" for name in ("generate", "score", "update", "sync"))
-    return f"\n{text}\n\nseconds a training step: {seconds['total']:.2f} ({parts})"
+    return rows
+
+
+def seconds(summary: dict) -> str:
+    """What a training step cost."""
+    phases = summary["seconds"]
+    parts = ", ".join(f"{name} {phases[name]:.2f}" for name in ("generate", "score", "update", "sync"))
+    return f"seconds a training step: {phases['total']:.2f} ({parts})"
+
+
+def table(summary: dict) -> str:
+    """Base against trained, and what a training step cost."""
+    text = tabulate(cells(summary), HEADER, "plain", disable_numparse=True, colalign=("left", *("right",) * 3))
+    return f"\n{text}\n\n{seconds(summary)}"
 
 
 def draw(metrics: list[dict], summary: dict, path: Path) -> None:

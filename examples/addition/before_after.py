@@ -1,0 +1,49 @@
+"""The page that the quickstart ends with: table, curves, and the first held-out problems before and after."""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from report import HEADER, cells, seconds
+
+from openrlhf_swap.files import write_text
+
+NOTES = (
+    "The first {problems} held-out problems, not chosen, with {responses} responses each before and after. A response "
+    "is scored by the policy that wrote it, as in the training; its penalty is what SWAP would give it among these "
+    "{responses}."
+)
+
+
+def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
+    """Score the traces that evaluate.py wrote of named policies, and write the page into the quickstart's folder."""
+    from evaluation.page.contents import charts, page_data, render  # here, because it brings torch
+
+    swap = json.loads((output / "train" / "swap_config.json").read_text(encoding="utf-8"))["swap"]
+    files = [score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()]
+    data = page_data(files, swap["length_coef"], swap["temperature"], limit=100)
+    responses = len(data["problems"][0]["columns"][0])
+    data["title"] = "Addition, before and after"
+    data["summary"] = {
+        "notes": [seconds(summary), NOTES.format(problems=len(data["problems"]), responses=responses)],
+        "tables": [{"header": HEADER, "rows": cells(summary)}],
+        "charts": charts(output / "train" / "metrics.jsonl"),
+    }
+    page = output / "report.html"
+    write_text(page, render(data))
+    return page
+
+
+def score(model: Path, traces: Path, swap: dict) -> Path:
+    """Score traces with a policy and the training's own settings; returns the file, its log beside it."""
+    from openrlhf_swap.score import main
+
+    scored = traces.with_name(traces.name.replace(".traces", ".scored"))
+    scored.unlink(missing_ok=True)  # an earlier quickstart's
+    arguments = {"--model": model, "--input": traces, "--output": scored}
+    arguments |= {f"--{name.replace('_', '-')}": swap[name] for name in ("step_tokens", "max_steps", "close_template")}
+    with open(scored.with_suffix(".log"), "w", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+        main([str(word) for pair in arguments.items() for word in pair])
+    return scored
