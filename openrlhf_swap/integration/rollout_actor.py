@@ -86,6 +86,10 @@ class SwapRolloutActor(_StockRolloutActor):
         """Draw the samples to come with this seed. It costs a generator for each of them."""
         self._seed = seed
 
+    async def check_health(self) -> None:
+        """Raise vLLM's EngineDeadError when the engine has ended."""
+        await self.llm.check_health()
+
     async def cache_tokens(self) -> int:
         """How many tokens the engine's cache holds."""
         cache = self.llm.vllm_config.cache_config

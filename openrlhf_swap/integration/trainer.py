@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from openrlhf_swap.runs import guards
 from openrlhf_swap.runs.metric_names import named, named_evaluation, step_line
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
+NOTICE_SECONDS = 2  # in which vLLM notices that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
 
 
@@ -86,6 +88,15 @@ class SwapTraining(BasePPOTrainer):
         self._skipped.observe(reason)
         status["swap/skipped_steps"] = self._skipped.total
         return status, global_step
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's; when an engine ends meanwhile, that is the error, not what is left of the connection."""
+        try:
+            super().broadcast_to_vllm()
+        except ray.exceptions.RayTaskError:
+            time.sleep(NOTICE_SECONDS)
+            ray.get([engine.check_health.remote() for engine in self.vllm_engines])
+            raise
 
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
