@@ -15,9 +15,10 @@ require_count() {
     fi
 }
 
-# print_help [SCRIPT]: the comment at the top of a script, by default of the one that was called.
+# print_help [SCRIPT]: the comment at the top of a script, by default of the one that was called; of one outside of
+# scripts/ where HELP_OF is its path.
 print_help() {
-    sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' "scripts/${1:-$(basename "$0")}"
+    sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' "${HELP_OF:-scripts/${1:-$(basename "$0")}}"
 }
 
 # read_flags "FLAG ..." WORD ...: the first argument names the flags that the script has: --dry-run, --print, --block.

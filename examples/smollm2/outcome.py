@@ -1,0 +1,194 @@
+"""What became of a training: tables over held-out problems, figures, and a page of responses before and after."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import operations
+import thoughts
+from quickstart import PHASES
+from tabulate import tabulate
+
+from evaluation import figures
+from evaluation.samples import graded_samples, read_problems
+from evaluation.stats import Floats, bootstrap_interval, paired_difference
+from evaluation.traces import traces
+from openrlhf_swap import score
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SHOWN = 5  # problems on the page
+LARGEST_PAGE = 300_000  # bytes
+BASE = "warm-up"
+
+# A measure: name -> {task -> one value a problem}.
+Values = dict[str, dict[str, Floats]]
+
+
+def count_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
+    """Tokens of a text, without any that the tokenizer adds."""
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def updates_done(log: Path) -> int:
+    """How far the bar of OpenRLHF's supervised training has come, by the end of its log."""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        found = re.findall(rb"Train step of epoch[^\r\n]*?(\d+)/\d+ \[", file.read())
+    return int(found[-1]) if found else 0
+
+
+def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> Values:
+    """Of an evaluation: accuracy, tokens, tokens over those of the shortest right response, sentences of each label.
+
+    Raises:
+        DataError: for a folder without graded samples of a task.
+    """
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for path in held_out:
+        asked = {row["problem"]: operations.from_row(row) for row in read_rows(path)}
+        texts = read_problems(folder, path.stem)
+        for sample, grade in graded_samples(folder, path.stem):
+            problem = asked[texts[sample["id"]]["problem"]]
+            labels = [sentence.label for sentence in thoughts.classify(sample["text"])]
+            found = {
+                "accuracy": 100.0 * grade["correct"],
+                "tokens": sample["tokens"],
+                "times needed": sample["tokens"] / count_tokens(tokenizer, thoughts.shortest(problem)),
+                **{label: labels.count(label) for label in thoughts.LABELS},
+            }
+            for name, value in found.items():
+                values[name][path.stem].append(value)
+    if len(values.get("tokens", {})) < len(held_out):
+        raise DataError(f"{folder} holds no graded samples of some task; evaluate again")
+    return {name: {task: np.array(of) for task, of in tasks.items()} for name, tasks in values.items()}
+
+
+def _all(tasks: Mapping[str, Floats]) -> Floats:
+    return np.concatenate(list(tasks.values()))
+
+
+def overview(runs: Mapping[str, Values]) -> str:
+    """A row a policy, over all problems: means with their 95% intervals over problems, sentences without."""
+    header = ["policy", "accuracy %", "tokens", "times needed", *thoughts.LABELS]
+    rows = []
+    for run, values in runs.items():
+        means = [interval(_all(values[name])) for name in ("accuracy", "tokens", "times needed")]
+        rows.append([run, *means, *(f"{_all(values[label]).mean():.2f}" for label in thoughts.LABELS)])
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def changes(runs: Mapping[str, Values]) -> str:
+    """A row a policy and task: what changed on the same problems since the warm-up, with 95% intervals."""
+    (_, base), *others = runs.items()
+    names = ("accuracy", "tokens", "essential", "useful", "redundant", "other")
+    rows = []
+    for run, values in others:
+        tasks: dict[str, Callable[[Mapping[str, Floats]], Floats]] = {
+            **{task: (lambda of, task=task: of[task]) for task in base["accuracy"]},
+            "all": _all,
+        }
+        for task, part in tasks.items():
+            pairs = [paired_difference(part(base[name]), part(values[name])) for name in names]
+            cells = ["{:+z.1f} ({:+z.1f} to {:+z.1f})".format(*pair) for pair in pairs[:2]]
+            rows.append([run, task, *cells, *("{:+z.2f} ({:+z.2f} to {:+z.2f})".format(*pair) for pair in pairs[2:])])
+    return tabulate(rows, ["policy", "task", "accuracy, points", *names[1:]], "github", disable_numparse=True)
+
+
+def interval(values: Floats) -> str:
+    """A mean and its interval."""
+    low, high = bootstrap_interval(values)
+    return f"{values.mean():.1f} ({low:.1f} to {high:.1f})"
+
+
+def costs(metrics: Sequence[Row], peak_memory: float) -> str:
+    """Seconds a step by phase, the first step aside, and the memory at most."""
+    rows = metrics[1:] or metrics
+    seconds = {name: fmean(row[key] for row in rows) for name, key in PHASES.items()}
+    parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
+    share = seconds["score"] / seconds["total"]
+    return f"{seconds['total']:.1f} s a step ({parts}; scoring {share:.0%}); at most {peak_memory:.1f} GiB"
+
+
+def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
+    """Sentences of a response by label, a bar a policy."""
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(2 + 1.2 * len(runs), 3.4), layout="constrained")
+    bottom = np.zeros(len(runs))
+    for label in thoughts.LABELS:
+        heights = np.array([_all(values[label]).mean() for values in runs.values()])
+        panel.bar(list(runs), heights, bottom=bottom, label=label)
+        bottom += heights
+    panel.set_ylabel("sentences of a held-out response")
+    panel.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def page(before: Path, after: Path, model: Path, folder: Path) -> Path:
+    """The page of responses to the same few problems, of as many tasks as can be; scored by the policy before.
+
+    Raises:
+        DataError: when the page grows too large to be shown by mail or in a repository.
+    """
+    from evaluation.page import page_data, render
+
+    chosen: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in traces(before, 1):
+        chosen[row["benchmark"]].append((row["benchmark"], row["id"]))
+    turns = [key for turn in range(SHOWN) for keys in chosen.values() for key in keys[turn : turn + 1]][:SHOWN]
+    files = []
+    for name, evaluated in ((BASE, before), (after.parent.name, after)):
+        file = folder / f"{name}.traces.jsonl"
+        write_rows(file, (row for row in traces(evaluated, 1) if (row["benchmark"], row["id"]) in turns))
+        files.append(folder / f"{name}.scored.jsonl")
+        files[-1].unlink(missing_ok=True)
+        words = ["--model", model, "--input", file, "--output", files[-1], "--step-tokens", 8]
+        score.main([*map(str, words), "--close-template", thoughts.CLOSE])
+    text, path = render(page_data(files, 1.0, 1.0, SHOWN)), folder / "page.html"
+    if len(text.encode()) > LARGEST_PAGE:
+        raise DataError(f"{path} would have {len(text.encode())} bytes; show fewer problems than {SHOWN}")
+    write_text(path, text)
+    return path
+
+
+def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> dict[str, Any]:
+    """Write report.md, figures and the page of a run, and the table of all runs that are evaluated; print the tables.
+
+    Returns:
+        numbers of the run: accuracy in percent, tokens, times as long as needed.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer, folder = AutoTokenizer.from_pretrained(weights), run / "report"
+    folder.mkdir(exist_ok=True)
+    runs = {BASE: measure(output / "base", held_out, tokenizer)}
+    finished = sorted(path.name.removeprefix("evaluate_") for path in (output / "stages").glob("evaluate_*.json"))
+    names = [name.removesuffix(".json") for name in finished if name != "base.json"]
+    for name in names:
+        runs[name] = measure(output / "runs" / name / "evaluation", held_out, tokenizer)
+    metrics = list(read_rows(run / "metrics.jsonl"))
+    peak = json.loads((output / "stages" / f"train_{run.name}.json").read_text(encoding="utf-8"))["peak_memory_gib"]
+    text = "\n\n".join([overview(runs), changes(runs), f"{run.name}: {costs(metrics, peak)}"]) + "\n"
+    write_text(output / "report.md", text)
+    draw_labels(runs, output / "sentences.png")
+    files = [output / "runs" / name / "metrics.jsonl" for name in names]
+    figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
+    shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder)
+    print(f"\n{text}\n{output}/report.md, sentences.png, curves.png; {shown}", flush=True)
+    found = {
+        name: round(float(_all(runs[run.name][name]).mean()), 2) for name in ("accuracy", "tokens", "times needed")
+    }
+    write_text(folder / "summary.json", to_line(found, indent=2))
+    return found

@@ -1,0 +1,93 @@
+import json
+
+import pytest
+import thoughts
+from operations import TASKS, Operation, Problem, from_row
+from stages import FULL, SMALL, Example, Stage, do, main
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.files import read_rows
+
+
+def stage(calls, name="first", **settings):
+    def work():
+        calls.append(name)
+        return {"rows": 3}
+
+    return Stage(name, "do it", 90, settings, work)
+
+
+def test_a_stage_that_is_done_is_not_done_again(tmp_path, capsys):
+    calls = []
+    stages = [stage(calls, rows=8), stage(calls, "second")]
+    assert list(do(stages[:1], tmp_path)) == ["first"]
+    capsys.readouterr()
+    assert list(do(stages, tmp_path)) == ["second"]
+    assert calls == ["first", "second"]
+    before, beginning, end = capsys.readouterr().out.splitlines()
+    assert before == "[smollm2] 1/2 first: done before, in 0 s"
+    assert beginning == "[smollm2] 2/2 second: do it; about 90 s on two cores"
+    assert end == "[smollm2] 2/2 second: 0 s, rows 3"
+
+
+def test_a_stage_that_was_killed_is_done_again(tmp_path):
+    calls = []
+
+    def killed():
+        calls.append("killed")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(do([Stage("first", "do it", 1, {}, killed)], tmp_path))
+    assert list(do([stage(calls)], tmp_path)) == ["first"]
+    assert calls == ["killed", "first"]
+
+
+def test_files_of_other_settings_are_not_taken(tmp_path):
+    list(do([stage([], rows=8)], tmp_path))
+    with pytest.raises(ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}; use another --output"):
+        list(do([stage([], rows=9)], tmp_path))
+
+
+def test_settings_survive_the_file(tmp_path):
+    """Compared as they are read: no tuples and paths among them."""
+    for each in Example(tmp_path, FULL, "swap", "swap", 1, ("--swap.step_baseline", "zero")).stages():
+        assert json.loads(json.dumps(each.settings)) == each.settings
+
+
+def test_a_small_run_is_a_tenth_and_estimated_under_a_quarter_of_an_hour(tmp_path):
+    assert 10 * SMALL.rows == FULL.rows and 10 * SMALL.steps == FULL.steps and 10 * SMALL.held_out == FULL.held_out
+    seconds = [
+        sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages()) for size in (SMALL, FULL)
+    ]
+    assert seconds[0] < 15 * 60 and seconds[1] < 3 * 3600
+
+
+@pytest.mark.parametrize("words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"]])
+def test_settings_that_cannot_be(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"{words[0]} is {words[1]}; use"):
+        main(words)
+    assert not any(tmp_path.iterdir())
+
+
+def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
+    """With streams like reasoning-gym's, whose every problem is another."""
+
+    def problems(task, seed):
+        number = 0
+        while True:
+            number += 1
+            yield Problem(task, f"{task} {number}", (Operation(number, "+", 1), Operation(number + 1, "+", 1)))
+
+    monkeypatch.setattr("operations.problems", problems)
+    example = Example(tmp_path, SMALL, "swap", "swap", 1)
+    assert example.make_problems() == {"warm_up": 240, "train": 32}
+    held_out = [row for path in example.held_out for row in read_rows(path)]
+    assert len(held_out) == 6 * len(TASKS)
+    rows = [
+        *held_out,
+        *(row for name in ("warm_up", "train") for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")),
+    ]
+    assert len({row["problem"] for row in rows}) == len(rows) == 24 + 240 + 32
+    assert all(thoughts.classify(thoughts.shortest(from_row(row))) for row in rows)
