@@ -113,7 +113,9 @@ def interval(values: Floats) -> str:
 
 def costs(metrics: Sequence[Row], peak_memory: float) -> str:
     """Seconds a step by phase, the first step aside, and the memory at most."""
-    rows = metrics[1:] or metrics
+    rows = [row for row in metrics[1:] or metrics if PHASES["score"] in row]  # a skipped step has no such time
+    if not rows:
+        return f"no step was measured; at most {peak_memory:.1f} GiB"
     seconds = {name: fmean(row[key] for row in rows) for name, key in PHASES.items()}
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     share = seconds["score"] / seconds["total"]

@@ -209,7 +209,7 @@ class Example:
         folder, updates = self.output / "warm_up", self.size.rows // 8
         environment = {
             **{"MODEL": str(self.weights), "DATA": str(folder / "traces.jsonl"), "OUTPUT": str(self.base)},
-            **{"BATCH_SIZE": "8", "MICRO_BATCH": "8", "MAX_LEN": "640", "LEARNING_RATE": "2e-4", "NUM_GPUS": "1"},
+            **{"BATCH_SIZE": "8", "MICRO_BATCH": "4", "MAX_LEN": "640", "LEARNING_RATE": "2e-4", "NUM_GPUS": "1"},
             **{"SAVE_STEPS": str(max(10, updates // 6)), "PROFILE": profile()},
         }
         command = [

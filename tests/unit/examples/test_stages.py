@@ -1,9 +1,12 @@
 import json
+import re
 
 import pytest
 import thoughts
 from operations import TASKS, Operation, Problem, from_row
-from stages import FULL, SMALL, Example, Stage, do, main
+from stages import FULL, SMALL, Example, Size, Stage, do, main
+from support.paths import ROOT
+from support.scripts import bash
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
@@ -91,3 +94,13 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
     ]
     assert len({row["problem"] for row in rows}) == len(rows) == 24 + 240 + 32
     assert all(thoughts.classify(thoughts.shortest(from_row(row))) for row in rows)
+
+
+def test_the_help_names_every_flag_and_stage(tmp_path):
+    text = bash("examples/smollm2/run.sh", "--small", "--help", VENV="/dev/null/venv").stdout
+    source = (ROOT / "examples" / "smollm2" / "stages.py").read_text(encoding="utf-8")
+    flags = [*re.findall(r'add_argument\("(--\w+)"', source), *(f"--{name}" for name in Size.__dataclass_fields__)]
+    assert len(flags) == 11
+    assert all(flag.replace("_", "-") in text for flag in flags)
+    stages = [stage.name.removesuffix("_swap") for stage in Example(tmp_path, FULL, "swap", "swap", 1).stages()]
+    assert ", ".join(stages) in text

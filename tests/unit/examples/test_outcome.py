@@ -1,0 +1,109 @@
+import json
+import re
+
+import pytest
+from operations import Operation, Problem
+from outcome import BASE, changes, costs, measure, overview, page, updates_done
+from support.paths import POLICY
+from thoughts import Sentence, response_of, shortest
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import write_rows
+
+PROBLEMS = {
+    "chains": Problem("chains", "What is 2 + 3 + 4?", (Operation(2, "+", 3), Operation(5, "+", 4))),
+    "legs": Problem("legs", "How many?", (Operation(3, "*", 8), Operation(24, "+", 1))),
+}
+SHORT = {task: shortest(problem) for task, problem in PROBLEMS.items()}
+CHECKED = ["2 + 3 = 6.", "Wait, let me check: 2 + 3 = 5, not 6.", "Let me think.", "Well.", "5 + 4 = 9."]
+LONG = {"chains": response_of([Sentence(text, "") for text in CHECKED], 9), "legs": SHORT["legs"]}
+
+
+def evaluation(folder, responses, correct, tokens):
+    """An evaluation of one sample a problem, as evaluation.run leaves it."""
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"suffix": ""}))
+    for task, problem in PROBLEMS.items():
+        row = {"id": "0", "problem": problem.question, "answer": str(problem.answer)}
+        write_rows(folder / f"{task}.problems.jsonl", [row])
+        sample = {"id": "0", "sample": 0, "text": responses[task], "tokens": tokens[task]}
+        write_rows(folder / f"{task}.samples.jsonl", [sample])
+        write_rows(folder / f"{task}.grades.jsonl", [{"id": "0", "sample": 0, "correct": correct[task]}])
+    return folder
+
+
+@pytest.fixture
+def held_out(tmp_path):
+    paths = [tmp_path / f"{task}.jsonl" for task in PROBLEMS]
+    for path, problem in zip(paths, PROBLEMS.values(), strict=True):
+        write_rows(path, [problem.row()])
+    return paths
+
+
+@pytest.fixture
+def folders(tmp_path):
+    before = evaluation(tmp_path / "base", LONG, {"chains": True, "legs": False}, {"chains": 90, "legs": 50})
+    after = evaluation(
+        tmp_path / "run" / "evaluation", SHORT, {"chains": True, "legs": True}, {"chains": 30, "legs": 40}
+    )
+    return before, after
+
+
+def test_tables_by_hand(folders, held_out, tokenizer):
+    runs = dict(zip((BASE, "swap"), (measure(folder, held_out, tokenizer) for folder in folders), strict=True))
+    base = runs[BASE]
+    assert base["accuracy"] == {"chains": [100.0], "legs": [0.0]}
+    assert [base[label]["chains"][0] for label in ("essential", "useful", "redundant", "other")] == [2, 1, 1, 1]
+    needed = len(tokenizer(SHORT["chains"], add_special_tokens=False)["input_ids"])
+    assert base["times needed"]["chains"] == pytest.approx([90 / needed])
+    first, second = overview(runs).splitlines()[2:]
+    assert [cell.strip() for cell in first.split("|")[1:4]] == [
+        "warm-up",
+        "50.0 (0.0 to 100.0)",
+        "70.0 (50.0 to 90.0)",
+    ]
+    assert [cell.strip() for cell in first.split("|")[5:9]] == ["2.00", "0.50", "0.50", "0.50"]
+    assert second.split("|")[1].strip() == "swap"
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in changes(runs).splitlines()[2:]]
+    assert [row[1] for row in rows] == ["chains", "legs", "all"]
+    assert rows[0][2:4] == ["+0.0 (+0.0 to +0.0)", "-60.0 (-60.0 to -60.0)"]
+    assert rows[2][2:4] == ["+50.0 (+0.0 to +100.0)", "-35.0 (-60.0 to -10.0)"]
+    assert rows[2][6] == "-0.50 (-1.00 to +0.00)"
+
+
+def test_a_task_without_samples_is_told(folders, held_out, tokenizer):
+    (folders[0] / "legs.grades.jsonl").unlink()
+    with pytest.raises(DataError, match="no graded samples of some task"):
+        measure(folders[0], held_out, tokenizer)
+
+
+def test_the_page_shows_the_same_problems_before_and_after(folders, tmp_path):
+    path = page(*folders, POLICY, tmp_path)
+    text = path.read_text(encoding="utf-8")
+    assert path.stat().st_size < 300_000
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    assert data["names"] == [BASE, "run"]
+    assert [[len(column) for column in problem["columns"]] for problem in data["problems"]] == [[1, 1], [1, 1]]
+
+
+def test_costs_leave_out_the_first_step_and_skipped_ones():
+    def row(step, **times):
+        return {"step": step, **{f"timing/{name}": value for name, value in times.items()}}
+
+    times = {"generation": 10.0, "score": 5.0, "ppo_train": 30.0, "broadcast": 1.0, "step_total": 50.0}
+    slow = {name: 100 * value for name, value in times.items()}
+    text = costs([row(1, **slow), row(2, **times), row(3)], 4.25)
+    assert text == "50.0 s a step (generate 10.0, score 5.0, update 30.0, sync 1.0; scoring 10%); at most 4.2 GiB"
+    assert costs([], 1.0) == "no step was measured; at most 1.0 GiB"
+
+
+def test_updates_are_read_from_the_bar(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("Train step of epoch 0:   0%|          | 0/30 [00:00<?, ?it/s]")
+    assert updates_done(log) == 0
+    log.write_text(
+        "x" * 9000 + "\rTrain step of epoch 0:  40%|████      | 12/30 [05:30<04:43, 15.73s/it, lr=2e-4]\r\n"
+    )
+    assert updates_done(log) == 12
+    log.write_text("nothing yet")
+    assert updates_done(log) == 0
