@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 from collections import defaultdict
@@ -20,7 +22,7 @@ from evaluation import figures
 from evaluation.samples import graded_samples, read_problems
 from evaluation.stats import Floats, bootstrap_interval, paired_difference
 from evaluation.traces import traces
-from openrlhf_swap import score
+from openrlhf_swap import plan, score
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 
@@ -119,7 +121,20 @@ def costs(metrics: Sequence[Row], peak_memory: float) -> str:
     seconds = {name: fmean(row[key] for row in rows) for name, key in PHASES.items()}
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     share = seconds["score"] / seconds["total"]
-    return f"{seconds['total']:.1f} s a step ({parts}; scoring {share:.0%}); at most {peak_memory:.1f} GiB"
+    return f"{seconds['total']:.1f} s a step ({parts}); scoring is {share:.0%} of it; at most {peak_memory:.1f} GiB"
+
+
+def planned_share(run: Path, metrics: Sequence[Row]) -> float:
+    """The scoring's share of a step's FLOPs by `openrlhf_swap.plan`, for responses as long and right as they were."""
+    command = json.loads((run / "swap_config.json").read_text(encoding="utf-8"))["command"]
+    rows = [row for row in metrics if "swap/accuracy" in row]
+    tokens, right = (fmean(row[key] for row in rows) for key in ("length/mean", "swap/accuracy"))
+    words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}", "--command", command]
+    # The command leaves both to the defaults of a CPU, where it was given there; a plan is of GPUs.
+    words += ["--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        plan.main(words)
+    return float(json.loads(text.getvalue())["step"]["scoring_of_the_step"])
 
 
 def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
@@ -182,7 +197,8 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
         runs[name] = measure(output / "runs" / name / "evaluation", held_out, tokenizer)
     metrics = list(read_rows(run / "metrics.jsonl"))
     peak = json.loads((output / "stages" / f"train_{run.name}.json").read_text(encoding="utf-8"))["peak_memory_gib"]
-    text = "\n\n".join([overview(runs), changes(runs), f"{run.name}: {costs(metrics, peak)}"]) + "\n"
+    told = f"{run.name}: {costs(metrics, peak)}; openrlhf_swap.plan: {planned_share(run, metrics):.0%} of the FLOPs"
+    text = "\n\n".join([overview(runs), changes(runs), told]) + "\n"
     write_text(output / "report.md", text)
     draw_labels(runs, output / "sentences.png")
     files = [output / "runs" / name / "metrics.jsonl" for name in names]

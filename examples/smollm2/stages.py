@@ -43,6 +43,10 @@ TOKENS_A_RESPONSE, START_SECONDS = 150, 60
 WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 200, 70, 250  # tokens a second
 
 
+GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
+GPU_FLAGS += ["--vllm.gpu_memory_utilization", "0.5", "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
+
+
 @dataclass(frozen=True)
 class Size:
     """How much of everything: rows of the warm-up, steps, problems a step, responses to each, held-out ones a task."""
@@ -210,7 +214,7 @@ class Example:
         environment = {
             **{"MODEL": str(self.weights), "DATA": str(folder / "traces.jsonl"), "OUTPUT": str(self.base)},
             **{"BATCH_SIZE": "8", "MICRO_BATCH": "4", "MAX_LEN": "640", "LEARNING_RATE": "2e-4", "NUM_GPUS": "1"},
-            **{"SAVE_STEPS": str(max(10, updates // 6)), "PROFILE": profile()},
+            **{"SAVE_STEPS": str(max(10, updates // 6)), "PROFILE": "cpu" if is_cpu_build() else "gpu"},
         }
         command = [
             "bash",
@@ -229,6 +233,12 @@ class Example:
 
     def train(self) -> dict[str, Any]:
         """Reinforcement learning; the command prints a line a step itself."""
+        peak = watched([sys.executable, "-m", "openrlhf_swap.train", *self.training_flags(is_cpu_build())])
+        shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
+        return {"peak_memory_gib": peak}
+
+    def training_flags(self, on_cpu: bool) -> list[str]:
+        """Of openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the package's own defaults do."""
         size, folder = self.size, self.run
         flags = {
             **{"--swap.objective": self.objective, "--swap.output_dir": folder, "--swap.step_tokens": STEP_TOKENS},
@@ -243,10 +253,8 @@ class Example:
             **{"--ckpt.save_steps": max(2, size.steps // 8), "--logger.tensorboard_dir": folder / "tensorboard"},
         }
         words = [str(word) for pair in flags.items() for word in pair]
-        words += ["--data.apply_chat_template", "--ckpt.load_enable", *placement(), *self.extra]
-        peak = watched([sys.executable, "-m", "openrlhf_swap.train", *words])
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        return {"peak_memory_gib": peak}
+        words += ["--data.apply_chat_template", "--ckpt.load_enable"]
+        return [*words, *([] if on_cpu else GPU_FLAGS), *self.extra]
 
     def evaluate(self, policy: Path, folder: Path) -> dict[str, Any]:
         """Answers to the held-out problems, one a problem, with seeds that are the same for every policy."""
@@ -268,25 +276,6 @@ class Example:
     def report(self) -> dict[str, Any]:
         """Of this run beside the base, and of all runs there are."""
         return outcome.report(self.output, self.run, self.weights, self.held_out)
-
-
-def placement() -> list[str]:
-    """Flags of the device: one GPU that vLLM and DeepSpeed take in turns; on a CPU the package's own defaults do."""
-    if is_cpu_build():
-        return []
-    turns = [
-        "--train.colocate_all",
-        "--vllm.enable_sleep",
-        "--ds.enable_sleep",
-        "--vllm.gpu_memory_utilization",
-        "0.5",
-    ]
-    return [*turns, "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1", "--vllm.sync_backend", "nccl"]
-
-
-def profile() -> str:
-    """The profile that the environment was installed with."""
-    return "cpu" if is_cpu_build() else "gpu"
 
 
 def pause() -> int:

@@ -3,12 +3,12 @@ import re
 
 import pytest
 from operations import Operation, Problem
-from outcome import BASE, changes, costs, measure, overview, page, updates_done
+from outcome import BASE, changes, costs, measure, overview, page, planned_share, updates_done
 from support.paths import POLICY
 from thoughts import Sentence, response_of, shortest
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import write_rows
+from openrlhf_swap.files import write_rows, write_text
 
 PROBLEMS = {
     "chains": Problem("chains", "What is 2 + 3 + 4?", (Operation(2, "+", 3), Operation(5, "+", 4))),
@@ -93,8 +93,23 @@ def test_costs_leave_out_the_first_step_and_skipped_ones():
     times = {"generation": 10.0, "score": 5.0, "ppo_train": 30.0, "broadcast": 1.0, "step_total": 50.0}
     slow = {name: 100 * value for name, value in times.items()}
     text = costs([row(1, **slow), row(2, **times), row(3)], 4.25)
-    assert text == "50.0 s a step (generate 10.0, score 5.0, update 30.0, sync 1.0; scoring 10%); at most 4.2 GiB"
+    assert (
+        text
+        == "50.0 s a step (generate 10.0, score 5.0, update 30.0, sync 1.0); scoring is 10% of it; at most 4.2 GiB"
+    )
     assert costs([], 1.0) == "no step was measured; at most 1.0 GiB"
+
+
+def test_the_plan_is_asked_about_responses_as_they_were(tmp_path):
+    command = f"python -m openrlhf_swap.train --actor.model_name_or_path {POLICY} --data.prompt_dataset x.jsonl"
+    command += " --data.input_key problem --data.label_key answer --swap.step_tokens 8 --data.max_len 512"
+    command += " --rollout.max_new_tokens 320"
+    write_text(tmp_path / "swap_config.json", json.dumps({"command": f"{command} --swap.output_dir {tmp_path}"}))
+
+    def share(right):
+        return planned_share(tmp_path, [{"length/mean": 140.0, "swap/accuracy": right}, {"step": 2}])
+
+    assert share(0.0) == 0 < share(0.5) < share(1.0) < 0.5
 
 
 def test_updates_are_read_from_the_bar(tmp_path):

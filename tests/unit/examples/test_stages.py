@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 import thoughts
@@ -8,8 +9,14 @@ from stages import FULL, SMALL, Example, Size, Stage, do, main
 from support.paths import ROOT
 from support.scripts import bash
 
+from evaluation.run import parse
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.defaults import with_defaults
+from openrlhf_swap.integration.flag_rules import check_flags
+from openrlhf_swap.objectives.registry import build
 
 
 def stage(calls, name="first", **settings):
@@ -104,3 +111,28 @@ def test_the_help_names_every_flag_and_stage(tmp_path):
     assert all(flag.replace("_", "-") in text for flag in flags)
     stages = [stage.name.removesuffix("_swap") for stage in Example(tmp_path, FULL, "swap", "swap", 1).stages()]
     assert ", ".join(stages) in text
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize("objective", ["swap", "grpo"])
+def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
+    """Both parsers and all rules that are checked before anything starts."""
+    example = Example(tmp_path, SMALL, objective, "mine", 7, ("--swap.step_baseline", "zero"))
+    config, run, rest = parse_swap_arguments(example.training_flags(on_cpu))
+    args = patches.parse_arguments(with_defaults(rest, config.objective, on_cpu=on_cpu))
+    check_flags(args, build(config), run)
+    assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 8)
+    assert config.close_template == thoughts.CLOSE
+    assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
+    assert args.train.colocate_all is not on_cpu
+    assert run.output_dir == str(tmp_path / "runs" / "mine")
+
+
+def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("stages.watched", lambda command: asked.append(command) or 1.5)
+    example = Example(tmp_path, SMALL, "swap", "swap", 7)
+    assert example.evaluate(example.base, tmp_path / "base") == {"peak_memory_gib": 1.5}
+    args = parse(asked[0][3:])
+    assert [Path(name).stem for name in args.benchmarks] == list(TASKS)
+    assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 1.0, 1.0)
