@@ -8,6 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -42,12 +43,15 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def updates_done(log: Path) -> int:
-    """How far the bar of OpenRLHF's supervised training has come, by the end of its log."""
+def batches_left(log: Path) -> float:
+    """Micro-batches that OpenRLHF's supervised training has left, by the bar at the end of its log; inf before it.
+
+    A resumed training has a bar of what is left only, so what is done cannot be read.
+    """
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
-        found = re.findall(rb"Train step of epoch[^\r\n]*?(\d+)/\d+ \[", file.read())
-    return int(found[-1]) if found else 0
+        found = re.findall(rb"Train step of epoch[^\r\n]*? (\d+)/(\d+) \[", file.read())
+    return int(found[-1][1]) - int(found[-1][0]) if found else inf
 
 
 def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> Values:

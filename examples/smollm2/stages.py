@@ -8,6 +8,7 @@ known here go to the training, such as `--swap.step_baseline zero`: give such a 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -36,11 +37,12 @@ MARK = "[smollm2]"
 ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
+BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates, and at a time: few, because they are padded
 STEP_TOKENS = 8  # M: then every sentence is a step
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # On two cores without a GPU, as measured (docs/measurements.md): what a stage's estimate is made of.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
-WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 200, 70, 250  # tokens a second
+WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 70, 250  # tokens a second
 
 
 GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
@@ -210,24 +212,26 @@ class Example:
 
     def warm_up(self) -> dict[str, Any]:
         """Supervised fine-tuning, with a bar."""
-        folder, updates = self.output / "warm_up", self.size.rows // 8
-        environment = {
-            **{"MODEL": str(self.weights), "DATA": str(folder / "traces.jsonl"), "OUTPUT": str(self.base)},
-            **{"BATCH_SIZE": "8", "MICRO_BATCH": "4", "MAX_LEN": "640", "LEARNING_RATE": "2e-4", "NUM_GPUS": "1"},
-            **{"SAVE_STEPS": str(max(10, updates // 6)), "PROFILE": "cpu" if is_cpu_build() else "gpu"},
+        folder, updates = self.output / "warm_up", self.size.rows // BATCH
+        settings = {
+            **{"MODEL": self.weights, "DATA": folder / "traces.jsonl", "OUTPUT": self.base, "NUM_GPUS": 1},
+            **{"BATCH_SIZE": BATCH, "MICRO_BATCH": MICRO_BATCH, "MAX_LEN": 640, "LEARNING_RATE": 2e-4},
+            **{"SAVE_STEPS": max(10, updates // 6), "PROFILE": "cpu" if is_cpu_build() else "gpu"},
         }
+        environment = {name: str(value) for name, value in settings.items()}
         command = [
             "bash",
             str(ROOT / "scripts" / "train_sft_deepspeed.sh"),
             "--ckpt.path",
             str(folder / "checkpoints"),
         ]
-        command += ["--ckpt.max_num", "1", "--logger.tensorboard_dir", str(folder / "tensorboard")]
+        command += ["--ckpt.max_num", "2", "--logger.tensorboard_dir", str(folder / "tensorboard")]
         log, peak = folder / "train.log", 0.0
         with tqdm(total=updates, desc=f"{MARK} warm-up", unit="update", mininterval=pause()) as bar:
             for memory in run("the warm-up", command, log, environment):
                 peak = max(peak, memory)
-                bar.update(outcome.updates_done(log) - bar.n)
+                left = math.ceil(min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH))
+                bar.update(max(0, updates - left - bar.n))
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # gigabytes that have done their duty
         return {"peak_memory_gib": peak}
 

@@ -1,9 +1,10 @@
 import json
 import re
+from math import inf
 
 import pytest
 from operations import Operation, Problem
-from outcome import BASE, changes, costs, measure, overview, page, planned_share, updates_done
+from outcome import BASE, batches_left, changes, costs, measure, overview, page, planned_share
 from support.paths import POLICY
 from thoughts import Sentence, response_of, shortest
 
@@ -112,13 +113,13 @@ def test_the_plan_is_asked_about_responses_as_they_were(tmp_path):
     assert share(0.0) == 0 < share(0.5) < share(1.0) < 0.5
 
 
-def test_updates_are_read_from_the_bar(tmp_path):
+def test_what_is_left_is_read_from_the_bar(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("Train step of epoch 0:   0%|          | 0/30 [00:00<?, ?it/s]")
-    assert updates_done(log) == 0
+    assert batches_left(log) == 30
     log.write_text(
-        "x" * 9000 + "\rTrain step of epoch 0:  40%|████      | 12/30 [05:30<04:43, 15.73s/it, lr=2e-4]\r\n"
+        "x" * 9000 + "\rTrain step of epoch 0:  40%|████      | 12/40 [05:30<04:43, 15.73s/it, lr=2e-4]\r\n"
     )
-    assert updates_done(log) == 12
+    assert batches_left(log) == 28
     log.write_text("nothing yet")
-    assert updates_done(log) == 0
+    assert batches_left(log) == inf
