@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import shutil
 import subprocess
@@ -293,11 +292,11 @@ def watched(command: list[str]) -> float:
     Raises:
         LostActorError: when it fails; its own words stand above.
     """
-    process, peak = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}), 0.0
+    process, peak = subprocess.Popen(command), 0.0
     try:
         while process.poll() is None:
             peak = max(peak, memory_gib(process.pid))
-            time.sleep(2)
+            time.sleep(1)
     finally:
         process.terminate()
     if process.wait():

@@ -1,16 +1,17 @@
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import thoughts
 from operations import TASKS, Operation, Problem, from_row
-from stages import FULL, SMALL, Example, Size, Stage, do, main
+from stages import FULL, SMALL, Example, Size, Stage, do, main, watched
 from support.paths import ROOT
 from support.scripts import bash
 
 from evaluation.run import parse
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.flags import parse_swap_arguments
 from openrlhf_swap.integration import patches
@@ -136,3 +137,9 @@ def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
     args = parse(asked[0][3:])
     assert [Path(name).stem for name in args.benchmarks] == list(TASKS)
     assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 1.0, 1.0)
+
+
+def test_a_command_that_fails_ends_the_stage_in_one_line():
+    with pytest.raises(LostActorError, match="ended with status 3; the same command goes on from there"):
+        watched([sys.executable, "-c", "raise SystemExit(3)"])
+    assert watched([sys.executable, "-c", "import time; time.sleep(0.5)"]) > 0
