@@ -360,6 +360,8 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"{least[0]} is {given[least[0][2:].replace('-', '_')]}; use at least 1, of rows 8")
     output = args.output or Path("outputs") / ("smollm2_small" if args.small else "smollm2")
     name = args.run or args.objective
+    if name == "base" or "/" in name:
+        raise ConfigError(f"--run is {name}; use a name without a slash, and not base, which the warm-up has")
     stages = Example(output.resolve(), size, args.objective, name, args.seed, tuple(extra)).stages()
     names = [stage.name.removesuffix(f"_{name}") for stage in stages]
     if args.until not in (None, *names):

@@ -74,7 +74,7 @@ def test_a_small_run_is_a_tenth_and_estimated_under_a_quarter_of_an_hour(tmp_pat
     assert seconds[0] < 15 * 60 and seconds[1] < 3 * 3600
 
 
-@pytest.mark.parametrize("words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"]])
+@pytest.mark.parametrize("words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"], ["--run", "base"]])
 def test_settings_that_cannot_be(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"{words[0]} is {words[1]}; use"):
