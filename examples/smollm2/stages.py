@@ -41,7 +41,7 @@ LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates, and at a time: few, because they are padded
 STEP_TOKENS = 8  # M: then every sentence is a step
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# On two cores without a GPU, as measured (docs/measurements.md): what a stage's estimate is made of.
+# On two idle cores without a GPU, from short trials: what a stage's estimate is made of.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
 WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 70, 250  # tokens a second
 
@@ -267,19 +267,8 @@ class Example:
 
     def evaluate(self, policy: Path, folder: Path) -> dict[str, Any]:
         """Answers to the held-out problems, one a problem, with seeds that are the same for every policy."""
-        words = ["--model", policy, "--benchmarks", *self.held_out, "--output", folder, "--samples", 1]
-        words += [
-            "--temperature",
-            1.0,
-            "--top-p",
-            1.0,
-            "--max-tokens",
-            LONGEST,
-            "--suffix",
-            "",
-            "--max-model-len",
-            640,
-        ]
+        words = ["--model", policy, "--benchmarks", *self.held_out, "--output", folder, "--samples", 1, "--suffix", ""]
+        words += ["--temperature", TEMPERATURE, "--top-p", 1.0, "--max-tokens", LONGEST, "--max-model-len", 640]
         return {"peak_memory_gib": watched([sys.executable, "-m", "evaluation.run", *map(str, words)])}
 
     def report(self) -> dict[str, Any]:
