@@ -157,13 +157,15 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
     plt.close(figure)
 
 
-def page(before: Path, after: Path, model: Path, folder: Path) -> Path:
-    """The page of responses to the same few problems, of as many tasks as can be; scored by the policy before.
+def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
+    """The page of responses to the same few problems, of as many tasks as can be, scored by the policy before.
+
+    The summary stands above them, as `evaluation.page.contents.render` has it.
 
     Raises:
         DataError: when the page grows too large to be shown by mail or in a repository.
     """
-    from evaluation.page import page_data, render
+    from evaluation.page.contents import page_data, render
 
     chosen: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in traces(before, 1):
@@ -177,7 +179,7 @@ def page(before: Path, after: Path, model: Path, folder: Path) -> Path:
         files[-1].unlink(missing_ok=True)
         words = ["--model", model, "--input", file, "--output", files[-1], "--step-tokens", 8]
         score.main([*map(str, words), "--close-template", thoughts.CLOSE])
-    text, path = render(page_data(files, 1.0, 1.0, SHOWN)), folder / "page.html"
+    text, path = render(page_data(files, 1.0, 1.0, SHOWN) | {"summary": summary}), folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:
         raise DataError(f"{path} would have {len(text.encode())} bytes; show fewer problems than {SHOWN}")
     write_text(path, text)
@@ -191,6 +193,8 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
         numbers of the run: accuracy in percent, tokens, times as long as needed.
     """
     from transformers import AutoTokenizer
+
+    from evaluation.page.contents import charts
 
     tokenizer, folder = AutoTokenizer.from_pretrained(weights), run / "report"
     folder.mkdir(exist_ok=True)
@@ -207,7 +211,8 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     draw_labels(runs, output / "sentences.png")
     files = [output / "runs" / name / "metrics.jsonl" for name in names]
     figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
-    shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder)
+    summary = {"notes": [told], "tables": [], "charts": charts(run / "metrics.jsonl")}
+    shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary)
     print(f"\n{text}\n{output}/report.md, sentences.png, curves.png; {shown}", flush=True)
     found = {
         name: round(float(_all(runs[run.name][name]).mean()), 2) for name in ("accuracy", "tokens", "times needed")
