@@ -69,7 +69,9 @@ class Run:
             with contextlib.suppress(psutil.Error):  # one that has just ended
                 title = " ".join(child.cmdline() or [child.name()])
                 titles[child] = f"{child.pid} of {child.ppid()}, {time.time() - child.create_time():.0f} s: {title}"
-        found = [child for child, title in titles.items() if name in title]
+        # vLLM's engine does not always manage to give itself its name.
+        names = (name, "multiprocessing.spawn") if name == "VLLM::EngineCore" else (name,)
+        found = [child for child, title in titles.items() if any(each in title for each in names)]
         assert found, "\n".join([f"no {name} among:", *(title[:200] for title in titles.values())])
         return found[0]
 
