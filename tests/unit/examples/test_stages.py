@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import thoughts
+from example import FULL, SMALL, Example, Size
+from learn import main
 from operations import TASKS, Operation, Problem, from_row
-from stages import FULL, SMALL, Example, Size, Stage, do, main, watched
+from stages import Stage, do, watched
 from support.paths import ROOT
 from support.scripts import bash
 
@@ -106,7 +108,7 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
 
 def test_the_help_names_every_flag_and_stage(tmp_path):
     text = bash("examples/smollm2/run.sh", "--small", "--help", VENV="/dev/null/venv").stdout
-    source = (ROOT / "examples" / "smollm2" / "stages.py").read_text(encoding="utf-8")
+    source = (ROOT / "examples" / "smollm2" / "learn.py").read_text(encoding="utf-8")
     flags = [*re.findall(r'add_argument\("(--\w+)"', source), *(f"--{name}" for name in Size.__dataclass_fields__)]
     assert len(flags) == 11
     assert all(flag.replace("_", "-") in text for flag in flags)
@@ -131,7 +133,7 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
 
 def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr("stages.watched", lambda command: asked.append(command) or 1.5)
+    monkeypatch.setattr("example.watched", lambda command: asked.append(command) or 1.5)
     example = Example(tmp_path, SMALL, "swap", "swap", 7)
     assert example.evaluate(example.base, tmp_path / "base") == {"peak_memory_gib": 1.5}
     args = parse(asked[0][3:])
