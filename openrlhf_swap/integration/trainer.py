@@ -56,6 +56,7 @@ class SwapTraining(BasePPOTrainer):
         )
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self._collapse = guards.CollapseWatch()
+        self._sudden_fall = guards.SuddenFall()
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
 
     def fit(self, global_step: int = 0) -> None:
@@ -79,6 +80,7 @@ class SwapTraining(BasePPOTrainer):
             status.update(self._objective.metrics())
             self._self_test.observe(metrics)
             warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
+            warnings += self._sudden_fall.observe(metrics["swap/accuracy"])
             if global_step == 1:
                 warnings += guards.first_step_warnings(status)
             for warning in warnings:
@@ -119,6 +121,7 @@ class SwapTraining(BasePPOTrainer):
         # In place: OpenRLHF saves the same states again when this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
         states["collapse_watch"] = self._collapse.state_dict()
+        states["sudden_fall"] = self._sudden_fall.state_dict()
         interval = self.args.ckpt.save_steps
         if self._skipped.in_a_row and global_step % interval == 0:
             print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
@@ -150,6 +153,7 @@ class SwapTraining(BasePPOTrainer):
         if "objective_state" in states:
             self._objective.load_state_dict(states["objective_state"])
             self._collapse.load_state_dict(states["collapse_watch"])
+            self._sudden_fall.load_state_dict(states["sudden_fall"])
         return states
 
 

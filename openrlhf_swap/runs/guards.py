@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
 
 from openrlhf_swap.errors import InertRunError, NonFiniteError
@@ -102,6 +103,47 @@ class CollapseWatch:
                     f"in the last {self._window}: look at rollouts/ and consider a lower --swap.process_weight"
                 )
         return warnings
+
+
+class SuddenFall:
+    """Warns within three steps when accuracy falls, long before a mean over many steps shows it.
+
+    The mean of the last three steps is compared with that of up to ten before them. A fall is what neither the
+    batches' own differences explain (four standard errors) nor is too small to matter (ten points).
+    """
+
+    STEPS, WINDOW, LEAST = 3, 10, 5  # LEAST steps to compare with, or their deviation means nothing
+    POINTS, ERRORS = 0.1, 4.0
+
+    def __init__(self) -> None:
+        """Has seen no step."""
+        self._accuracies: deque[float] = deque(maxlen=self.WINDOW + self.STEPS)
+        self._fallen = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run compares with."""
+        return {"accuracies": list(self._accuracies), "fallen": self._fallen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self._accuracies.extend(state["accuracies"])
+        self._fallen = state["fallen"]
+
+    def observe(self, accuracy: float) -> list[str]:
+        """Look at one step's share of correct responses, 0 to 1; returns at most one warning, once for each fall."""
+        self._accuracies.append(accuracy)
+        seen = list(self._accuracies)
+        before, recent = seen[: -self.STEPS], seen[-self.STEPS :]
+        if len(before) < self.LEAST:
+            return []
+        was, now = fmean(before), fmean(recent)
+        told, self._fallen = self._fallen, was - now > max(self.POINTS, self.ERRORS * stdev(before) / sqrt(self.STEPS))
+        if told or not self._fallen:
+            return []
+        return [
+            f"accuracy fell from {was:.1%} to {now:.1%} within {self.STEPS} steps: if it does not come back, stop, go "
+            "back to a checkpoint and lower --actor.adam.lr"
+        ]
 
 
 def first_step_warnings(metrics: dict[str, float]) -> list[str]:

@@ -40,7 +40,8 @@ def a_trainer(objective, folder):
     """The part of the trainer that keeps an objective's state."""
     made = trainer.SwapTraining.__new__(trainer.SwapTraining)
     made._objective, made._folder, made._told = objective, folder, []
-    made._collapse, made._skipped = guards.CollapseWatch(), guards.SkippedSteps(5)
+    made._collapse, made._sudden_fall = guards.CollapseWatch(), guards.SuddenFall()
+    made._skipped = guards.SkippedSteps(5)
     made._run_config = SimpleNamespace(rollouts_every=0)
     made.args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=1))
     made.tensorboard_logger = None

@@ -3,7 +3,7 @@
 import pytest
 
 from openrlhf_swap.errors import NonFiniteError
-from openrlhf_swap.runs.guards import CollapseWatch, SkippedSteps
+from openrlhf_swap.runs.guards import CollapseWatch, SkippedSteps, SuddenFall
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
@@ -45,6 +45,52 @@ def test_shortening_is_no_collapse_but_vanishing_is():
     assert watch.observe(1.0, 150.0) == []
     (warning,) = watch.observe(1.0, 99.0)
     assert warning.startswith("response length fell from 1000 tokens in the first 1 steps to 99 tokens")
+
+
+# Share of right responses of three trainings on the embedded task: one fell at its 24th step, one only at its 18th
+# and by little more than its batches differ, one not at all.
+FELL = [0.898, 0.797, 0.852, 0.852, 0.875, 0.891, 0.805, 0.875, 0.766, 0.945, 0.93, 0.914, 0.938, 0.883, 0.906, 0.844]
+FELL += [0.906, 0.938, 0.875, 0.93, 0.961, 0.953, 0.938, 0.789, 0.578, 0.453, 0.672, 0.906, 0.781, 0.922]
+FELL_FOR_A_STEP = [0.945, 0.93, 0.906, 0.945, 0.969, 0.938, 0.969, 0.867, 0.961, 0.852, 0.969, 0.977, 0.984, 0.969]
+FELL_FOR_A_STEP += [0.93, 0.961, 0.961, 0.672, 0.891, 0.984, 0.984, 0.953]
+CALM = [0.828, 0.867, 0.891, 0.883, 0.945, 0.883, 0.914, 0.883, 0.867, 0.898, 0.914, 0.961, 0.891, 0.922, 0.875, 0.938]
+CALM += [0.938, 0.93, 0.961, 0.992, 0.953, 0.898, 0.984, 0.953, 0.969, 0.977, 0.977, 0.953, 0.992, 0.891, 0.961, 0.953]
+
+
+@pytest.mark.parametrize(("accuracies", "told_at"), [(FELL, [25]), (FELL_FOR_A_STEP, []), (CALM, [])])
+def test_a_fall_is_told_once_within_three_steps(accuracies, told_at):
+    watch = SuddenFall()
+    assert [step for step, accuracy in enumerate(accuracies, 1) if watch.observe(accuracy)] == told_at
+
+
+def test_what_a_fall_is():
+    # Worked by hand: before it mean 0.8, deviation 0.1, so four standard errors of three steps are 0.231.
+    noisy, steady = (0.7, 0.9, 0.7, 0.9, 0.8), (0.8,) * 5
+    for before, recent, fell in (
+        (noisy, (0.6, 0.6, 0.55), False),  # down by 0.217
+        (noisy, (0.6, 0.6, 0.5), True),  # down by 0.233
+        (steady, (0.7, 0.71, 0.7), False),  # down by 0.097: too little to matter
+        (steady, (0.69, 0.69, 0.7), True),
+        (steady[1:], (0.1, 0.1, 0.1), False),  # four steps are too few to compare with
+    ):
+        watch = SuddenFall()
+        told = [watch.observe(accuracy) for accuracy in (*before, *recent)]
+        assert not any(told[:-1]) and bool(told[-1]) == fell
+
+
+def test_a_resumed_run_remembers_the_fall():
+    whole, first, second = SuddenFall(), SuddenFall(), SuddenFall()
+    for accuracy in FELL[:26]:
+        first.observe(accuracy)
+        whole.observe(accuracy)
+    second.load_state_dict(first.state_dict())
+    rest = FELL[26:] + [0.9] * 10 + [0.2]
+    told = [whole.observe(accuracy) for accuracy in rest]
+    assert [second.observe(accuracy) for accuracy in rest] == told
+    assert told[-1] == [
+        "accuracy fell from 89.0% to 66.7% within 3 steps: if it does not come back, stop, go back to a checkpoint "
+        "and lower --actor.adam.lr"
+    ]
 
 
 def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
