@@ -153,6 +153,7 @@ class SwapTraining(BasePPOTrainer):
         if "objective_state" in states:
             self._objective.load_state_dict(states["objective_state"])
             self._collapse.load_state_dict(states["collapse_watch"])
+        if "sudden_fall" in states:  # not in a checkpoint of an earlier version
             self._sudden_fall.load_state_dict(states["sudden_fall"])
         return states
 
