@@ -228,7 +228,7 @@ class RunConfig(FlagSettings):
     )
     generation_timeout: float = setting(
         3600.0,
-        "stop when the rollout engines finish no prompt for this many seconds; inf waits for ever",
+        "stop when the rollout engines finish no prompt, or take no weights, for so many seconds; inf waits for ever",
         "use a positive number of seconds, or inf for no limit",
         gt=0,
     )

@@ -16,7 +16,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.trainer import SwapTraining
+from openrlhf_swap.integration.trainer import BroadcastInTime, SwapTraining
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 
@@ -75,7 +75,7 @@ class SwapGenerateActor(_StockGenerateActor):
         self._objective.load_state_dict(states["objective_state"])
 
 
-class SwapTrainingActor(SwapTraining, _StockTrainingActor):
+class SwapTrainingActor(SwapTraining, _StockTrainingActor, BroadcastInTime):
     """OpenRLHF's training actor on SWAP's advantages."""
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import Future, wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 
-from openrlhf_swap.errors import NonFiniteError
+from openrlhf_swap.errors import GenerationError, NonFiniteError
 from openrlhf_swap.integration import memory, trackers
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.integration.patches import undecorated
@@ -24,6 +26,39 @@ from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_met
 
 NOTICE_SECONDS = 2  # in which vLLM notices that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
+
+
+class BroadcastInTime(BasePPOTrainer):
+    """Gives the engines new weights within a time limit: one that is stuck would be waited for for ever.
+
+    Comes behind OpenRLHF's trainers in the order of classes, because the asynchronous one first waits until an
+    evaluation is done, which may take longer and has a limit of its own.
+    """
+
+    _run_config: Any
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's.
+
+        Raises:
+            GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
+        """
+        limit, stock = self._run_config.generation_timeout, super().broadcast_to_vllm
+        outcome: Future[None] = Future()
+
+        def broadcast() -> None:
+            try:
+                outcome.set_result(stock())
+            except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+                outcome.set_exception(error)
+
+        Thread(target=broadcast, daemon=True).start()
+        if not wait([outcome], None if math.isinf(limit) else limit).done:
+            raise GenerationError(
+                f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} seconds: "
+                "one is stuck. Start again with --ckpt.load_enable; give more time if they were still at work"
+            )
+        outcome.result()
 
 
 class SwapTraining(BasePPOTrainer):
@@ -158,7 +193,7 @@ class SwapTraining(BasePPOTrainer):
         return states
 
 
-class SwapTrainer(SwapTraining, _StockTrainer):
+class SwapTrainer(SwapTraining, _StockTrainer, BroadcastInTime):
     """OpenRLHF's PPO trainer on SWAP's advantages."""
 
     samples_generator: Any

@@ -1,30 +1,38 @@
-"""What the trainer makes of a connection that breaks."""
+"""What the trainer makes of engines that do not take new weights."""
 
+import math
+import threading
 from types import SimpleNamespace
 
 import pytest
 import ray
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from openrlhf_swap.errors import GenerationError
 from openrlhf_swap.integration import trainer
 
 BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed by peer", RuntimeError())
 
 
+def broken():
+    raise BROKEN
+
+
 @pytest.fixture
 def broadcast(monkeypatch):
-    """A broadcast whose connection breaks, with engines of which some have ended."""
+    """Weights on their way to engines of which some have ended."""
 
-    def run(*ended):
+    def run(*ended, weights=broken, limit=math.inf):
         def get(asked):
             if asked == "weights":
-                raise BROKEN
-            if any(asked):
+                weights()
+            elif any(asked):
                 raise EngineDeadError
 
         monkeypatch.setattr(ray, "get", get)
         monkeypatch.setattr(trainer, "NOTICE_SECONDS", 0)
-        training = trainer.SwapTraining.__new__(trainer.SwapTraining)
+        training = trainer.SwapTrainer.__new__(trainer.SwapTrainer)
+        training._run_config = SimpleNamespace(generation_timeout=limit)
         training.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=False))
         training.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: "weights")
         health = [SimpleNamespace(remote=lambda has_ended=has_ended: has_ended) for has_ended in ended]
@@ -42,3 +50,14 @@ def test_an_engine_that_ended_is_the_error(broadcast):
 def test_otherwise_the_connection_is(broadcast):
     with pytest.raises(ray.exceptions.RayTaskError):
         broadcast(False, False)
+
+
+def test_weights_that_arrive_are_no_error(broadcast):
+    broadcast(False, weights=lambda: None, limit=60)
+
+
+def test_an_engine_that_is_stuck_is_not_waited_for_for_ever(broadcast):
+    done = threading.Event()
+    with pytest.raises(GenerationError, match=r"did not take new weights within --swap\.generation_timeout 0\.2 "):
+        broadcast(False, weights=done.wait, limit=0.2)
+    done.set()
