@@ -9,6 +9,7 @@ STEPS="${STEPS:-40}"
 SEED="${SEED:-42}"
 PROMPTS_A_STEP=16
 RESPONSES=8
+UPDATES="${UPDATES:-1}"  # a step
 
 SWAP_ARGS=(
     --swap.output_dir "$OUTPUT"
@@ -26,8 +27,9 @@ ROLLOUT_ARGS=(
     --rollout.max_new_tokens 320 --rollout.temperature 1.0 --rollout.micro_batch_size 32
 )
 TRAIN_ARGS=(
-    --actor.model_name_or_path "$MODEL" --actor.adam.lr "${LEARNING_RATE:-3e-4}"
-    --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size 32 --train.seed "$SEED"
+    --actor.model_name_or_path "$MODEL"
+    --actor.adam.lr "${LEARNING_RATE:-3e-4}" --actor.lr_scheduler "${LR_SCHEDULER:-constant}"
+    --train.batch_size $((PROMPTS_A_STEP * RESPONSES / UPDATES)) --train.micro_batch_size 32 --train.seed "$SEED"
 )
 CKPT_ARGS=(--ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints")
 
