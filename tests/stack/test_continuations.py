@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from support.disturbing import Run, errors
+from support.disturbing import errors, find_process
 from support.running import run_training, training
 
 from openrlhf_swap.files import read_rows
@@ -34,7 +34,7 @@ def start_and_kill_the_engine(folder, prompts, step):
             if bars is None and done.exists() and len(read_rows(done)) == step - 1:
                 bars = full
             time.sleep(0.02)
-        Run._find(psutil.Process(process.pid), "RolloutActor").send_signal(signal.SIGKILL)
+        find_process(psutil.Process(process.pid), "RolloutActor").send_signal(signal.SIGKILL)
         status = process.wait(timeout=300)
     return (folder / "log").read_text(), status
 

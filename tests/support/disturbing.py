@@ -1,14 +1,50 @@
 """Training runs whose processes are killed or stopped."""
 
 import contextlib
+import re
 import signal
 import subprocess
 import time
 
 import psutil
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions
 
 from openrlhf_swap.files import read_rows
 from support.running import training
+
+ENGINE = "VLLM::EngineCore"
+GCS_ADDRESS = re.compile(r"--gcs-address=(\S+)")
+
+
+def actors(address, name):
+    """Process ids of a Ray cluster's living actors whose class has `name` in it.
+
+    From its tables: the titles that Ray gives its processes do not always come about.
+    """
+    state = GlobalState()
+    state._initialize_global_state(
+        GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=True)
+    )
+    rows = state.actor_table(None, None, None).values()
+    return [row["Pid"] for row in rows if name in row["ActorClassName"] and row["State"] == "ALIVE"]
+
+
+def find_process(tree, name):
+    """The first process of a tree that is an actor with `name` in its class's name, or vLLM's engine."""
+    titles = {}
+    for child in tree.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # one that has just ended
+            titles[child] = " ".join(child.cmdline() or [child.name()])
+    if name == ENGINE:
+        # It does not always manage to give itself its name.
+        found = [child for child, title in titles.items() if ENGINE in title or "multiprocessing.spawn" in title]
+    else:
+        (address,) = {match[1] for title in titles.values() if (match := GCS_ADDRESS.search(title))}
+        pids = actors(address, name)
+        found = [child for child in titles if child.pid in pids]
+    assert found, "\n".join([f"no {name} among:", *(f"{each.pid}: {title[:200]}" for each, title in titles.items())])
+    return found[0]
 
 
 class Run:
@@ -42,7 +78,7 @@ class Run:
                 time.sleep(0.05)
             assert process.poll() is None, self.log.read_text()[-3000:]
             tree = psutil.Process(process.pid)
-            target = tree if process_name is None else self._find(tree, process_name)
+            target = tree if process_name is None else find_process(tree, process_name)
             target.send_signal(signal_number)
             disturbed = time.monotonic()
             status = process.wait(timeout=300)
@@ -61,19 +97,6 @@ class Run:
                 if "rewards.worker" in " ".join(child.cmdline()):
                     child.kill()
                     self.graders_killed += 1
-
-    @staticmethod
-    def _find(tree, name):
-        titles = {}
-        for child in tree.children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # one that has just ended
-                title = " ".join(child.cmdline() or [child.name()])
-                titles[child] = f"{child.pid} of {child.ppid()}, {time.time() - child.create_time():.0f} s: {title}"
-        # vLLM's engine does not always manage to give itself its name.
-        names = (name, "multiprocessing.spawn") if name == "VLLM::EngineCore" else (name,)
-        found = [child for child, title in titles.items() if any(each in title for each in names)]
-        assert found, "\n".join([f"no {name} among:", *(title[:200] for title in titles.values())])
-        return found[0]
 
     def latest(self):
         return (self.output / "checkpoints" / "_actor" / "latest").read_text()
