@@ -12,6 +12,7 @@ from typing import Any
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.engines import MOST_SEQUENCES, engine_sequences, longest_response
 from openrlhf_swap.sizing.flops import step_flops
@@ -78,7 +79,12 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
     }
     plan["time"] = _time(own.tokens_per_second, plan)
     warnings = list(_warnings(plan, model, settings))
-    notes = [*_notes_on_room(plan), *_notes_on_run(plan["run"], args), *_notes_on_flags(args)]
+    notes = [
+        *_notes_on_room(plan),
+        *_notes_on_run(plan["run"], args),
+        *_notes_on_flags(args),
+        *_notes_on_objective(config),
+    ]
     return plan | {"warnings": warnings, "notes": notes, "fits": not warnings}
 
 
@@ -231,3 +237,11 @@ def _notes_on_flags(args: SimpleNamespace) -> Iterator[str]:
         yield "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which adds up in bf16; 3 obeys"
     if args.actor.entropy_coef is not None:
         yield "--actor.entropy_coef makes further copies of the logits, which are not counted"
+
+
+def _notes_on_objective(config: SwapConfig) -> Iterator[str]:
+    if build(config).continues != "no":
+        yield (
+            f"{config.objective} also generates from parts of the responses, which no number here counts: "
+            "swap/continued_tokens and timing/continuations of a run's first steps tell how much that is"
+        )

@@ -69,6 +69,12 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
     assert (defaults["step"]["prefixes"], defaults["run"]["rows"]) == (3, None)
 
 
+@pytest.mark.parametrize(("objective", "continues"), [("vsrm", True), ("s_grpo", True), ("swap", False)])
+def test_what_continuations_cost_is_said_to_be_missing(capsys, objective, continues):
+    _, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), "--swap.objective", objective)
+    assert any(f"{objective} also generates from parts" in note for note in found["notes"]) == continues
+
+
 def test_room_for_responses_by_hand(capsys):
     # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
     # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000.
