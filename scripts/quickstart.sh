@@ -3,7 +3,7 @@
 # Arguments go to examples/addition/quickstart.py:
 #   --output outputs/quickstart          folder for tables, pictures and the trained policy
 #   --model examples/addition/policy     the base policy
-#   --steps 20                           training steps of 16 prompts x 8 responses
+#   --steps 24                           training steps of 16 prompts x 8 responses
 #   --problems 500                       held-out problems
 #   --samples 1                          responses a held-out problem
 #   --seed 42                            of the training
