@@ -14,19 +14,29 @@ read -ra SEEDS <<<"${SEEDS:-1 2 3}"
 
 export MODEL="$HERE/policy" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
 python "$HERE/make_data.py" --output "$OUTPUT/data" --train $((STEPS * 16)) --test "$PROBLEMS"
-# L1 asks for a number of tokens in the prompt, which the embedded policy has never seen: teach it to bear that.
-BUDGET_POLICY="$OUTPUT/budget_policy"
-if [[ ! -f "$BUDGET_POLICY/trained/model.safetensors" ]]; then
-    OUTPUT="$BUDGET_POLICY" ROWS=8000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --budgets
-fi
 evaluate=(python "$HERE/evaluate.py" --problems "$OUTPUT/data/test.jsonl" --samples "$SAMPLES")
 if [[ ! -f "$OUTPUT/base.json" ]]; then
     "${evaluate[@]}" --model "$MODEL" --output "$OUTPUT/base.json"
-    "${evaluate[@]}" --model "$BUDGET_POLICY/trained" --suffix " Think for 60 tokens." --output "$OUTPUT/base_budget.json"
+fi
+
+FLAGS=" $* "
+runs() { [[ "$FLAGS" != *" --only "* || "$FLAGS" == *" $1 "* ]]; }
+# L1 asks for a number of tokens in the prompt, which the embedded policy has never seen: teach it to bear that.
+BUDGET_POLICY="$OUTPUT/budget_policy"
+if runs l1_exact || runs l1_max; then
+    if [[ ! -f "$BUDGET_POLICY/trained/model.safetensors" ]]; then
+        OUTPUT="$BUDGET_POLICY" ROWS=8000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --budgets
+    fi
+    if [[ ! -f "$OUTPUT/base_budget.json" ]]; then
+        "${evaluate[@]}" --model "$BUDGET_POLICY/trained" --suffix " Think for 60 tokens." \
+            --output "$OUTPUT/base_budget.json"
+    fi
 fi
 # AdaptThink compares with the policy before training.
-python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
-    --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
+if runs adaptthink; then
+    python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
+        --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
+fi
 exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
     --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh" \
     --evaluate "${evaluate[*]} --model {output}/policy --output {output}/result.json" "$@"
