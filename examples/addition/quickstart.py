@@ -115,6 +115,12 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
     return metrics, peak
 
 
+def warnings_in(log: Path) -> list[str]:
+    """What the training warned of."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if line.startswith("[swap] warning")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=HERE / "policy", help="the base policy")
@@ -133,6 +139,8 @@ def main() -> None:
     subprocess.run(make_data, check=True)
 
     metrics, peak = train(args.model, data / "train.jsonl", args.output, args.steps, args.seed)
+    for warning in warnings_in(args.output / "train.log"):
+        print(warning)
     policies = {"base": args.model, "trained": args.output / "train" / "policy"}
     base, trained = evaluate(policies, data / "test.jsonl", args.samples, args.output)
 
