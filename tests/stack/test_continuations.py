@@ -31,7 +31,7 @@ def start_and_kill_the_engine(folder, prompts, step):
             full = (folder / "log").read_text().count("Generate samples: 100%")
             if bars is not None and full > bars:
                 break
-            if bars is None and done.exists() and len(read_rows(done)) == step - 1:
+            if bars is None and done.exists() and len(list(read_rows(done))) == step - 1:
                 bars = full
             time.sleep(0.02)
         find_process(psutil.Process(process.pid), "RolloutActor").send_signal(signal.SIGKILL)

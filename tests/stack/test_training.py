@@ -141,7 +141,7 @@ def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
     result = start_training(output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert int(re.search(r"going on from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
-    rows = read_rows(output / "metrics.jsonl")
+    rows = list(read_rows(output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [row["step"] for row in calm] == [1, 2, 3, 4]
     for ours, theirs in zip(rows, calm, strict=True):
         numbers = [name for name in theirs if not name.startswith(("timing/", "memory/"))]
