@@ -21,9 +21,10 @@ fi
 
 FLAGS=" $* "
 runs() { [[ "$FLAGS" != *" --only "* || "$FLAGS" == *" $1 "* ]]; }
-# L1 asks for a number of tokens in the prompt, which the embedded policy has never seen: teach it to bear that.
+# L1 asks for a number of tokens in the prompt, HBPO promises one in the thought, and the embedded policy has seen
+# neither: teach it to bear that.
 BUDGET_POLICY="$OUTPUT/budget_policy"
-if runs l1_exact || runs l1_max; then
+if runs l1_exact || runs l1_max || runs hbpo; then
     if [[ ! -f "$BUDGET_POLICY/trained/model.safetensors" ]]; then
         OUTPUT="$BUDGET_POLICY" ROWS=8000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --budgets
     fi

@@ -15,9 +15,10 @@ from task import COLUMNS, EOS, FILLERS, RECHECKS, RESTART, VERIFY, overthinking_
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from openrlhf_swap.objectives.hbpo import PROMISE
 from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
 
-BUDGETS = (40, 140)  # tokens that L1's prompts ask for
+ASKED, PROMISED = (40, 140), (40, 320)  # tokens that L1's prompts ask for, and that HBPO's thoughts promise
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
 # One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
 WORDS = [
@@ -76,15 +77,20 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
 def supervised_rows(count: int, probe_share: float, seed: int, budgets: bool = False) -> list[dict[str, str]]:
     """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
 
-    With `budgets`, all rows are traces whose prompt asks for a number of tokens, one that has nothing to do with the
-    trace: like a pre-trained model, the policy then understands the problem and pays no heed to the budget.
+    With `budgets`, all rows are traces with a number of tokens that has nothing to do with them, asked for in the
+    prompt as L1 does or promised in the thought as HBPO does: like a pre-trained model, the policy then understands
+    the problem and pays no heed to the budget.
     """
     rng = random.Random(seed)
     rows = []
     for problem, _ in zip(problems(seed), range(count), strict=False):
         if budgets:
-            suffix = rng.choice((EXACT, MAXIMUM)).format(n=rng.randint(*BUDGETS))
-            given, continuation = prompt(problem, suffix), overthinking_trace(problem, rng)
+            continuation = overthinking_trace(problem, rng)
+            if rng.random() < 1 / 3:
+                given = prompt(problem) + PROMISE.format(n=rng.randint(*PROMISED))
+                continuation = "\n" + continuation
+            else:
+                given = prompt(problem, rng.choice((EXACT, MAXIMUM)).format(n=rng.randint(*ASKED)))
         elif rng.random() < probe_share:
             given, continuation = probe(problem, rng)
         else:
@@ -100,7 +106,7 @@ def main() -> None:
     parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=Path, help="go on from this policy instead of a new one")
-    parser.add_argument("--budgets", action="store_true", help="prompts ask for a number of tokens, as L1's do")
+    parser.add_argument("--budgets", action="store_true", help="rows name a number of tokens, as L1's and HBPO's do")
     args = parser.parse_args()
 
     rows = supervised_rows(args.rows, args.probe_share, args.seed, args.budgets)
