@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import Future, wait
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import ray
@@ -43,22 +42,17 @@ class BroadcastInTime(BasePPOTrainer):
         Raises:
             GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
         """
-        limit, stock = self._run_config.generation_timeout, super().broadcast_to_vllm
-        outcome: Future[None] = Future()
-
-        def broadcast() -> None:
-            try:
-                outcome.set_result(stock())
-            except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
-                outcome.set_exception(error)
-
-        Thread(target=broadcast, daemon=True).start()
-        if not wait([outcome], None if math.isinf(limit) else limit).done:
-            raise GenerationError(
-                f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} seconds: "
-                "one is stuck. Start again with --ckpt.load_enable; give more time if they were still at work"
-            )
-        outcome.result()
+        limit = self._run_config.generation_timeout
+        # The pool's thread is a daemon: it keeps nothing alive if it hangs for good.
+        with ThreadPool(1) as pool:
+            broadcast = pool.apply_async(super().broadcast_to_vllm)
+            broadcast.wait(None if math.isinf(limit) else limit)
+            if not broadcast.ready():
+                raise GenerationError(
+                    f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} "
+                    "seconds: one is stuck. Start again with --ckpt.load_enable; give more time if they were still at work"
+                )
+            broadcast.get()
 
 
 class SwapTraining(BasePPOTrainer):
