@@ -50,7 +50,8 @@ class BroadcastInTime(BasePPOTrainer):
             if not broadcast.ready():
                 raise GenerationError(
                     f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} "
-                    "seconds: one is stuck. Start again with --ckpt.load_enable; give more time if they were still at work"
+                    "seconds: one is stuck. Start again with --ckpt.load_enable; give more time if they were still "
+                    "at work"
                 )
             broadcast.get()
 
