@@ -188,6 +188,7 @@ def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch):
     samples_generator.SamplesGenerator.generate_eval_samples(generator)
     trainer = SwapTrainer.__new__(SwapTrainer)
     trainer.args, trainer.vllm_engines, trainer.actor_model_group = args, [], group
+    trainer._run_config = SimpleNamespace(generation_timeout=60.0)
     trainer.broadcast_to_vllm()
     weights = {"tags": ["weights"]}
     assert done == [("wake_up", {}), ("generate", {}), ("sleep", {}), ("wake_up", weights), ("broadcast_to_vllm", {})]
