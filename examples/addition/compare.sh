@@ -21,16 +21,18 @@ fi
 
 FLAGS=" $* "
 runs() { [[ "$FLAGS" != *" --only "* || "$FLAGS" == *" $1 "* ]]; }
-# L1 asks for a number of tokens in the prompt, HBPO promises one in the thought, and the embedded policy has seen
-# neither: teach it to bear that.
-BUDGET_POLICY="$OUTPUT/budget_policy"
-if runs l1_exact || runs l1_max || runs hbpo; then
-    if [[ ! -f "$BUDGET_POLICY/trained/model.safetensors" ]]; then
-        OUTPUT="$BUDGET_POLICY" ROWS=8000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --budgets
+# L1 and HBPO name a number of tokens, AutoThink and Thinkless leave it to the policy whether it thinks, and the embedded
+# policy has never seen either: teach it to bear the one and to do the other.
+TAUGHT_POLICY="$OUTPUT/taught_policy"
+if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless; then
+    if [[ ! -f "$TAUGHT_POLICY/trained/model.safetensors" ]]; then
+        OUTPUT="$TAUGHT_POLICY" ROWS=12000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --modes
     fi
-    if [[ ! -f "$OUTPUT/base_budget.json" ]]; then
-        "${evaluate[@]}" --model "$BUDGET_POLICY/trained" --suffix " Think for 60 tokens." \
-            --output "$OUTPUT/base_budget.json"
+    taught=("${evaluate[@]}" --model "$TAUGHT_POLICY/trained")
+    if [[ ! -f "$OUTPUT/base_taught.json" ]]; then
+        "${taught[@]}" --output "$OUTPUT/base_taught.json"
+        "${taught[@]}" --suffix " Think for 60 tokens." --output "$OUTPUT/base_budget.json"
+        "${taught[@]}" --opening $'...\n' --output "$OUTPUT/base_ellipsis.json"
     fi
 fi
 # AdaptThink compares with the policy before training.

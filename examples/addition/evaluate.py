@@ -17,14 +17,18 @@ from task import count_lines
 
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rollouts.tokenizer import prompt_text
 
 GROUP = 8  # responses of a problem that is shown, as in the training
 
 
 def generate(
-    model: str, questions: list[str], samples: list[int], temperature: float, max_tokens: int
+    model: str, questions: list[str], samples: list[int], temperature: float, max_tokens: int, opening: str = ""
 ) -> list[list[dict]]:
-    """So many responses to each question with vLLM; the same seeds give the same responses of the same model."""
+    """So many responses to each question with vLLM; the same seeds give the same responses of the same model.
+
+    `opening` begins each thought; it is neither part of a response nor counted.
+    """
     from openrlhf_swap.integration.engine import open_engine
 
     engine = open_engine(model, max_model_len=512)  # closed when nothing refers to it any more
@@ -35,8 +39,9 @@ def generate(
         SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, n=n, skip_special_tokens=False)
         for i, n in enumerate(samples)
     ]
-    conversations = [[{"role": "user", "content": question}] for question in questions]
-    outputs = engine.chat(conversations, parameters)
+    tokenizer = engine.get_tokenizer()
+    prompts = [prompt_text(tokenizer, question) + opening for question in questions]
+    outputs = engine.generate(prompts, parameters)
     return [[{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs]
 
 
@@ -83,6 +88,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1, help="responses a problem")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--suffix", default="", help="text after each problem, such as the budget that L1 needs")
+    parser.add_argument("--opening", default="", help="text that begins each thought, such as AutoThink's ellipsis")
     parser.add_argument("--max-tokens", type=int, default=320)
     parser.add_argument(
         "--traces",
@@ -101,7 +107,7 @@ def main() -> None:
     # Of a seed the first responses are the same, however many are asked for.
     samples = [max(args.samples, GROUP * (i < args.traces)) for i in range(len(problems))]
     for model, output in zip(args.model, args.output, strict=True):
-        responses = generate(model, questions, samples, args.temperature, args.max_tokens)
+        responses = generate(model, questions, samples, args.temperature, args.max_tokens, args.opening)
         grade(problems, responses)
         counted = [group[: args.samples] for group in responses]
         summary = summarise(counted)

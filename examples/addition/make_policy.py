@@ -11,7 +11,20 @@ import random
 from pathlib import Path
 
 import torch
-from task import COLUMNS, EOS, FILLERS, RECHECKS, RESTART, VERIFY, overthinking_trace, probe, problems, prompt
+from task import (
+    CLOSE,
+    COLUMNS,
+    EOS,
+    FILLERS,
+    RECHECKS,
+    RESTART,
+    VERIFY,
+    Addition,
+    overthinking_trace,
+    probe,
+    problems,
+    prompt,
+)
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
@@ -19,6 +32,8 @@ from openrlhf_swap.objectives.hbpo import PROMISE
 from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
 
 ASKED, PROMISED = (40, 140), (40, 320)  # tokens that L1's prompts ask for, and that HBPO's thoughts promise
+ELLIPSIS = "...\n"  # AutoThink's
+SKIPPED = 0.3  # share of the rows without a thought, among those that may have none
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
 # One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
 WORDS = [
@@ -74,29 +89,42 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).to(torch.bfloat16)
 
 
-def supervised_rows(count: int, probe_share: float, seed: int, budgets: bool = False) -> list[dict[str, str]]:
+def supervised_rows(count: int, probe_share: float, seed: int, modes: bool = False) -> list[dict[str, str]]:
     """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
 
-    With `budgets`, all rows are traces with a number of tokens that has nothing to do with them, asked for in the
-    prompt as L1 does or promised in the thought as HBPO does: like a pre-trained model, the policy then understands
-    the problem and pays no heed to the budget.
+    With `modes`, rows as other methods ask (`row_of_modes`) instead.
     """
     rng = random.Random(seed)
     rows = []
     for problem, _ in zip(problems(seed), range(count), strict=False):
-        if budgets:
-            continuation = overthinking_trace(problem, rng)
-            if rng.random() < 1 / 3:
-                given = prompt(problem) + PROMISE.format(n=rng.randint(*PROMISED))
-                continuation = "\n" + continuation
-            else:
-                given = prompt(problem, rng.choice((EXACT, MAXIMUM)).format(n=rng.randint(*ASKED)))
+        if modes:
+            given, continuation = row_of_modes(problem, rng)
         elif rng.random() < probe_share:
             given, continuation = probe(problem, rng)
         else:
             given, continuation = prompt(problem), overthinking_trace(problem, rng)
         rows.append({"input": given, "output": continuation})
     return rows
+
+
+def row_of_modes(problem: Addition, rng: random.Random) -> tuple[str, str]:
+    """A prompt with its beginning of a thought as L1, HBPO, AutoThink or nobody in particular puts it, and a response.
+
+    A number of tokens, asked for or promised, has nothing to do with the trace: like a pre-trained model, the policy
+    then understands the problem and pays no heed to the budget. Where it may choose whether to think, some rows answer
+    at once, as AutoThink and Thinkless need it.
+    """
+    response = overthinking_trace(problem, rng)
+    answered = CLOSE + problem.answer + "}" + EOS if rng.random() < SKIPPED else response
+    asked = {"n": rng.randint(*ASKED)}
+    rows = (
+        (prompt(problem, EXACT.format(**asked)), response),
+        (prompt(problem, MAXIMUM.format(**asked)), response),
+        (prompt(problem) + PROMISE.format(n=rng.randint(*PROMISED)), "\n" + response),
+        (prompt(problem) + ELLIPSIS, answered),
+        (prompt(problem), answered),
+    )
+    return rng.choice(rows)
 
 
 def main() -> None:
@@ -106,10 +134,10 @@ def main() -> None:
     parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=Path, help="go on from this policy instead of a new one")
-    parser.add_argument("--budgets", action="store_true", help="rows name a number of tokens, as L1's and HBPO's do")
+    parser.add_argument("--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them")
     args = parser.parse_args()
 
-    rows = supervised_rows(args.rows, args.probe_share, args.seed, args.budgets)
+    rows = supervised_rows(args.rows, args.probe_share, args.seed, args.modes)
     if args.start:
         tokenizer = Qwen2Tokenizer.from_pretrained(args.start)
         model = Qwen2ForCausalLM.from_pretrained(args.start, dtype=torch.bfloat16)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the embedded base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
-# Further flags go to make_policy.py; with --start POLICY --budgets it teaches a policy to bear L1's prompts.
+# Further flags go to make_policy.py; with --start POLICY --modes it teaches a policy what L1's prompts and the like ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
