@@ -15,6 +15,9 @@ PROMPT = 200  # assumed mean tokens of a prompt
 MOST_SEQUENCES = 1024  # vLLM's own default on large GPUs
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
 LEAST_CACHE, MOST_CACHE = GIB // 8, GIB  # of keys and values of an engine on a CPU, in bytes
+# Tokens of a block of an engine's cache on a CPU, which keeps a prefix in whole ones: the least for which vLLM has its
+# fast kernels there. Its default is 128, which few prefixes fill.
+CPU_PREFIX_BLOCK = 32
 
 
 def longest_response(args: SimpleNamespace) -> int:
@@ -41,7 +44,8 @@ def engine_sequences(model: Model, settings: Settings, gpu: int, mean: int) -> i
 def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on_cpu: bool) -> dict[str, int]:
     """What vLLM's engines are told, by the names of vLLM's arguments.
 
-    `max_num_seqs` and `max_num_batched_tokens`; on a CPU these only where asked for, and `kv_cache_memory_bytes`.
+    `max_num_seqs` and `max_num_batched_tokens`; on a CPU these only where asked for, `kv_cache_memory_bytes`, and with
+    prefix caching `block_size`.
 
     Args:
         config: the method's settings.
@@ -53,6 +57,8 @@ def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on
     if on_cpu:
         asked = {"max_num_seqs": run.engine_sequences, "max_num_batched_tokens": run.engine_batched_tokens}
         limits = {name: number for name, number in asked.items() if number}
+        if args.vllm.enable_prefix_caching:
+            limits["block_size"] = CPU_PREFIX_BLOCK
         return {**limits, "kv_cache_memory_bytes": _cpu_cache(config, args)}
     sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
     if gpu is not None:

@@ -220,6 +220,9 @@ def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
     assert engine_limits(config, args, None, on_cpu=True) == {"kv_cache_memory_bytes": 64 * 8 * 400 * 1024}
     args.rollout.batch_size = 1
     assert engine_limits(config, args, None, on_cpu=True) == {"kv_cache_memory_bytes": GIB // 8}
+    args.vllm.enable_prefix_caching = True
+    assert engine_limits(config, args, None, on_cpu=True) == {"kv_cache_memory_bytes": GIB // 8, "block_size": 32}
+    assert "block_size" not in engine_limits(config, args, 80 * GIB, on_cpu=False)
 
 
 @pytest.mark.parametrize(
