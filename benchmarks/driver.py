@@ -55,6 +55,7 @@ def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) ->
                 labels=["42"],
                 rewards=torch.tensor([float(number % 3 > 0)]),
                 scores=torch.tensor([float(number % 3 > 0)]),
+                truncated=torch.tensor([False]),
                 info={},
             )
         )
@@ -65,18 +66,18 @@ class MadeUpActors:
     """Answers as the policy's actor group, at once."""
 
     def async_run_method_batch(
-        self, method_name: str, action_mask: list[Any], score_requests: list[Any], **_: Any
+        self, method_name: str, action_mask: list[Any], score_requests: list[Any] | None = None, **_: Any
     ) -> list[list[ScoredForward]]:
         """As of a group of one."""
         return [
             [
                 ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0)
-                for mask, requests in zip(action_mask, score_requests, strict=True)
+                for mask, requests in zip(action_mask, score_requests or [[]] * len(action_mask), strict=True)
             ]
         ]
 
 
-def make_maker(tokenizer: Any) -> SwapExperienceMaker:
+def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
     """The experience maker of a run with our defaults."""
     args = patches.parse_arguments(
         as_words(
@@ -89,7 +90,7 @@ def make_maker(tokenizer: Any) -> SwapExperienceMaker:
             }
         )
     )
-    config, _ = settle_thought(SwapConfig(), tokenizer)
+    config, _ = settle_thought(SwapConfig(objective=objective), tokenizer)
     args.swap, args.swap_run = config, RunConfig()
     return SwapExperienceMaker(
         MadeUpActors(),

@@ -1,0 +1,75 @@
+"""What each method costs the driver while all GPUs wait, against plain GRPO: those that generate and score no more.
+
+    python -m benchmarks.objectives --responses 512 --tokens 3000
+
+The same synthetic responses go through the real experience maker with each of them, in turn; the best of several
+rounds counts. Beyond the driver nothing of a step differs: same responses, same forward, same update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from transformers import AutoTokenizer
+
+from benchmarks.driver import GROUP, POLICY, make_maker, make_samples
+from openrlhf_swap.integration.conversion import METADATA
+from openrlhf_swap.integration.experience import SwapExperienceMaker
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.registry import METHODS
+
+NOT_ALONE = {"adaptthink", "lc_r1"}  # work with what they left on a response when it was sampled
+
+
+def is_plain(objective: Objective) -> bool:
+    """Whether it neither scores nor continues responses, nor samples more than them."""
+    return not objective.scores_steps and objective.continues == "no" and objective.monitor() is None
+
+
+def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id: int) -> float:
+    """Of the driver's part of a step."""
+    samples: list[Any] = make_samples(responses, tokens, close_id, close_id)
+    for number, sample in enumerate(samples):
+        sample.info[METADATA + "part"] = torch.tensor([float(number % GROUP * 4 // GROUP)])  # HBPO's four budgets
+        sample.prompts = [maker._objective.rewrite_problem(f"p{number // GROUP}", random.Random(number // GROUP))]
+    start = time.perf_counter()
+    experiences = maker.make_experience(maker.split_rollout_samples(samples))
+    maker.compute_advantages_and_returns(experiences)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--responses", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    from openrlhf.trainer.ppo_utils import experience_maker
+
+    torch.set_num_threads(1)  # as Ray gives the trainer's actor
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
+    makers = {name: make_maker(tokenizer, name) for name in METHODS if name not in NOT_ALONE}
+    plain = {name: maker for name, maker in makers.items() if is_plain(maker._objective)}
+    best = dict.fromkeys(plain, float("inf"))
+    # What is put there comes back as it is: no Ray.
+    with mock.patch.object(experience_maker, "ray", SimpleNamespace(put=lambda value: value, get=lambda value: value)):
+        for _ in range(args.rounds):
+            for name, maker in plain.items():
+                best[name] = min(best[name], seconds_of(maker, args.responses, args.tokens, close_id))
+    print(f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of {args.rounds}")
+    for name, seconds in sorted(best.items(), key=lambda item: item[1]):
+        print(f"{name:16} {seconds:.3f}  {seconds / best['grpo']:.2f} of grpo")
+    dearest = max(best, key=best.__getitem__)
+    ratio = best[dearest] / best["grpo"]
+    print(f"ratio {ratio:.2f}: the driver's seconds of a step with {dearest}, the dearest, to grpo")
+
+
+if __name__ == "__main__":
+    main()
