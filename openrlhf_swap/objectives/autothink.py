@@ -51,8 +51,8 @@ class AutoThink(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """By mode and answer, and what the stage makes of it."""
-        end = batch.reader.end_of_thought
-        skipped = batch.each(lambda rollout: batch.reader.text(rollout.response_ids).startswith(end)).bool()
+        end = batch.reader.end_of_thought  # it has no more tokens than letters
+        skipped = batch.each(lambda r: batch.reader.text(r.response_ids[: len(end)]).startswith(end)).bool()
         rewards = torch.where(skipped, torch.where(batch.correct, 2.0, -1.0), batch.correct.double())
         if self._stage == 1:
             share = skipped.double().mean()

@@ -20,7 +20,7 @@ def base_scores(batch: Batch) -> Tensor:
     """(G, N) 1 for a right answer in the right format, -0.5 for a wrong one, -1 without the format (or cut off)."""
 
     def score(rollout: Rollout) -> float:
-        if not is_formatted(batch.reader.text(rollout.response_ids), batch.reader.end_of_thought):
+        if not is_formatted(rollout.response_ids, batch.reader):
             return UNFORMATTED
         return RIGHT if rollout.correct else WRONG
 

@@ -9,9 +9,13 @@ from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 
-def is_formatted(text: str, end_of_thought: str) -> bool:
-    r"""Whether a response closes its thought once and boxes an answer after it."""
-    return text.count(end_of_thought) == 1 and last_boxed(text_after_thought(text, end_of_thought)) is not None
+def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
+    """Whether a response closes its thought once and boxes an answer after it. The long thought stays unread."""
+    closed = reader.thought_length(response_ids)
+    if closed is None:
+        return False
+    text, end = reader.text(response_ids[closed:]), reader.end_of_thought
+    return text.count(end) == 1 and last_boxed(text_after_thought(text, end)) is not None
 
 
 def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:
