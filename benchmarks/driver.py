@@ -35,6 +35,22 @@ GROUP = 16  # responses to a prompt
 LOOPED = 16  # responses that OpenRLHF's loop is timed on
 
 
+def embedded_tokenizer() -> tuple[Any, int]:
+    """The embedded policy's, and its token that closes a thought."""
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
+    return tokenizer, close_id
+
+
+def without_ray() -> Any:
+    """A context in which the experience maker gets what it puts as it is; with one thread, as Ray gives an actor."""
+    from openrlhf.trainer.ppo_utils import experience_maker
+
+    torch.set_num_threads(1)
+    there = SimpleNamespace(put=lambda value: value, get=lambda value: value)
+    return mock.patch.object(experience_maker, "ray", there)
+
+
 def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) -> list[Any]:
     """One response each, two of three correct, their thought closed near the end."""
     from openrlhf.trainer.ppo_utils.experience import Experience
@@ -117,16 +133,12 @@ def main() -> None:
     parser.add_argument("--responses", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=6000)
     args = parser.parse_args()
-    from openrlhf.trainer.ppo_utils import experience_maker
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-    torch.set_num_threads(1)  # as Ray gives the trainer's actor
-    tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
+    tokenizer, close_id = embedded_tokenizer()
     maker = make_maker(tokenizer)
-    # What is put there comes back as it is: no Ray.
-    there = SimpleNamespace(put=lambda value: value, get=lambda value: value)
-    stock_loop = experience_maker.RemoteExperienceMaker.get_cumulative_returns
-    with mock.patch.object(experience_maker, "ray", there):
+    stock_loop = RemoteExperienceMaker.get_cumulative_returns
+    with without_ray():
         part = make_samples(LOOPED, args.tokens, close_id, close_id)
         torch.manual_seed(1)
         expected = [e.advantages for e in _stock(maker, stock_loop).make_experience_batch(part)]

@@ -11,14 +11,11 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
-from transformers import AutoTokenizer
 
-from benchmarks.driver import GROUP, POLICY, make_maker, make_samples
+from benchmarks.driver import GROUP, embedded_tokenizer, make_maker, make_samples, without_ray
 from openrlhf_swap.integration.conversion import METADATA
 from openrlhf_swap.integration.experience import SwapExperienceMaker
 from openrlhf_swap.objectives.base import Objective
@@ -50,16 +47,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    from openrlhf.trainer.ppo_utils import experience_maker
-
-    torch.set_num_threads(1)  # as Ray gives the trainer's actor
-    tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
+    tokenizer, close_id = embedded_tokenizer()
     makers = {name: make_maker(tokenizer, name) for name in METHODS if name not in NOT_ALONE}
     plain = {name: maker for name, maker in makers.items() if is_plain(maker._objective)}
     best = dict.fromkeys(plain, float("inf"))
-    # What is put there comes back as it is: no Ray.
-    with mock.patch.object(experience_maker, "ray", SimpleNamespace(put=lambda value: value, get=lambda value: value)):
+    with without_ray():
         for _ in range(args.rounds):
             for name, maker in plain.items():
                 best[name] = min(best[name], seconds_of(maker, args.responses, args.tokens, close_id))

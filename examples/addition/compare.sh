@@ -29,7 +29,7 @@ if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless
         OUTPUT="$TAUGHT_POLICY" ROWS=12000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --modes
     fi
     taught=("${evaluate[@]}" --model "$TAUGHT_POLICY/trained")
-    if [[ ! -f "$OUTPUT/base_taught.json" ]]; then
+    if [[ ! -f "$OUTPUT/base_ellipsis.json" ]]; then  # the last of them
         "${taught[@]}" --output "$OUTPUT/base_taught.json"
         "${taught[@]}" --suffix " Think for 60 tokens." --output "$OUTPUT/base_budget.json"
         "${taught[@]}" --opening $'...\n' --output "$OUTPUT/base_ellipsis.json"
