@@ -43,7 +43,9 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
     """Run a command, its output in `log`; yields the GiB that its processes occupy, about once a second."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+        process = subprocess.Popen(
+            ending_with_us(command), stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
         try:
             while process.poll() is None:
                 yield memory_gib(process.pid)
@@ -53,6 +55,14 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
     if process.wait() != 0:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         sys.exit(f"{tail}\nerror: {name} failed; the lines above are the end of {log}")
+
+
+def ending_with_us(command: list[str]) -> list[str]:
+    """The command, told to end when this process does, even by kill -9.
+
+    Else it would train on, unseen, and the next start would meet it.
+    """
+    return ["setpriv", "--pdeathsig", "TERM", *command]
 
 
 def memory_gib(pid: int) -> float:

@@ -50,8 +50,8 @@ class Size:
     held_out: int
 
 
-FULL = Size(rows=3200, steps=40, prompts=16, responses=4, held_out=60)
-SMALL = Size(rows=240, steps=4, prompts=8, responses=4, held_out=6)
+FULL = Size(rows=2000, steps=40, prompts=8, responses=4, held_out=60)
+SMALL = Size(rows=200, steps=4, prompts=8, responses=4, held_out=6)
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,10 @@ class Example:
         with tqdm(total=updates, desc=f"{MARK} warm-up", unit="update", mininterval=pause()) as bar:
             for memory in run("the warm-up", command, log, environment):
                 peak = max(peak, memory)
-                left = math.ceil(min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH))
-                bar.update(max(0, updates - left - bar.n))
+                done = updates - math.ceil(min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH))
+                if not bar.n:
+                    bar.initial = bar.n = done  # what a killed one has done says nothing of the time that is left
+                bar.update(max(0, done - bar.n))
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # gigabytes that have done their duty
         return {"peak_memory_gib": peak}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quickstart import memory_gib
+from quickstart import ending_with_us, memory_gib
 
 from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.files import to_line, write_text
@@ -45,7 +45,7 @@ def watched(command: list[str]) -> float:
     Raises:
         LostActorError: when it fails; its own words stand above.
     """
-    process, peak = subprocess.Popen(command), 0.0
+    process, peak = subprocess.Popen(ending_with_us(command)), 0.0
     try:
         while process.returncode is None:
             peak = max(peak, memory_gib(process.pid))

@@ -1,8 +1,11 @@
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import thoughts
 from example import FULL, SMALL, Example, Size
@@ -20,6 +23,8 @@ from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.defaults import with_defaults
 from openrlhf_swap.integration.flag_rules import check_flags
 from openrlhf_swap.objectives.registry import build
+
+PATHS = os.pathsep.join([str(ROOT), *(str(ROOT / "examples" / name) for name in ("smollm2", "addition"))])
 
 
 def stage(calls, name="first", **settings):
@@ -95,14 +100,14 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr("operations.problems", problems)
     example = Example(tmp_path, SMALL, "swap", "swap", 1)
-    assert example.make_problems() == {"warm_up": 240, "train": 32}
+    assert example.make_problems() == {"warm_up": 200, "train": 32}
     held_out = [row for path in example.held_out for row in read_rows(path)]
     assert len(held_out) == 6 * len(TASKS)
     rows = [
         *held_out,
         *(row for name in ("warm_up", "train") for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")),
     ]
-    assert len({row["problem"] for row in rows}) == len(rows) == 24 + 240 + 32
+    assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 32
     assert all(thoughts.classify(thoughts.shortest(from_row(row))) for row in rows)
 
 
@@ -145,3 +150,14 @@ def test_a_command_that_fails_ends_the_stage_in_one_line():
     with pytest.raises(LostActorError, match="ended with status 3; the same command goes on from there"):
         watched([sys.executable, "-c", "raise SystemExit(3)"])
     assert watched([sys.executable, "-c", "import time; time.sleep(0.5)"]) > 0
+
+
+def test_what_a_stage_runs_ends_with_it_even_by_kill_9():
+    """Else the next start would meet a training that nobody waits for, at its port and in its files."""
+    child = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
+    command = [sys.executable, "-c", f"from stages import watched; watched({child!r})"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATHS}) as stage:
+        assert stage.stdout is not None and stage.stdout.readline() == b"runs\n"
+        (running,) = psutil.Process(stage.pid).children()
+        stage.kill()
+    assert psutil.wait_procs([running], timeout=20)[1] == []
