@@ -50,7 +50,7 @@ class Size:
     held_out: int
 
 
-FULL = Size(rows=2000, steps=40, prompts=8, responses=4, held_out=60)
+FULL = Size(rows=2000, steps=40, prompts=6, responses=4, held_out=60)
 SMALL = Size(rows=200, steps=4, prompts=8, responses=4, held_out=6)
 
 
