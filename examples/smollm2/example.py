@@ -27,12 +27,13 @@ ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces
 TEMPERATURE = 0.6  # the paper's; at 1 a model of this size adds up wrongly too often to be trained on
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
-BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates, and at a time: few, because they are padded
-STEP_TOKENS = 8  # M: then every sentence is a step
+BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates; rows at a time, few, because they are padded
+LEARNING_RATE = 5e-5  # of the training
+STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may come without a newline: 94% of sentences are a step then
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # On two idle cores without a GPU, from short trials: what a stage's estimate is made of.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
-WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 70, 250  # tokens a second
+WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 125, 50, 350  # tokens a second
 
 
 GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
@@ -50,8 +51,8 @@ class Size:
     held_out: int
 
 
-FULL = Size(rows=2000, steps=40, prompts=6, responses=4, held_out=60)
-SMALL = Size(rows=200, steps=4, prompts=8, responses=4, held_out=6)
+FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=60)
+SMALL = Size(rows=200, steps=4, prompts=4, responses=8, held_out=6)
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class Example:
         folder, making = Path(found.origin).parent, self.weights.with_name("weights.making")
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=torch.bfloat16)
+        tokenizer.eos_token = thoughts.END_OF_TURN  # the file's own is the beginning of a turn
         model.generation_config.eos_token_id = tokenizer.eos_token_id
         for part in (model, tokenizer):
             part.save_pretrained(making)
@@ -224,17 +226,18 @@ class Example:
         size, folder = self.size, self.run
         flags = {
             **{"--swap.objective": self.objective, "--swap.output_dir": folder, "--swap.step_tokens": STEP_TOKENS},
-            "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
+            **{"--swap.newline_patience": PATIENCE, "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n")},
             **{"--data.prompt_dataset": self.output / "problems" / "train.jsonl", "--data.input_key": "problem"},
             **{"--data.label_key": "answer", "--data.max_samples": size.steps * size.prompts, "--data.max_len": 512},
             **{"--rollout.batch_size": size.prompts, "--rollout.n_samples_per_prompt": size.responses},
             **{
                 "--rollout.max_new_tokens": LONGEST,
                 "--rollout.temperature": TEMPERATURE,
-                "--rollout.micro_batch_size": 8,
+                "--rollout.micro_batch_size": MICRO_BATCH,
             },
-            **{"--actor.model_name_or_path": self.base, "--actor.adam.lr": 2e-5, "--train.seed": self.seed},
-            **{"--train.batch_size": size.prompts * size.responses, "--train.micro_batch_size": 8},
+            **{"--actor.model_name_or_path": self.base, "--actor.adam.lr": LEARNING_RATE, "--train.seed": self.seed},
+            **{"--actor.lr_scheduler": "cosine"},
+            **{"--train.batch_size": size.prompts * size.responses, "--train.micro_batch_size": MICRO_BATCH},
             **{"--ckpt.output_dir": folder / "policy", "--ckpt.path": folder / "checkpoints"},
             **{"--ckpt.save_steps": max(2, size.steps // 8), "--logger.tensorboard_dir": folder / "tensorboard"},
         }

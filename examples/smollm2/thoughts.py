@@ -19,7 +19,8 @@ from operations import Operation, Problem
 
 OPEN = "<think>\n"
 CLOSE = "</think>\n\nThe answer is \\boxed{"
-END = "}.<|im_end|>"
+END_OF_TURN = "<|im_end|>"
+END = "}." + END_OF_TURN
 LABELS = ("essential", "useful", "redundant", "other")
 
 # How much the thoughts overthink (times that an operation is checked, each as likely as the others; then

@@ -100,14 +100,14 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr("operations.problems", problems)
     example = Example(tmp_path, SMALL, "swap", "swap", 1)
-    assert example.make_problems() == {"warm_up": 200, "train": 32}
+    assert example.make_problems() == {"warm_up": 200, "train": 16}
     held_out = [row for path in example.held_out for row in read_rows(path)]
     assert len(held_out) == 6 * len(TASKS)
     rows = [
         *held_out,
         *(row for name in ("warm_up", "train") for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")),
     ]
-    assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 32
+    assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 16
     assert all(thoughts.classify(thoughts.shortest(from_row(row))) for row in rows)
 
 
@@ -129,7 +129,7 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     config, run, rest = parse_swap_arguments(example.training_flags(on_cpu))
     args = patches.parse_arguments(with_defaults(rest, config.objective, on_cpu=on_cpu))
     check_flags(args, build(config), run)
-    assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 8)
+    assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
     assert config.close_template == thoughts.CLOSE
     assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
     assert args.train.colocate_all is not on_cpu
