@@ -58,11 +58,8 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
 
 
 def ending_with_us(command: list[str]) -> list[str]:
-    """The command, told to end when this process does, even by kill -9.
-
-    Else it would train on, unseen, and the next start would meet it.
-    """
-    return ["setpriv", "--pdeathsig", "TERM", *command]
+    """The command, told to end with all that it started when this process does, even by kill -9."""
+    return [sys.executable, str(HERE / "leashed.py"), *command]
 
 
 def memory_gib(pid: int) -> float:

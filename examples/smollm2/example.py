@@ -52,7 +52,7 @@ class Size:
 
 
 FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=60)
-SMALL = Size(rows=200, steps=4, prompts=4, responses=8, held_out=6)
+SMALL = Size(rows=200, steps=4, prompts=4, responses=4, held_out=6)
 
 
 @dataclass(frozen=True)

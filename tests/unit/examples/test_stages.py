@@ -131,7 +131,7 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     check_flags(args, build(config), run)
     assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
     assert config.close_template == thoughts.CLOSE
-    assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
+    assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 16
     assert args.train.colocate_all is not on_cpu
     assert run.output_dir == str(tmp_path / "runs" / "mine")
 
@@ -153,11 +153,13 @@ def test_a_command_that_fails_ends_the_stage_in_one_line():
 
 
 def test_what_a_stage_runs_ends_with_it_even_by_kill_9():
-    """Else the next start would meet a training that nobody waits for, at its port and in its files."""
-    child = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
+    """And what that started, like DeepSpeed's launcher, which passes no signal on."""
+    grandchild = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
+    child = [sys.executable, "-c", f"import subprocess; subprocess.run({grandchild!r})"]
     command = [sys.executable, "-c", f"from stages import watched; watched({child!r})"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATHS}) as stage:
         assert stage.stdout is not None and stage.stdout.readline() == b"runs\n"
-        (running,) = psutil.Process(stage.pid).children()
+        running = psutil.Process(stage.pid).children(recursive=True)
         stage.kill()
-    assert psutil.wait_procs([running], timeout=20)[1] == []
+    assert len(running) == 3
+    assert psutil.wait_procs(running, timeout=20)[1] == []

@@ -1,0 +1,40 @@
+"""Run a command that ends with the process which started it, however that one ends, and with all that it started.
+
+    python examples/addition/leashed.py COMMAND ...
+
+What a killed quickstart left behind would train on, unseen, and the next start would meet it. A signal to the command
+alone is not enough: DeepSpeed's launcher passes none on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+import psutil
+
+
+def main() -> None:
+    starter = os.getppid()
+
+    def end(number: int = 0, frame: FrameType | None = None) -> None:
+        for process in psutil.Process().children(recursive=True):
+            process.terminate()
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command gets a Ctrl-C itself, and decides
+    command = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    while command.poll() is None:
+        if os.getppid() != starter:
+            end()
+        time.sleep(0.5)
+    sys.exit(command.returncode if command.returncode >= 0 else 128 - command.returncode)
+
+
+if __name__ == "__main__":
+    main()
