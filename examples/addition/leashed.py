@@ -8,6 +8,7 @@ alone is not enough: DeepSpeed's launcher passes none on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,7 +24,8 @@ def main() -> None:
 
     def end(number: int = 0, frame: FrameType | None = None) -> None:
         for process in psutil.Process().children(recursive=True):
-            process.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+                process.terminate()
         sys.exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, end)

@@ -31,7 +31,7 @@ BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates; rows at a time, few,
 LEARNING_RATE = 5e-5  # of the training
 STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may come without a newline: 94% of sentences are a step then
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# On two idle cores without a GPU, from short trials: what a stage's estimate is made of.
+# On two idle cores without a GPU: what a stage's estimate is made of.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
 WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 125, 50, 350  # tokens a second
 

@@ -154,13 +154,8 @@ FEATURES = {
     "four_actors": ({"actor.num_gpus_per_node": 4}, 4),
 }
 
-four_actors = pytest.param(
-    "four_actors",
-    marks=pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="four processes on two cores: TEST_SLOW=1"),
-)
 
-
-@pytest.mark.parametrize("name", [*(name for name in FEATURES if name != "four_actors"), four_actors])
+@pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_does_not_change_the_update(
     name, ray_session, arguments, tokenizer, half_wrong, equally_long, experiences, plain, tmp_path
 ):
