@@ -40,7 +40,10 @@ PHASES = {
 
 
 def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
-    """Run a command, its output in `log`; yields the GiB that its processes occupy, about once a second."""
+    """Run a command, its output in `log`; yields the GiB that its processes occupy, about once a second.
+
+    Of gigabytes more rarely: to count their pages takes time from those who use them.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen(
@@ -48,8 +51,9 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
         )
         try:
             while process.poll() is None:
+                started = time.perf_counter()
                 yield memory_gib(process.pid)
-                time.sleep(1)
+                time.sleep(min(10, max(1, 50 * (time.perf_counter() - started))))
         finally:
             process.terminate()
     if process.wait() != 0:

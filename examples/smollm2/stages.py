@@ -50,7 +50,7 @@ def watched(command: list[str]) -> float:
         while process.returncode is None:
             peak = max(peak, memory_gib(process.pid))
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)  # to look more often would take time from the training
+                process.wait(timeout=10)  # to look more often would take time from the training
     finally:
         process.terminate()
     if process.returncode:
