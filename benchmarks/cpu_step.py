@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
-POLICY = Path(__file__).parents[1] / "examples" / "addition" / "policy"
+POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 WORDS = ("dogs", "cats", "rivers", "ships", "trains", "apples", "kings", "snow", "moons", "towns", "music", "bread")
 
 

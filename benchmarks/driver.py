@@ -29,7 +29,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.rollouts.reader import StepReader
 
-POLICY = Path(__file__).parents[1] / "examples" / "addition" / "policy"
+POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT = 200  # tokens
 GROUP = 16  # responses to a prompt
 LOOPED = 16  # responses that OpenRLHF's loop is timed on

@@ -23,14 +23,16 @@ from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "examples" / "addition"))
+sys.path.insert(0, str(ROOT / "examples" / "worlds"))
 
-from task import problems  # noqa: E402
+from addition import problems  # noqa: E402
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "examples" / "addition" / "policy"), help="folder or hub id")
+    parser.add_argument(
+        "--model", default=str(ROOT / "examples" / "worlds" / "policies" / "addition"), help="folder or hub id"
+    )
     parser.add_argument("--problems", type=int, default=200, help="distinct prompts (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=4, help="responses to each (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=320, help="of a response, at most (default: %(default)s)")

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "examples" / "addition"))
+sys.path.insert(0, str(ROOT / "examples" / "worlds"))
 
-from task import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
+from addition import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
 from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
 from openrlhf_swap.integration import patches  # noqa: E402
@@ -33,7 +33,7 @@ from openrlhf_swap.integration.defaults import (  # noqa: E402
 from openrlhf_swap.objectives.registry import build  # noqa: E402
 from openrlhf_swap.rollouts.reader import StepReader  # noqa: E402
 
-POLICY = ROOT / "examples" / "addition" / "policy"
+POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"
 PROMPTS, RESPONSES = 16, 8
 FLAGS = {
     **DEFAULTS,

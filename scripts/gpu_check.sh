@@ -11,4 +11,4 @@ source scripts/common.sh
 
 read_flags "" "$@"
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH" HF_HUB_OFFLINE=1
-exec python examples/addition/gpu_check.py "${FLAGS[@]}"
+exec python examples/worlds/gpu_check.py "${FLAGS[@]}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs everything, trains the embedded policy with SWAP on the real stack and shows what changed.
-# Arguments go to examples/addition/quickstart.py:
+# Arguments go to examples/worlds/quickstart.py:
 #   --output outputs/quickstart          folder for tables, pictures and the trained policy
-#   --model examples/addition/policy     the base policy
+#   --model examples/worlds/policies/addition     the base policy
 #   --steps 24                           training steps of 16 prompts x 8 responses
 #   --problems 500                       held-out problems
 #   --samples 1                          responses a held-out problem
@@ -17,4 +17,4 @@ read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
-exec python examples/addition/quickstart.py "${FLAGS[@]}"
+exec python examples/worlds/quickstart.py "${FLAGS[@]}"

@@ -23,8 +23,8 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def prompts_file(tmp_path_factory):
     """Sixty-four addition problems as a prompt data set."""
+    from addition import problems
     from make_data import write
-    from task import problems
 
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
     write(path, [problem for problem, _ in zip(problems(7), range(64), strict=False)])
@@ -77,8 +77,8 @@ def actor_group(ray_session, arguments):
 @pytest.fixture(scope="module")
 def responses(tokenizer):
     """Sixteen responses to four problems, about a quarter of them wrong, as vLLM's actor returns them."""
+    from addition import overthinking_trace, problems, prompt, shortest_trace
     from support.actors import GROUP_SIZE, GROUPS
-    from task import overthinking_trace, problems, prompt, shortest_trace
 
     rng = random.Random(5)
     made = []

@@ -33,7 +33,7 @@ STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may come without a new
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # On two idle cores without a GPU: what a stage's estimate is made of.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
-WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 125, 50, 350  # tokens a second
+WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 80, 350  # tokens a second
 
 
 GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]

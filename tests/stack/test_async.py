@@ -8,11 +8,11 @@ import time
 
 import pytest
 import torch
+from addition import problems, prompt
 from safetensors.torch import load_file, save_file
 from support.disturbing import Run, errors
 from support.paths import POLICY
 from support.running import run_training, start_training
-from task import problems, prompt
 
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.integration.defaults import REWARD_FILE

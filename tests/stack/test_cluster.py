@@ -88,7 +88,7 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
             "STEPS": "3",
         }
         words = [f"{name}={value}" for name, value in environment.items()]
-        line = shlex.join(["env", *words, "bash", "examples/addition/train_swap.sh", "--train.async_enable"])
+        line = shlex.join(["env", *words, "bash", "examples/worlds/train_swap.sh", "--train.async_enable"])
         job = bash(MULTINODE, "submit", COMMAND=line, OUTPUT=str(tmp_path), **settings, RAY_FOLDER=folders[0])
         assert job.returncode == 0, job.stdout[-3000:] + job.stderr
         rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from addition import problems, prompt, shortest_trace
 from support.actors import changed, make_batch, make_config, make_experiences, makers, running_actors
-from task import problems, prompt, shortest_trace
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration import random_state

@@ -110,7 +110,7 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
 
 
 def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
-    objective = build(make_config(objective="lc_r1", options={"extractor": "task:valid_thinking"}))
+    objective = build(make_config(objective="lc_r1", options={"extractor": "addition:valid_thinking"}))
     maker, rows = make_objective_batch(objective, actor_group, tokenizer, responses)
     cut = 0
     for g in range(GROUPS):

@@ -1,4 +1,4 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-POLICY = ROOT / "examples" / "addition" / "policy"
+POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"

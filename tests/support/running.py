@@ -20,7 +20,7 @@ def training(output: Path, prompts: Path, *extra: str) -> dict:
         "LEARNING_RATE": "1e-3",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    command = ["bash", str(ROOT / "examples" / "addition" / "train_swap.sh"), *extra]
+    command = ["bash", str(ROOT / "examples" / "worlds" / "train_swap.sh"), *extra]
     return {"args": command, "env": environment, "cwd": output.parent}
 
 

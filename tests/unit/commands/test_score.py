@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 import torch
+from addition import CLOSE, overthinking_trace, problems
 from support.paths import POLICY
-from task import CLOSE, overthinking_trace, problems
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap import score

@@ -5,10 +5,10 @@ import random
 import re
 
 import pytest
+from addition import CLOSE, Addition, overthinking_trace, shortest_trace
 from before_after import write_page
 from evaluate import summarise, write_traces
 from support.paths import ROOT
-from task import CLOSE, Addition, overthinking_trace, shortest_trace
 
 from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
 
@@ -39,7 +39,7 @@ def quickstart(tmp_path_factory):
 
 
 def test_the_quickstart_ends_with_a_page(quickstart):
-    policy = ROOT / "examples" / "addition" / "policy"
+    policy = ROOT / "examples" / "worlds" / "policies" / "addition"
     (quickstart / "base.scored.jsonl").write_text("an earlier quickstart's\n")
     seconds = dict.fromkeys(("generate", "score", "update", "sync", "total"), 1.0)
     summary = {"base": MEANS, "trained": MEANS | {"tokens": 40.0}, "seconds": seconds}
@@ -65,6 +65,6 @@ def test_the_quickstart_ends_with_a_page(quickstart):
 def test_means_over_problems_not_over_responses():
     kind = {"essential": 3, "redundant": 0}
     first = [{"correct": True, "tokens": 10, **kind}, {"correct": False, "tokens": 20, **kind}]
-    summary = summarise([first, [{"correct": True, "tokens": 50, **kind}]])
+    summary = summarise([first, [{"correct": True, "tokens": 50, **kind}]], list(kind))
     # Means of .5 and 1, and of 15 and 50.
     assert (summary["accuracy"], summary["tokens"], summary["problems"]) == (0.75, 32.5, 2)

@@ -193,7 +193,7 @@ def test_what_is_copied_exists_and_what_lies_around_stays_out():
         assert (ROOT / source).exists() and (source == "." or not ignored(source)), source
     for path in (
         "scripts/quickstart.sh",
-        "examples/addition/policy/config.json",
+        "examples/worlds/policies/addition/config.json",
         "evaluation/paper_rows.csv",
         ".ci/run",
     ):

@@ -21,7 +21,7 @@ def test_help(script):
 
 
 def test_the_help_of_the_quickstart_names_every_flag():
-    source = (ROOT / "examples" / "addition" / "quickstart.py").read_text(encoding="utf-8")
+    source = (ROOT / "examples" / "worlds" / "quickstart.py").read_text(encoding="utf-8")
     flags = re.findall(r'add_argument\("(--\w+)"', source)
     assert len(flags) > 3
     text = bash("scripts/quickstart.sh", "--steps", "2", "--help").stdout

@@ -1,7 +1,7 @@
 r"""Evaluate policies on held-out problems: accuracy, tokens, and which lines they kept.
 
-    python examples/addition/evaluate.py --model examples/addition/policy --problems outputs/data/test.jsonl \
-        --output outputs/base.json
+    python examples/worlds/evaluate.py --world decomposition --model examples/worlds/policies/decomposition \
+        --problems outputs/data/test.jsonl --output outputs/base.json
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from task import count_lines
+from world import NAMES, World, load
 
-from openrlhf_swap.files import write_rows
+from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.tokenizer import prompt_text
 
@@ -45,34 +47,31 @@ def generate(
     return [[{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs]
 
 
-def grade(problems: list[dict], responses: list[list[dict]]) -> None:
+def grade(world: World, problems: list[dict], responses: list[list[dict]]) -> None:
     """Say of each response whether it is right, and how many lines of each kind it has."""
     grader = Grader()
     flat = [(r["text"], p["answer"]) for p, group in zip(problems, responses, strict=True) for r in group]
     grades = iter(grader.grade_many(flat))
     grader.close()
-    for group in responses:
+    for problem, group in zip(problems, responses, strict=True):
         for response in group:
-            lines = count_lines(response["text"])
-            response.update(correct=next(grades).correct, essential=lines.essential, redundant=lines.redundant)
+            labels = Counter(world.label_lines(problem["problem"], response["text"]))
+            response.update({label: labels[label] for label in world.LABELS}, correct=next(grades).correct)
 
 
-def summarise(responses: list[list[dict]]) -> dict[str, float]:
+def summarise(responses: list[list[dict]], labels: Sequence[str]) -> dict[str, float]:
     """Means over problems, with standard errors over problems for accuracy and tokens."""
-    accuracy, tokens, essential, redundant = [], [], [], []
-    for group in responses:
-        accuracy.append(fmean(r["correct"] for r in group))
-        tokens.append(fmean(r["tokens"] for r in group))
-        essential.append(fmean(r["essential"] for r in group))
-        redundant.append(fmean(r["redundant"] for r in group))
+    means = {
+        name: [fmean(response[name] for response in group) for group in responses]
+        for name in ("correct", "tokens", *labels)
+    }
     root = math.sqrt(len(responses))
     return {
-        "accuracy": fmean(accuracy),
-        "accuracy_stderr": stdev(accuracy) / root,
-        "tokens": fmean(tokens),
-        "tokens_stderr": stdev(tokens) / root,
-        "redundant": fmean(redundant),
-        "essential": fmean(essential),
+        "accuracy": fmean(means["correct"]),
+        "accuracy_stderr": stdev(means["correct"]) / root,
+        "tokens": fmean(means["tokens"]),
+        "tokens_stderr": stdev(means["tokens"]) / root,
+        **{label: fmean(means[label]) for label in reversed(labels)},
         "problems": len(responses),
         "samples": len(responses[0]),
     }
@@ -80,6 +79,7 @@ def summarise(responses: list[list[dict]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", choices=NAMES, default=NAMES[0])
     parser.add_argument("--model", nargs="+", required=True, help="folders of policies in Hugging Face format")
     parser.add_argument("--problems", type=Path, required=True, help="JSONL of `problem` and `answer`")
     parser.add_argument(
@@ -98,7 +98,8 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    problems = [json.loads(line) for line in args.problems.read_text(encoding="utf-8").splitlines()]
+    world = load(args.world)
+    problems = list(read_rows(args.problems))
     if len(problems) < 2:
         sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; give at least 2")
     if len(args.model) != len(args.output):
@@ -108,9 +109,9 @@ def main() -> None:
     samples = [max(args.samples, GROUP * (i < args.traces)) for i in range(len(problems))]
     for model, output in zip(args.model, args.output, strict=True):
         responses = generate(model, questions, samples, args.temperature, args.max_tokens, args.opening)
-        grade(problems, responses)
+        grade(world, problems, responses)
         counted = [group[: args.samples] for group in responses]
-        summary = summarise(counted)
+        summary = summarise(counted, world.LABELS)
         write(output, summary, problems, counted)
         if args.traces:
             write_traces(output.with_suffix(".traces.jsonl"), problems, responses[: args.traces])
@@ -120,10 +121,9 @@ def main() -> None:
 def write(output: Path, summary: dict[str, float], problems: list[dict], responses: list[list[dict]]) -> None:
     """The summary, and the responses beside it."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    with open(output.with_suffix(".responses.jsonl"), "w", encoding="utf-8") as file:
-        for problem, group in zip(problems, responses, strict=True):
-            file.writelines(json.dumps({**problem, **response}) + "\n" for response in group)
+    write_text(output, to_line(summary, indent=2))
+    rows = ({**problem, **one} for problem, group in zip(problems, responses, strict=True) for one in group)
+    write_rows(output.with_suffix(".responses.jsonl"), rows)
 
 
 def write_traces(path: Path, problems: list[dict], responses: list[list[dict]]) -> None:

@@ -1,33 +1,22 @@
 """Write the untrained policy, its tokenizer and its supervised data. Seeded: the same seed gives the same files.
 
-python examples/addition/make_policy.py --output outputs/base_policy
+python examples/worlds/make_policy.py --output outputs/base_policy
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
+from itertools import islice
 from pathlib import Path
 
 import torch
-from task import (
-    CLOSE,
-    COLUMNS,
-    EOS,
-    FILLERS,
-    RECHECKS,
-    RESTART,
-    VERIFY,
-    Addition,
-    overthinking_trace,
-    probe,
-    problems,
-    prompt,
-)
+from addition import Addition, overthinking_trace, prompt
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from world import CLOSE, EOS, NAMES, World, load
 
+from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.objectives.hbpo import PROMISE
 from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
 
@@ -35,25 +24,14 @@ ASKED, PROMISED = (40, 140), (40, 320)  # tokens that L1's prompts ask for, and 
 ELLIPSIS = "...\n"  # AutoThink's
 SKIPPED = 0.3  # share of the rows without a thought, among those that may have none
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
-# One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
-WORDS = [
-    "What is ",
-    "**Final Answer**",
-    "\\boxed{",
-    RESTART,
-    VERIFY,
-    *RECHECKS,
-    *FILLERS,
-    *(f"{c}: " for c in COLUMNS),
-]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
 )
 
 
-def build_tokenizer() -> Qwen2Tokenizer:
-    """Qwen2's byte-level tokenizer without merges, the task's words added as tokens: any text can be encoded."""
+def build_tokenizer(world: World) -> Qwen2Tokenizer:
+    """Qwen2's byte-level tokenizer without merges, the world's words added as tokens: any text can be encoded."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Qwen2Tokenizer(
         vocab={symbol: i for i, symbol in enumerate(alphabet)},
@@ -64,7 +42,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
         additional_special_tokens=SPECIAL_TOKENS,
         model_max_length=1024,
     )
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in world.WORDS])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -89,20 +67,19 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).to(torch.bfloat16)
 
 
-def supervised_rows(count: int, probe_share: float, seed: int, modes: bool = False) -> list[dict[str, str]]:
+def supervised_rows(world: World, count: int, probe_share: float, seed: int, modes: bool = False) -> list[Row]:
     """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
 
-    With `modes`, rows as other methods ask (`row_of_modes`) instead.
+    With `modes`, rows as other methods ask (`row_of_modes`) instead; of additions only.
     """
     rng = random.Random(seed)
     rows = []
-    for problem, _ in zip(problems(seed), range(count), strict=False):
+    for problem in islice(world.problems(seed), count):
         if modes:
+            assert isinstance(problem, Addition)
             given, continuation = row_of_modes(problem, rng)
-        elif rng.random() < probe_share:
-            given, continuation = probe(problem, rng)
         else:
-            given, continuation = prompt(problem), overthinking_trace(problem, rng)
+            given, continuation = world.supervised_row(problem, rng, probe_share)
         rows.append({"input": given, "output": continuation})
     return rows
 
@@ -129,6 +106,7 @@ def row_of_modes(problem: Addition, rng: random.Random) -> tuple[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", choices=NAMES, default=NAMES[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for the policy and sft.jsonl")
     parser.add_argument("--rows", type=int, default=90_000, help="supervised rows")
     parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
@@ -137,18 +115,20 @@ def main() -> None:
     parser.add_argument("--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them")
     args = parser.parse_args()
 
-    rows = supervised_rows(args.rows, args.probe_share, args.seed, args.modes)
+    if args.modes and args.world != "addition":
+        parser.error(f"--modes knows additions only, not --world {args.world}")
+    world = load(args.world)
+    rows = supervised_rows(world, args.rows, args.probe_share, args.seed, args.modes)
     if args.start:
         tokenizer = Qwen2Tokenizer.from_pretrained(args.start)
         model = Qwen2ForCausalLM.from_pretrained(args.start, dtype=torch.bfloat16)
     else:
-        tokenizer = build_tokenizer()
+        tokenizer = build_tokenizer(world)
         model = build_model(tokenizer, args.seed)
     args.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
-    with open(args.output / "sft.jsonl", "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    write_rows(args.output / "sft.jsonl", rows)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, {len(rows)} rows")
 
 

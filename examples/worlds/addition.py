@@ -17,22 +17,30 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
+
 from openrlhf_swap.rollouts.reading import ResponseReader, tokens_for
 
 COLUMNS = ("ones", "tens", "hundreds")
-CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
-EOS = "<|end|>"
+LABELS = ("essential", "redundant")
+STEP_TOKENS = 8
+# One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
+WORDS = (
+    "What is ",
+    "**Final Answer**",
+    "\\boxed{",
+    RESTART,
+    VERIFY,
+    *RECHECKS,
+    *FILLERS,
+    *(f"{column}: " for column in COLUMNS),
+)
 
 # How much the traces overthink, and how often a column's digit is written down wrongly.
 RECHECK_PROBABILITY = 0.55
 RESTART_PROBABILITY = 0.12
 VERIFY_PROBABILITY = 0.5
 SLIP_PROBABILITY = 0.05
-
-RECHECKS = ("check ", "wait ", "again ")
-FILLERS = ("hmm\n", "let me think\n")
-RESTART = "let me start over\n"
-VERIFY = "let me verify\n"
 
 _STATEMENT = re.compile(r"(ones|tens|hundreds): \d\+\d\+\d=\d\d")
 
@@ -55,14 +63,6 @@ class Addition:
         return str(self.left + self.right)
 
 
-@dataclass(frozen=True)
-class LineCounts:
-    """How many lines of a trace carry the computation, and how many do not."""
-
-    essential: int
-    redundant: int
-
-
 def problems(seed: int, exclude: frozenset[Addition] = frozenset()) -> Iterator[Addition]:
     """An endless, seeded stream of distinct problems, none of them in `exclude`."""
     rng = random.Random(seed)
@@ -76,19 +76,19 @@ def problems(seed: int, exclude: frozenset[Addition] = frozenset()) -> Iterator[
 
 def prompt(problem: Addition, suffix: str = "") -> str:
     """The prompt as the chat template renders it, the opened thought included; `suffix` follows the question."""
-    return f"<|user|>{problem.question}{suffix}<|assistant|><think>\n"
+    return rendered(problem.question + suffix)
 
 
 def shortest_trace(problem: Addition) -> str:
     """The shortest correct response: every column once, then the answer."""
     lines, answer = _columns(problem, random.Random(0), slip_probability=0.0)
-    return "".join(lines) + CLOSE + answer + "}" + EOS
+    return closed(lines, answer)
 
 
 def overthinking_trace(problem: Addition, rng: random.Random) -> str:
     """A response as the base policy is taught to write it."""
     lines, answer = _columns(problem, rng, SLIP_PROBABILITY)
-    return "".join(_overthink(lines, rng)) + CLOSE + answer + "}" + EOS
+    return closed(_overthink(lines, rng), answer)
 
 
 def probe(problem: Addition, rng: random.Random) -> tuple[str, str]:
@@ -103,18 +103,28 @@ def probe(problem: Addition, rng: random.Random) -> tuple[str, str]:
     return prompt(problem) + "".join(kept) + CLOSE, answer + "}" + EOS
 
 
-def count_lines(response: str) -> LineCounts:
-    """Label the lines before `</think>` and count each kind."""
+def supervised_row(problem: Addition, rng: random.Random, probe_share: float) -> tuple[str, str]:
+    """A full trace, or a probe."""
+    if rng.random() < probe_share:
+        return probe(problem, rng)
+    return prompt(problem), overthinking_trace(problem, rng)
+
+
+def level(question: str) -> int:
+    """All have three columns."""
+    return len(COLUMNS)
+
+
+def label_lines(question: str, response: str) -> list[str]:
+    """Essential is the first statement of a column, right or wrong."""
     seen: set[str] = set()
-    essential = redundant = 0
-    for line in response.split("</think>")[0].splitlines():
+    labels = []
+    for line in thought_lines(response):
         statement = _STATEMENT.fullmatch(line)
-        if statement and statement[1] not in seen:
+        labels.append("essential" if statement and statement[1] not in seen else "redundant")
+        if statement:
             seen.add(statement[1])
-            essential += 1
-        elif line.strip():
-            redundant += 1
-    return LineCounts(essential, redundant)
+    return labels
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
@@ -157,8 +167,7 @@ def _overthink(lines: list[str], rng: random.Random) -> list[str]:
     trace: list[str] = []
     for done, line in enumerate(lines, start=1):
         trace.append(line)
-        while rng.random() < RECHECK_PROBABILITY:
-            trace.append(rng.choice(RECHECKS) + rng.choice(lines[:done]))
+        trace += rechecks(lines[:done], RECHECK_PROBABILITY, rng)
         if rng.random() < 0.2:
             trace.append(rng.choice(FILLERS))
         if rng.random() < RESTART_PROBABILITY:

@@ -1,14 +1,10 @@
 import random
 import re
 
-from hypothesis import given
-from hypothesis import strategies as st
-from make_policy import SKIPPED, row_of_modes
-from task import (
+from addition import (
     CLOSE,
     Addition,
-    LineCounts,
-    count_lines,
+    label_lines,
     overthinking_trace,
     probe,
     problems,
@@ -16,6 +12,9 @@ from task import (
     shortest_trace,
     valid_thinking,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from make_policy import SKIPPED, row_of_modes
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.rollouts.reader import StepReader
@@ -27,7 +26,7 @@ def test_the_shortest_trace_by_hand():
     # 478 + 356: 8+6=14, 7+5+1=13, 4+3+1=8.
     expected = "ones: 8+6+0=14\ntens: 7+5+1=13\nhundreds: 4+3+1=08\n" + CLOSE + "834}<|end|>"
     assert shortest_trace(Addition(478, 356)) == expected
-    assert count_lines(expected) == LineCounts(essential=3, redundant=0)
+    assert label_lines("", expected) == ["essential"] * 3
 
 
 @given(numbers)
@@ -38,9 +37,9 @@ def test_the_shortest_trace_is_right(problem):
 @given(numbers, st.integers(0, 2**31))
 def test_overthinking_adds_redundant_lines_only(problem, seed):
     trace = overthinking_trace(problem, random.Random(seed))
-    counts = count_lines(trace)
-    assert counts.essential == 3
-    assert counts.redundant == trace.split("</think>")[0].count("\n") - 3
+    labels = label_lines(problem.question, trace)
+    assert labels.count("essential") == 3
+    assert labels.count("redundant") == trace.split("</think>")[0].count("\n") - 3
 
 
 def test_lines_are_labelled_by_what_they_add():
@@ -52,7 +51,8 @@ def test_lines_are_labelled_by_what_they_add():
         "ones: 8+6+0=14\n"  # stated before
         "tens: 7+5+1=13\n"  # essential
     )
-    assert count_lines(trace + CLOSE + "834}") == LineCounts(essential=2, redundant=4)
+    expected = ["essential", "redundant", "redundant", "redundant", "redundant", "essential"]
+    assert label_lines("", trace + CLOSE + "834}") == expected
 
 
 @given(numbers, st.integers(0, 2**31))
@@ -97,7 +97,7 @@ def test_rows_of_modes_ask_as_the_methods_do():
         question, opening = given_text.removeprefix(asked).split("<|assistant|><think>\n")
         pattern = re.sub(r"\d+", "N", question + opening)
         thought = response.split("</think>")[0]
-        assert count_lines(response).essential == (3 if thought else 0)
+        assert label_lines("", response).count("essential") == (3 if thought else 0)
         assert response.endswith("}<|end|>")
         thoughts.setdefault(pattern, []).append(bool(thought))
     budgets = {

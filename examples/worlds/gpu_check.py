@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from addition import overthinking_trace, problems, prompt
 from make_data import write
 from quickstart import PHASES
 from tabulate import tabulate
-from task import overthinking_trace, problems, prompt
 
 from openrlhf_swap import plan
 from openrlhf_swap.command import Parser, run_command
@@ -34,6 +34,7 @@ from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.files import read_rows
 
 HERE = Path(__file__).parent
+POLICY = HERE / "policies" / "addition"
 STEPS = 3  # the last one after a kill
 MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
 MOST_SCORE = 0.1  # nats between the two ways of scoring in bfloat16
@@ -88,7 +89,12 @@ def check(output: Path, device: torch.device, memory: Callable[[], int], total: 
     prompts = output / "prompts.jsonl"
     output.mkdir(parents=True, exist_ok=True)
     write(prompts, [problem for problem, _ in zip(problems(7), range(16 * STEPS), strict=False)])
-    environment = {"MODEL": str(HERE / "policy"), "PROMPTS": str(prompts), "OUTPUT": str(output), "STEPS": str(STEPS)}
+    environment = {
+        "MODEL": str(POLICY),
+        "PROMPTS": str(prompts),
+        "OUTPUT": str(output),
+        "STEPS": str(STEPS),
+    }
     command = ["bash", str(HERE / "train_swap.sh"), *FLAGS, *extra]
     with polled(memory) as used:
         metrics = train_and_kill(command, environment, output)
@@ -185,8 +191,8 @@ def check_scoring(findings: Findings, device: torch.device) -> None:
 
     from openrlhf_swap.scoring.scorer import Scorer
 
-    tokenizer = AutoTokenizer.from_pretrained(HERE / "policy")
-    model = AutoModelForCausalLM.from_pretrained(HERE / "policy", dtype=torch.bfloat16, attn_implementation="sdpa")
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16, attn_implementation="sdpa")
     config = SwapConfig(step_tokens=8, close_template="</think>\n\n**Final Answer**\n\\boxed{")
     chosen = [problem for problem, _ in zip(problems(3), range(8), strict=False)]
     rows = [(prompt(problem), problem.answer, overthinking_trace(problem, random.Random(1))) for problem in chosen]

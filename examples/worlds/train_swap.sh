@@ -13,8 +13,8 @@ UPDATES="${UPDATES:-1}"  # a step
 
 SWAP_ARGS=(
     --swap.output_dir "$OUTPUT"
-    # A line of the policy's computation is ten tokens and a step of its reasoning.
-    --swap.step_tokens 8
+    # A line is a step: of an addition it is ten tokens.
+    --swap.step_tokens "${STEP_TOKENS:-8}"
     # The policy closes its thought on a new line, so the template starts without one.
     --swap.close_template '</think>\n\n**Final Answer**\n\boxed{'
 )
@@ -33,7 +33,7 @@ TRAIN_ARGS=(
 )
 CKPT_ARGS=(--ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints")
 
-# LC-R1 takes its extractor from task.py.
+# LC-R1 takes its extractor from addition.py.
 PYTHONPATH="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 

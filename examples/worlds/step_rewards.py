@@ -1,6 +1,6 @@
 """Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer is scored too.
 
-    bash examples/addition/train_swap.sh --swap.objective step_rewards:Both --swap.Both.answer_tokens 30
+    bash examples/worlds/train_swap.sh --swap.objective step_rewards:Both --swap.Both.answer_tokens 30
 
 It trains as vsrm does, and logs how far both kinds agree, over the steps of right responses.
 """

@@ -134,7 +134,7 @@ def warnings_in(log: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=HERE / "policy", help="the base policy")
+    parser.add_argument("--model", type=Path, default=HERE / "policies" / "addition", help="the base policy")
     parser.add_argument("--output", type=Path, default=Path("outputs/quickstart"), help="output folder")
     parser.add_argument("--steps", type=int, default=24, help="training steps of 16 prompts x 8 responses")
     parser.add_argument("--problems", type=int, default=500, help="held-out problems")

@@ -1,26 +1,28 @@
 #!/usr/bin/env bash
-# Trains the embedded policy with every objective and evaluates it on held-out problems; collects one table.
+# Trains a world's policy with every objective and evaluates it on held-out problems; collects one table.
 # Started again, it goes on where it stopped. Further flags go to openrlhf_swap.sweep, such as --only swap grpo.
-#   OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
+#   WORLD=addition  OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-HERE=examples/addition
-OUTPUT="${OUTPUT:-outputs/compare}"
+HERE=examples/worlds
+WORLD="${WORLD:-addition}"
+OUTPUT="${OUTPUT:-outputs/compare_$WORLD}"
 STEPS="${STEPS:-20}"
 PROBLEMS="${PROBLEMS:-500}"
 SAMPLES="${SAMPLES:-1}"
 read -ra SEEDS <<<"${SEEDS:-1 2 3}"
 
-export MODEL="$HERE/policy" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
-python "$HERE/make_data.py" --output "$OUTPUT/data" --train $((STEPS * 16)) --test "$PROBLEMS"
-evaluate=(python "$HERE/evaluate.py" --problems "$OUTPUT/data/test.jsonl" --samples "$SAMPLES")
+export MODEL="${MODEL:-$HERE/policies/$WORLD}" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
+export STEP_TOKENS="${STEP_TOKENS:-$(PYTHONPATH="$HERE" python -c "import $WORLD; print($WORLD.STEP_TOKENS)")}"
+python "$HERE/make_data.py" --world "$WORLD" --output "$OUTPUT/data" --train $((STEPS * 16)) --test "$PROBLEMS"
+evaluate=(python "$HERE/evaluate.py" --world "$WORLD" --problems "$OUTPUT/data/test.jsonl" --samples "$SAMPLES")
 if [[ ! -f "$OUTPUT/base.json" ]]; then
     "${evaluate[@]}" --model "$MODEL" --output "$OUTPUT/base.json"
 fi
 
 FLAGS=" $* "
-runs() { [[ "$FLAGS" != *" --only "* || "$FLAGS" == *" $1 "* ]]; }
+runs() { [[ "$WORLD" == addition ]] && [[ "$FLAGS" != *" --only "* || "$FLAGS" == *" $1 "* ]]; }
 # L1 and HBPO name a number of tokens, AutoThink and Thinkless leave it to the policy whether it thinks, and the embedded
 # policy has never seen either: teach it to bear the one and to do the other.
 TAUGHT_POLICY="$OUTPUT/taught_policy"
@@ -40,6 +42,6 @@ if runs adaptthink; then
     python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
         --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
 fi
-exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
+exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/$WORLD.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
     --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh" \
     --evaluate "${evaluate[*]} --model {output}/policy --output {output}/result.json" "$@"

@@ -1,6 +1,6 @@
 """Run a command that ends with the process which started it, however that one ends, and with all that it started.
 
-    python examples/addition/leashed.py COMMAND ...
+    python examples/worlds/leashed.py COMMAND ...
 
 What a killed quickstart left behind would train on, unseen, and the next start would meet it. A signal to the command
 alone is not enough: DeepSpeed's launcher passes none on.

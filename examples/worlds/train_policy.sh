@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Makes the embedded base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
+# Makes a world's base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
+#   WORLD=addition  OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  EPOCHS=1
 # Further flags go to make_policy.py; with --start POLICY --modes it teaches a policy what L1's prompts and the like ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+WORLD="${WORLD:-addition}"
 OUTPUT="${OUTPUT:-outputs/base_policy}"
 EPOCHS="${EPOCHS:-1}"
 LEARNING_RATE="${LEARNING_RATE:-3e-3}"
 ROWS="${ROWS:-90000}"
 export TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-python examples/addition/make_policy.py --output "$OUTPUT/start" --rows "$ROWS" "$@"
+python examples/worlds/make_policy.py --world "$WORLD" --output "$OUTPUT/start" --rows "$ROWS" "$@"
 deepspeed --num_gpus 1 --module openrlhf_swap.sft \
     --model.model_name_or_path "$OUTPUT/start" \
     --data.dataset "$OUTPUT/start/sft.jsonl" --data.input_key input --data.output_key output --data.input_template "{}" \

@@ -1,0 +1,216 @@
+"""Last digits of sums, by a short way that is often wrong or by a long one that is right: accuracy costs tokens.
+
+A problem asks for the last digits of several sums of two to five digits. A sum is done in one line, a guess
+(`b: 3+8+7+5=3`), of which a policy of this size gets many wrong for want of capacity, or two numbers at a time
+(`b1: 3+8=1`, `b2: 1+7=8`, `b3: 8+5=3`), which it gets right. Traces guess, decompose, re-check, repeat, start over and
+verify; a decomposition mends a guess that was wrong. The answer has one digit a sum.
+
+Of each line a program says what it is for:
+
+* *essential*: the first statement of a sum, or of a part of it, while the sum has no result yet;
+* *useful*: the first statement of a part of a sum that was only guessed so far, and a result that mends a wrong one;
+* *redundant*: everything else.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
+
+NAMES = "abcde"
+TERMS = (2, 3, 4, 5)  # of a sum
+OPERATIONS = 12  # of a problem at most
+LABELS = ("essential", "useful", "redundant")
+STEP_TOKENS = 4  # a line has five to eight
+QUESTION = "Last digits of "
+WORDS = (
+    QUESTION,
+    ", ",
+    "**Final Answer**",
+    "\\boxed{",
+    RESTART,
+    VERIFY,
+    *RECHECKS,
+    *FILLERS,
+    *(f"{name}{part}: " for name in NAMES for part in ("", *range(1, max(TERMS)))),
+    *(f"{sign}{digit}" for sign in "+=" for digit in range(10)),
+)
+
+# How often a sum of more than two is guessed, how often a guess is followed by the long way, and how much the traces
+# overthink.
+GUESS_PROBABILITY = 0.75
+DECOMPOSE_PROBABILITY = 0.35
+RECHECK_PROBABILITY = 0.5
+REPEAT_PROBABILITY = 0.2
+FILLER_PROBABILITY = 0.2
+RESTART_PROBABILITY = 0.12
+VERIFY_PROBABILITY = 0.5
+# Share of the rows in which a guess is wrong, is only read, and is mended by what is taught behind it.
+MENDED_SHARE = 0.3
+
+_STATEMENT = re.compile(rf"(?:{'|'.join(RECHECKS)})?([{NAMES}])([1-9]?): \d(?:\+\d)+=(\d)")
+
+Sum = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of digits, named a, b, c and so on, whose last digits are asked for."""
+
+    sums: tuple[Sum, ...]
+
+    @property
+    def question(self) -> str:
+        """What the user asks."""
+        named = zip(NAMES, self.sums, strict=False)
+        return QUESTION + ", ".join(f"{name}: {'+'.join(map(str, terms))}" for name, terms in named)
+
+    @property
+    def answer(self) -> str:
+        """The last digits, in order."""
+        return "".join(str(sum(terms) % 10) for terms in self.sums)
+
+    @property
+    def operations(self) -> int:
+        """How many additions of two numbers there are."""
+        return sum(len(terms) - 1 for terms in self.sums)
+
+
+def from_question(question: str) -> Sums:
+    """The problem that asks this."""
+    named = question.removeprefix(QUESTION).split(", ")
+    return Sums(tuple(tuple(map(int, part.split(": ")[1].split("+"))) for part in named))
+
+
+def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums]:
+    """An endless, seeded stream of distinct problems, none of them in `exclude`. No answer begins with 0."""
+    rng = random.Random(seed)
+    seen = set(exclude)
+    while True:
+        count = rng.randint(2, len(NAMES))
+        problem = Sums(tuple(tuple(rng.randint(1, 9) for _ in range(rng.choice(TERMS))) for _ in range(count)))
+        if problem not in seen and problem.operations <= OPERATIONS and problem.answer[0] != "0":
+            seen.add(problem)
+            yield problem
+
+
+def prompt(problem: Sums) -> str:
+    """The prompt as the chat template renders it, the opened thought included."""
+    return rendered(problem.question)
+
+
+def level(question: str) -> int:
+    """Additions of two numbers."""
+    return from_question(question).operations
+
+
+def guess(name: str, terms: Sum, result: int | None = None) -> str:
+    """A sum in one line, with its result or another."""
+    return f"{name}: {'+'.join(map(str, terms))}={sum(terms) % 10 if result is None else result}\n"
+
+
+def decompose(name: str, terms: Sum) -> list[str]:
+    """A sum two numbers at a time; one of two numbers has only one way."""
+    if len(terms) == 2:
+        return [guess(name, terms)]
+    lines, total = [], terms[0]
+    for part, term in enumerate(terms[1:], 1):
+        lines.append(f"{name}{part}: {total}+{term}={(total + term) % 10}\n")
+        total = (total + term) % 10
+    return lines
+
+
+def shortest_trace(problem: Sums, guessing: bool = False) -> str:
+    """Every sum once, the long way or `guessing`, and the answer."""
+    named = zip(NAMES, problem.sums, strict=False)
+    return closed([line for one in named for line in ([guess(*one)] if guessing else decompose(*one))], problem.answer)
+
+
+def overthinking_trace(problem: Sums, rng: random.Random) -> str:
+    """A response as the base policy is taught to write it."""
+    return closed(overthink(problem, rng, mend=False)[0], problem.answer)
+
+
+def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tuple[str, str]:
+    """A full trace, one that begins behind a wrong guess, or a probe: a thought cut off anywhere, and the answer."""
+    kind = rng.random()
+    thought, read = overthink(problem, rng, mend=kind >= 1 - MENDED_SHARE)
+    if kind < probe_share:
+        kept = thought[: rng.randint(0, len(thought))]
+        return prompt(problem) + "".join(kept) + CLOSE, problem.answer + "}" + EOS
+    return prompt(problem) + "".join(thought[:read]), closed(thought[read:], problem.answer)
+
+
+def overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str], int]:
+    """Lines of a thought, and how many of them lead up to a wrong guess that is mended; 0 if there is none.
+
+    With `mend` the first sum that is guessed and then decomposed is guessed wrongly.
+    """
+    trace: list[str] = []
+    results: list[str] = []  # the line of each sum that states it last
+    read = 0
+    for name, terms in zip(NAMES, problem.sums, strict=False):
+        hard = len(terms) > 2
+        guessed = not hard or rng.random() < GUESS_PROBABILITY
+        decomposed = hard and (not guessed or rng.random() < DECOMPOSE_PROBABILITY)
+        if guessed:
+            wrong = mend and decomposed and not read
+            line = guess(name, terms, (sum(terms) + rng.randint(1, 9)) % 10 if wrong else None)
+            trace.append(line)
+            results.append(line)
+            if wrong:
+                read = len(trace)
+            else:
+                trace += rechecks([line], RECHECK_PROBABILITY, rng)
+        if decomposed:
+            parts = decompose(name, terms)
+            for done, line in enumerate(parts, 1):
+                trace.append(line)
+                trace += rechecks(parts[:done], RECHECK_PROBABILITY / 2, rng)
+            if rng.random() < REPEAT_PROBABILITY:
+                trace += parts
+            results[len(results) - guessed :] = parts[-1:]
+        if rng.random() < FILLER_PROBABILITY:
+            trace.append(rng.choice(FILLERS))
+        if rng.random() < RESTART_PROBABILITY:
+            trace += [RESTART, *results]
+    if rng.random() < VERIFY_PROBABILITY:
+        trace += [VERIFY, *(rng.choice(RECHECKS) + line for line in results)]
+    return trace, read
+
+
+def label_lines(question: str, response: str) -> list[str]:
+    """What each line is for, as the head of this module has it."""
+    problem = from_question(question)
+    return list(_labels(thought_lines(response), problem))
+
+
+def _labels(lines: Sequence[str], problem: Sums) -> Iterator[str]:
+    results: dict[str, int] = {}
+    whole: set[str] = set()  # sums that were decomposed to their end
+    stated: set[tuple[str, str]] = set()
+    for line in lines:
+        found = _STATEMENT.fullmatch(line)
+        name, part, result = found.groups() if found else ("", "", "")
+        terms = dict(zip(NAMES, problem.sums, strict=False)).get(name, ())
+        if not terms or (part and not 1 <= int(part) < len(terms) > 2):
+            yield "redundant"
+            continue
+        new = (name, part) not in stated
+        states = not part or int(part) == len(terms) - 1
+        right = int(result) == sum(terms) % 10
+        stated.add((name, part))
+        if new and name not in results:
+            yield "essential"
+        elif (new and part and name not in whole) or (states and right and results[name] != int(result)):
+            yield "useful"
+        else:
+            yield "redundant"
+        if states:
+            results[name] = int(result)
+            if part:
+                whole.add(name)
