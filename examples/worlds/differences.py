@@ -1,0 +1,162 @@
+r"""What separates the methods of a comparison: intervals, paired differences, accuracy by difficulty, lines kept.
+
+    python examples/worlds/differences.py --world decomposition --runs outputs/compare_decomposition
+
+Writes differences.md and pareto.png into the folder. All methods answered the same problems, and a seed had the same
+prompts in the same order with each of them, so two methods are compared problem by problem and seed by seed. Intervals
+are of 95%, from a bootstrap that draws seeds and problems; with few seeds they are too narrow.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from tabulate import tabulate
+from world import NAMES, World, load
+
+from evaluation.stats import Floats
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import read_rows, write_text
+
+RESAMPLES = 10_000
+BASE = "base"
+LEVELS = ((1, 4), (5, 8), (9, 12))  # operations of a problem
+
+# A method's results: name of a measure -> one value a seed and problem, (seeds, problems).
+Results = dict[str, Floats]
+
+
+def read_results(files: Sequence[Path], labels: Sequence[str]) -> Results:
+    """Of the responses that evaluate.py wrote, one file a seed; accuracy in percent.
+
+    Raises:
+        DataError: for files of different problems, or with fewer samples of one than of another.
+    """
+    runs = [list(read_rows(file)) for file in files]
+    asked = [[row["problem"] for row in rows] for rows in runs]
+    if any(questions != asked[0] for questions in asked):
+        raise DataError(f"{files[0].parent.parent} has answers to different problems; evaluate with the same ones")
+    samples = Counter(asked[0])
+    if len(set(samples.values())) > 1:
+        raise DataError(f"{files[0]} has not the same number of samples of every problem; evaluate again")
+    shape, found = (len(runs), len(samples), samples[asked[0][0]]), {}
+    for name, key, factor in (("accuracy", "correct", 100.0), *((name, name, 1.0) for name in ("tokens", *labels))):
+        values = np.array([[factor * row[key] for row in rows] for rows in runs], dtype=np.float64)
+        found[name] = values.reshape(shape).mean(axis=2)
+    return found
+
+
+def interval(values: Floats, seed: int = 0) -> tuple[float, float, float]:
+    """Mean of (seeds, problems), and its interval when both are drawn again."""
+    seeds, problems = values.shape
+    rng = np.random.default_rng(seed)
+    of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
+    of_problems = rng.multinomial(problems, np.full(problems, 1 / problems), size=RESAMPLES) / problems
+    means = np.einsum("rs,sp,rp->r", of_seeds, values, of_problems, optimize=True)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(values.mean()), float(low), float(high)
+
+
+def overview(methods: Mapping[str, Results], labels: Sequence[str]) -> str:
+    """A row a method: accuracy, tokens, and the share of the base's lines of each kind that it kept."""
+    base = methods[BASE]
+    rows = []
+    for name, results in methods.items():
+        cells = ["{:.1f} ({:.1f} to {:.1f})".format(*interval(results[of])) for of in ("accuracy", "tokens")]
+        kept = [f"{results[label].mean():.2f} ({_share(results[label], base[label])})" for label in labels]
+        rows.append([name, len(results["accuracy"]), *cells, *kept])
+    header = ["", "seeds", "accuracy %", "tokens", *(f"{label} lines (of the base's)" for label in labels)]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def _share(values: Floats, base: Floats) -> str:
+    return f"{values.mean() / base.mean():.0%}" if base.mean() else "-"
+
+
+def by_level(methods: Mapping[str, Results], levels: Sequence[int]) -> str:
+    """A row a method: accuracy and tokens of the problems that need so many operations."""
+    parts = {
+        f"{low} to {high}": np.array([low <= level <= high for level in levels])
+        for low, high in LEVELS
+        if any(low <= level <= high for level in levels)
+    }
+    rows = [
+        [
+            name,
+            *(f"{r['accuracy'][:, part].mean():.1f}%, {r['tokens'][:, part].mean():.0f}" for part in parts.values()),
+        ]
+        for name, r in methods.items()
+    ]
+    header = ["", *(f"{name} operations ({part.sum()})" for name, part in parts.items())]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def differences(methods: Mapping[str, Results]) -> str:
+    """A row a pair of methods: second minus first, on the seeds that both have; bold where 0 lies outside."""
+    rows = []
+    for first, second in combinations([name for name in methods if name != BASE], 2):
+        cells = []
+        for name in ("accuracy", "tokens"):
+            seeds = min(len(methods[first][name]), len(methods[second][name]))
+            mean, low, high = interval(methods[second][name][:seeds] - methods[first][name][:seeds])
+            mark = "**" if low > 0 or high < 0 else ""
+            cells.append(f"{mark}{mean:+z.1f} ({low:+z.1f} to {high:+z.1f}){mark}")
+        rows.append([first, second, *cells])
+    return tabulate(rows, ["from", "to", "accuracy, points", "tokens"], "github", disable_numparse=True)
+
+
+def draw(methods: Mapping[str, Results], path: Path) -> None:
+    """Accuracy against tokens, each method with its intervals."""
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for name, results in methods.items():
+        (x, left, right), (y, low, high) = (interval(results[of]) for of in ("tokens", "accuracy"))
+        panel.errorbar(x, y, [[y - low], [high - y]], [[x - left], [right - x]], marker="o", label=name)
+    panel.set_xlabel("tokens a response")
+    panel.set_ylabel("accuracy, %")
+    panel.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def compare(world: World, folder: Path) -> str:
+    """All tables of a comparison; writes them and the picture.
+
+    Raises:
+        DataError: when nothing is there to be compared.
+    """
+    methods = {BASE: [folder / f"{BASE}.responses.jsonl"]}
+    for run in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if files := sorted(run.glob("seed_*/result.responses.jsonl")):
+            methods[run.name] = files
+    if not methods[BASE][0].exists() or len(methods) < 2:
+        raise DataError(f"{folder} holds no finished comparison; run compare.sh with OUTPUT={folder} first")
+    results = {name: read_results(files, world.LABELS) for name, files in methods.items()}
+    questions = dict.fromkeys(row["problem"] for row in read_rows(methods[BASE][0]))
+    levels = [world.level(question) for question in questions]
+    text = "\n\n".join([overview(results, world.LABELS), by_level(results, levels), differences(results)]) + "\n"
+    write_text(folder / "differences.md", text)
+    draw(results, folder / "pareto.png")
+    return text
+
+
+def main(argv: list[str]) -> None:
+    """Print the tables."""
+    parser = Parser("differences", __doc__)
+    parser.add_argument("--world", choices=NAMES, default=NAMES[0])
+    parser.add_argument("--runs", type=Path, required=True, help="output folder of compare.sh")
+    args = parser.parse_args(argv)
+    if not args.runs.is_dir():
+        raise DataError(f"--runs is {args.runs}, which is no folder; give the output folder of compare.sh")
+    print(compare(load(args.world), args.runs), end="")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

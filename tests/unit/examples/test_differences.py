@@ -1,0 +1,96 @@
+"""What separates methods: against numbers worked by hand, and a bootstrap that draws one by one."""
+
+import random
+from statistics import fmean
+
+import decomposition
+import numpy as np
+import pytest
+from differences import by_level, compare, differences, interval, overview, read_results
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import write_rows
+
+LABELS = ("essential", "redundant")
+
+
+def write(path, rows):
+    """Rows of (problem, correct, tokens, essential, redundant)."""
+    names = ("problem", "correct", "tokens", *LABELS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(path, (dict(zip(names, row, strict=True)) for row in rows))
+    return path
+
+
+def results(accuracy, tokens, essential=1.0, redundant=2.0):
+    accuracy = np.array(accuracy, dtype=float)
+    values = {"accuracy": accuracy, "tokens": np.array(tokens, dtype=float)}
+    return values | {"essential": np.full_like(accuracy, essential), "redundant": np.full_like(accuracy, redundant)}
+
+
+def test_samples_of_a_problem_are_averaged(tmp_path):
+    short = [("p", True, 10, 3, 0), ("p", False, 20, 2, 1), ("q", True, 6, 3, 0)]
+    with pytest.raises(DataError, match="not the same number of samples of every problem; evaluate again"):
+        read_results([write(tmp_path / "m" / "0.jsonl", short)], LABELS)
+    rows = [*short, ("q", True, 8, 3, 4)]
+    found = read_results([write(tmp_path / "m" / f"{n}.jsonl", rows) for n in (1, 2)], LABELS)
+    assert found["accuracy"].tolist() == [[50.0, 100.0]] * 2
+    assert found["tokens"].tolist() == [[15.0, 7.0]] * 2
+    assert found["redundant"].tolist() == [[0.5, 2.0]] * 2
+
+
+def test_answers_to_other_problems_are_refused(tmp_path):
+    files = [write(tmp_path / "m" / f"{p}" / "r.jsonl", [(p, True, 1, 1, 1)]) for p in "pq"]
+    with pytest.raises(DataError, match="answers to different problems; evaluate"):
+        read_results(files, LABELS)
+
+
+def test_the_interval_is_a_bootstrap_s_over_seeds_and_problems():
+    rng = random.Random(1)
+    values = np.array([[rng.gauss(seed, 3) for _ in range(30)] for seed in range(4)])
+    means = []
+    for _ in range(4000):
+        seeds, problems = rng.choices(range(4), k=4), rng.choices(range(30), k=30)
+        means.append(fmean(values[s, p] for s in seeds for p in problems))
+    means.sort()
+    mean, low, high = interval(values)
+    assert mean == pytest.approx(values.mean())
+    # Of 4,000 draws the 2.5% quantile of a normal variable lies within 0.05 of its deviation.
+    assert low == pytest.approx(means[100], abs=0.15 * np.std(means))
+    assert high == pytest.approx(means[-100], abs=0.15 * np.std(means))
+
+
+def test_tables_by_hand():
+    methods = {
+        "base": results([[0, 100]], [[100, 200]], essential=2.0, redundant=4.0),
+        "a": results([[100, 100], [100, 100]], [[50, 60], [50, 60]]),
+        "b": results([[100, 100]], [[40, 50]], redundant=1.0),
+    }
+    first, second = (line.split("|")[1:-1] for line in overview(methods, LABELS).splitlines()[3:])
+    assert [cell.strip() for cell in first] == [
+        *("a", "2", "100.0 (100.0 to 100.0)", "55.0 (50.0 to 60.0)", "1.00 (50%)", "2.00 (50%)")
+    ]
+    assert [cell.strip() for cell in second][-1] == "1.00 (25%)"
+    (row,) = differences(methods).splitlines()[2:]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**")
+    ]
+    table = by_level(methods, [2, 11]).splitlines()
+    assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
+        *("", "1 to 4 operations (1)", "9 to 12 operations (1)")
+    ]
+    assert [cell.strip() for cell in table[2].split("|")[1:-1]] == ["base", "0.0%, 100", "100.0%, 200"]
+
+
+def test_a_comparison_is_read_and_drawn(tmp_path):
+    with pytest.raises(DataError, match="holds no finished comparison; run compare"):
+        compare(decomposition, tmp_path)
+    names = ("problem", "correct", "tokens", *decomposition.LABELS)
+    rows = [dict(zip(names, (f"Last digits of a: {n}+1", True, 9, 1, 0, n), strict=True)) for n in range(1, 9)]
+    for path in ("base.responses.jsonl", "grpo/seed_1/result.responses.jsonl", "swap/seed_1/result.responses.jsonl"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        write_rows(tmp_path / path, rows)
+    text = compare(decomposition, tmp_path)
+    assert "1 to 4 operations (8)" in text and "| grpo   | swap |" in text
+    assert (tmp_path / "differences.md").read_text() == text
+    assert (tmp_path / "pareto.png").stat().st_size > 5000
