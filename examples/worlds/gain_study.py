@@ -1,0 +1,138 @@
+r"""Which gain of a step tells lines that are needed from those that are not? Of scored responses, without training.
+
+    python examples/worlds/evaluate.py --world decomposition --model examples/worlds/policies/decomposition \
+        --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
+    python -m openrlhf_swap.score --model examples/worlds/policies/decomposition --input outputs/base.traces.jsonl \
+        --step-tokens 4 --close-template '</think>\n\n**Final Answer**\n\boxed{' --output outputs/scored.jsonl
+    python examples/worlds/gain_study.py --world decomposition --scored outputs/scored.jsonl
+
+The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step that uses it gets
+all; the others here look further. Per gain: how often a needed line (essential or useful) has a larger one than a
+redundant line of the same response (ties count half; 50% is chance), and the share of the penalty that falls on the
+needed lines, in which less is better, for some temperatures. Right responses only: others pay no penalty.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from world import NAMES, World, load
+
+from openrlhf_swap.algorithm.gains import local_gains
+from openrlhf_swap.algorithm.penalty import penalty_weights
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import read_rows
+
+TEMPERATURES = (0.25, 1.0, float("inf"))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A response: l_0..l_K, and of each step whether it is needed."""
+
+    answer_logprobs: Tensor
+    needed: Tensor
+
+
+def local(scores: Tensor) -> Tensor:
+    """The paper's: l_k - l_{k-1}, (K,) of (K+1,)."""
+    return local_gains(scores, torch.ones(len(scores) - 1, dtype=torch.bool))
+
+
+def window(scores: Tensor, width: int) -> Tensor:
+    """The mean local gain of this step and the width - 1 behind it, of which those past the end gain nothing."""
+    later = torch.cat([scores[width:], scores[-1:].expand(min(width, len(scores)) - 1)])
+    return (later - scores[:-1]) / width
+
+
+def discounted(scores: Tensor, factor: float) -> Tensor:
+    """The sum of factor^j g_{k+j}: a later gain counts for the steps before it, the less the further they are."""
+    gains, total = local(scores), torch.zeros(())
+    found = torch.empty_like(gains)
+    for step in reversed(range(len(gains))):
+        total = gains[step] + factor * total
+        found[step] = total
+    return found
+
+
+def to_go(scores: Tensor) -> Tensor:
+    """All that is still to be gained: the best score from here on, over the one before."""
+    best = scores[1:].flip(0).cummax(0).values.flip(0)
+    return best - scores[:-1]
+
+
+GAINS: dict[str, Callable[[Tensor], Tensor]] = {
+    "local": local,
+    "window 2": lambda scores: window(scores, 2),
+    "window 3": lambda scores: window(scores, 3),
+    "window 4": lambda scores: window(scores, 4),
+    "discounted 0.5": lambda scores: discounted(scores, 0.5),
+    "discounted 0.8": lambda scores: discounted(scores, 0.8),
+    "to go": to_go,
+}
+
+
+def read_scored(path: Path, world: World) -> list[Scored]:
+    """The right responses of which every line is a step, and some but not all lines are needed.
+
+    Raises:
+        DataError: when there is none.
+    """
+    found, rows = [], 0
+    for row in read_rows(path):
+        rows += 1
+        labels = world.label_lines(row["problem"], row["response"])
+        steps = [step for step in row["steps"] if step.split("</think>")[0].strip()]
+        if not row["correct"] or len(labels) != len(steps) or len(steps) + 1 != len(row["answer_logprobs"]):
+            continue
+        needed = torch.tensor([label != "redundant" for label in labels])
+        if needed.any() and not needed.all():
+            found.append(Scored(torch.tensor(row["answer_logprobs"], dtype=torch.float64), needed))
+    if not found:
+        raise DataError(f"none of the {rows} responses of {path} is right and has needed and redundant lines as steps")
+    return found
+
+
+def separation(gains: Tensor, needed: Tensor) -> float:
+    """How often a needed step has a larger gain than one that is not; ties count half."""
+    difference = gains[needed][:, None] - gains[~needed][None]
+    return float((difference > 0).double().mean() + (difference == 0).double().mean() / 2)
+
+
+def paid(gains: Tensor, needed: Tensor, temperature: float) -> float:
+    """The share of the penalty that needed steps pay."""
+    return float(penalty_weights(gains, torch.ones_like(needed), temperature)[needed].sum())
+
+
+def table(responses: Sequence[Scored]) -> str:
+    """A row a gain; means over responses."""
+    rows = []
+    for name, gain in GAINS.items():
+        found = [(gain(one.answer_logprobs), one.needed) for one in responses]
+        shares = [fmean(paid(*pair, temperature) for pair in found) for temperature in TEMPERATURES]
+        rows.append([name, f"{fmean(separation(*pair) for pair in found):.1%}", *(f"{share:.1%}" for share in shares)])
+    header = ["gain", "needed above redundant", *(f"paid by needed, tau {t:g}" for t in TEMPERATURES)]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def main(argv: list[str]) -> None:
+    """Print the table."""
+    parser = Parser("gain_study", __doc__)
+    parser.add_argument("--world", choices=NAMES, default=NAMES[0])
+    parser.add_argument("--scored", type=Path, required=True, help="what openrlhf_swap.score wrote")
+    args = parser.parse_args(argv)
+    responses = read_scored(args.scored, load(args.world))
+    print(f"{len(responses)} responses, {fmean(one.needed.double().mean().item() for one in responses):.1%} of their "
+          f"lines needed\n\n{table(responses)}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
