@@ -49,6 +49,7 @@ REPEAT_PROBABILITY = 0.2
 FILLER_PROBABILITY = 0.2
 RESTART_PROBABILITY = 0.12
 VERIFY_PROBABILITY = 0.5
+LINES = 28  # of a thought at most: rows of one update are padded to the longest
 # Share of the rows in which a guess is wrong, is only read, and is mended by what is taught behind it.
 MENDED_SHARE = 0.3
 
@@ -150,6 +151,13 @@ def overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str],
 
     With `mend` the first sum that is guessed and then decomposed is guessed wrongly.
     """
+    while True:
+        trace, read = _overthink(problem, rng, mend)
+        if len(trace) <= LINES:
+            return trace, read
+
+
+def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str], int]:
     trace: list[str] = []
     results: list[str] = []  # the line of each sum that states it last
     read = 0
