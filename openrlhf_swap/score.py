@@ -44,7 +44,11 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     end, close = (text.replace("\\n", "\n") for text in (args.end_of_thought, args.close_template))
     config = SwapConfig(
-        step_tokens=args.step_tokens, max_steps=args.max_steps, end_of_thought=end, close_template=close
+        step_tokens=args.step_tokens,
+        max_steps=args.max_steps,
+        newline_patience=args.newline_patience,
+        end_of_thought=end,
+        close_template=close,
     )
     run = RunConfig(scoring=args.scoring)
     if not args.input.is_file():
@@ -71,6 +75,12 @@ def _parser() -> Parser:
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows that it holds are kept")
     parser.add_argument("--step-tokens", type=int, default=defaults.step_tokens, help="M (default: %(default)s)")
     parser.add_argument("--max-steps", type=int, default=defaults.max_steps, help="K (default: %(default)s)")
+    parser.add_argument(
+        "--newline-patience",
+        type=float,
+        default=defaults.newline_patience,
+        help="a step is cut after this many times M tokens without a newline (default: %(default)s)",
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the model (default: %(default)s)")
     parser.add_argument(
         "--end-of-thought",

@@ -29,7 +29,6 @@ TEMPERATURE = 0.6  # the paper's; at 1 a model of this size adds up wrongly too 
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates; rows at a time, few, because they are padded
 LEARNING_RATE = 5e-5  # of the training
-STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may come without a newline: 94% of sentences are a step then
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # On two idle cores without a GPU: what a stage's estimate is made of.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
@@ -225,8 +224,15 @@ class Example:
         """Of openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the package's own defaults do."""
         size, folder = self.size, self.run
         flags = {
-            **{"--swap.objective": self.objective, "--swap.output_dir": folder, "--swap.step_tokens": STEP_TOKENS},
-            **{"--swap.newline_patience": PATIENCE, "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n")},
+            **{
+                "--swap.objective": self.objective,
+                "--swap.output_dir": folder,
+                "--swap.step_tokens": thoughts.STEP_TOKENS,
+            },
+            **{
+                "--swap.newline_patience": thoughts.PATIENCE,
+                "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
+            },
             **{"--data.prompt_dataset": self.output / "problems" / "train.jsonl", "--data.input_key": "problem"},
             **{"--data.label_key": "answer", "--data.max_samples": size.steps * size.prompts, "--data.max_len": 512},
             **{"--rollout.batch_size": size.prompts, "--rollout.n_samples_per_prompt": size.responses},

@@ -22,6 +22,7 @@ CLOSE = "</think>\n\nThe answer is \\boxed{"
 END_OF_TURN = "<|im_end|>"
 END = "}." + END_OF_TURN
 LABELS = ("essential", "useful", "redundant", "other")
+STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may come without a newline: 94% of sentences are a step then
 
 # How much the thoughts overthink (times that an operation is checked, each as likely as the others; then
 # probabilities), and how often a result is written down wrongly; a slip is always mended at once.

@@ -43,7 +43,8 @@ def score(model: Path, traces: Path, swap: dict) -> Path:
     scored = traces.with_name(traces.name.replace(".traces", ".scored"))
     scored.unlink(missing_ok=True)  # an earlier quickstart's
     arguments = {"--model": model, "--input": traces, "--output": scored}
-    arguments |= {f"--{name.replace('_', '-')}": swap[name] for name in ("step_tokens", "max_steps", "close_template")}
+    names = ("step_tokens", "max_steps", "newline_patience", "close_template")
+    arguments |= {f"--{name.replace('_', '-')}": swap[name] for name in names}
     with open(scored.with_suffix(".log"), "w", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
         main([str(word) for pair in arguments.items() for word in pair])
     return scored

@@ -7,8 +7,8 @@ r"""Which gain of a step tells lines that are needed from those that are not? Of
     python examples/worlds/gain_study.py --world decomposition --scored outputs/scored.jsonl
 
 The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step that uses it gets
-all; the others here look further. Per gain: how often a needed line (essential or useful) has a larger one than a
-redundant line of the same response (ties count half; 50% is chance), and the share of the penalty that falls on the
+all; the others here look further. Per gain: how often a needed line (essential or useful) has a larger one than
+another of the same response (ties count half; 50% is chance), and the share of the penalty that falls on the
 needed lines, in which less is better, for some temperatures. Right responses only: others pay no penalty.
 """
 
@@ -23,15 +23,19 @@ from statistics import fmean
 import torch
 from tabulate import tabulate
 from torch import Tensor
-from world import NAMES, World, load
+from world import NAMES, load, thought_lines
 
 from openrlhf_swap.algorithm.gains import local_gains
 from openrlhf_swap.algorithm.penalty import penalty_weights
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import Row, read_rows
 
 TEMPERATURES = (0.25, 1.0, float("inf"))
+NEEDED = ("essential", "useful")
+
+# Of a scored row: its lines, and what each is for.
+Labelled = Callable[[Row], Sequence[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,8 @@ GAINS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def read_scored(path: Path, world: World) -> list[Scored]:
-    """The right responses of which every line is a step, and some but not all lines are needed.
+def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
+    """The right responses in which some but not all steps are needed.
 
     Raises:
         DataError: when there is none.
@@ -89,16 +93,26 @@ def read_scored(path: Path, world: World) -> list[Scored]:
     found, rows = [], 0
     for row in read_rows(path):
         rows += 1
-        labels = world.label_lines(row["problem"], row["response"])
-        steps = [step for step in row["steps"] if step.split("</think>")[0].strip()]
-        if not row["correct"] or len(labels) != len(steps) or len(steps) + 1 != len(row["answer_logprobs"]):
-            continue
-        needed = torch.tensor([label != "redundant" for label in labels])
-        if needed.any() and not needed.all():
-            found.append(Scored(torch.tensor(row["answer_logprobs"], dtype=torch.float64), needed))
+        if row["correct"] and len(row["steps"]):
+            needed = needed_steps(labelled(row), row["steps"])
+            if needed.any() and not needed.all():
+                found.append(Scored(torch.tensor(row["answer_logprobs"], dtype=torch.float64), needed))
     if not found:
-        raise DataError(f"none of the {rows} responses of {path} is right and has needed and redundant lines as steps")
+        raise DataError(f"none of the {rows} responses of {path} is right and has steps that are needed and others")
     return found
+
+
+def needed_steps(lines: Sequence[tuple[str, str]], steps: Sequence[str]) -> Tensor:
+    """(K,) bool: whether a line that is needed, of lines with their labels in order, ends in the step."""
+    text, position, ends = "".join(steps), 0, []
+    for line, label in lines:
+        position = text.find(line, position) + len(line)
+        ends.append((position, label in NEEDED))
+    needed, start = [], 0
+    for step in steps:
+        needed.append(any(is_needed for end, is_needed in ends if start < end <= start + len(step)))
+        start += len(step)
+    return torch.tensor(needed)
 
 
 def separation(gains: Tensor, needed: Tensor) -> float:
@@ -123,15 +137,26 @@ def table(responses: Sequence[Scored]) -> str:
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
+def study(path: Path, labelled: Labelled) -> str:
+    """The table of a file, and how much there is in it."""
+    responses = read_scored(path, labelled)
+    share = fmean(one.needed.double().mean().item() for one in responses)
+    return f"{len(responses)} responses, {share:.1%} of their steps needed\n\n{table(responses)}"
+
+
 def main(argv: list[str]) -> None:
     """Print the table."""
     parser = Parser("gain_study", __doc__)
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
     parser.add_argument("--scored", type=Path, required=True, help="what openrlhf_swap.score wrote")
     args = parser.parse_args(argv)
-    responses = read_scored(args.scored, load(args.world))
-    print(f"{len(responses)} responses, {fmean(one.needed.double().mean().item() for one in responses):.1%} of their "
-          f"lines needed\n\n{table(responses)}")  # fmt: skip
+    world = load(args.world)
+
+    def labelled(row: Row) -> list[tuple[str, str]]:
+        labels = world.label_lines(row["problem"], row["response"])
+        return list(zip(thought_lines(row["response"]), labels, strict=True))
+
+    print(study(args.scored, labelled))
 
 
 if __name__ == "__main__":

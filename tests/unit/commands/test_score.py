@@ -96,6 +96,7 @@ def test_bad_rows_are_counted_and_skipped(tmp_path, rows, capsys):
     [
         (["--input", "missing.jsonl"], "--input is missing.jsonl, which is not a file"),
         (["--step-tokens", "0"], "--swap.step_tokens is 0"),
+        (["--newline-patience", "0.5"], "--swap.newline_patience is 0.5"),
         (["--scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),
         (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
     ],
@@ -108,6 +109,14 @@ def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert line.startswith("error: " + message)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_line_longer_than_the_patience_is_cut(tmp_path, rows):
+    """A line has ten tokens or more; with M = 2 it is cut after four, or left whole."""
+    long = [len(run(tmp_path, rows[:1], "--step-tokens", "2", "--max-steps", "99", *words, name=name)[1][0]["steps"])
+            for name, words in (("cut", []), ("whole", ["--newline-patience", "20"]))]  # fmt: skip
+    lines = rows[0]["response"].split("</think>")[0].count("\n")
+    assert long[1] <= lines < 2 * lines <= long[0]
 
 
 def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):

@@ -25,7 +25,8 @@ def quickstart(tmp_path_factory):
     """What is there when the page is made: traces, the training's settings and metrics."""
     folder = tmp_path_factory.mktemp("quickstart")
     (folder / "train").mkdir()
-    swap = {"step_tokens": 8, "max_steps": 25, "close_template": CLOSE, "length_coef": 1.0, "temperature": 1.0}
+    swap = {"step_tokens": 8, "max_steps": 25, "newline_patience": 2.0, "close_template": CLOSE}
+    swap |= {"length_coef": 1.0, "temperature": 1.0}
     write_text(folder / "train" / "swap_config.json", to_line({"swap": swap}))
     metrics = [{"step": n, "swap/accuracy": 0.5, "length/mean": 100.0 - n} for n in (1, 2)]
     write_rows(folder / "train" / "metrics.jsonl", metrics)

@@ -1,10 +1,8 @@
 """Gains that look further than one step, by hand."""
 
-import addition
 import pytest
 import torch
-from addition import Addition, shortest_trace
-from gain_study import discounted, local, paid, read_scored, separation, table, to_go, window
+from gain_study import discounted, local, needed_steps, paid, separation, study, to_go, window
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -32,22 +30,25 @@ def test_separation_and_share_by_hand():
     assert paid(torch.tensor([1.0, 0.0, 3.0, 2.0]), needed, 1.0) == pytest.approx(expected)
 
 
+def test_a_step_is_needed_if_a_needed_line_ends_in_it():
+    lines = [("one", "essential"), ("two", "redundant"), ("one", "useful"), ("last", "redundant")]
+    assert needed_steps(lines, ["one\n", "two\n", "one\n", "last\n"]).tolist() == [True, False, True, False]
+    assert needed_steps(lines, ["<think>\no", "ne\ntwo\n", "one\nlast"]).tolist() == [False, True, True]
+
+
 def test_scored_responses_are_read(tmp_path):
-    problem = Addition(478, 356)
-    lines = shortest_trace(problem).split("</think>")[0].splitlines(keepends=True)
-    steps = [*lines, "hmm\n"]
-    right = {
-        "problem": problem.question,
-        "response": "".join(steps),
-        "correct": True,
-        "steps": steps,
-        "answer_logprobs": [-9.0, -6.0, -3.0, 0.0, 0.0],
-    }
+    steps = ["preparation\n", "result\n", "hmm\n"]
+    right = {"correct": True, "steps": steps, "answer_logprobs": [-9.0, -9.0, 0.0, 0.0]}
     path = tmp_path / "scored.jsonl"
+
+    def labelled(row):
+        return [("preparation", "essential"), ("result", "essential"), ("hmm", "redundant")]
+
     write_rows(path, [right | {"correct": False}, right | {"steps": ["".join(steps)], "answer_logprobs": [-9.0, 0.0]}])
     with pytest.raises(DataError, match="none of the 2 responses"):
-        read_scored(path, addition)
+        study(path, labelled)
     write_rows(path, [right])
-    (one,) = read_scored(path, addition)
-    assert one.needed.tolist() == [True, True, True, False]
-    assert "| local          | 100.0%" in table([one])
+    text = study(path, labelled)
+    assert text.startswith("1 responses, 66.7% of their steps needed")
+    assert "| local          | 75.0%" in text  # the preparation is as good as the rest, the result better
+    assert "| window 2       | 100.0%" in text
