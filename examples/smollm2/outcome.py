@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # problems on the page
 LARGEST_PAGE = 300_000  # bytes
-BASE = "warm-up"
+BASE, GRPO = "warm-up", "grpo"
 
 # A measure: name -> {task -> one value a problem}.
 Values = dict[str, dict[str, Floats]]
@@ -95,7 +95,7 @@ def overview(runs: Mapping[str, Values]) -> str:
 
 
 def changes(runs: Mapping[str, Values]) -> str:
-    """A row a policy and task: what changed on the same problems since the warm-up, with 95% intervals."""
+    """A row a policy and task: what changed on the same problems since the first policy, with 95% intervals."""
     (_, base), *others = runs.items()
     names = ("accuracy", "tokens", "essential", "useful", "redundant", "other")
     rows = []
@@ -109,6 +109,15 @@ def changes(runs: Mapping[str, Values]) -> str:
             cells = ["{:+z.1f} ({:+z.1f} to {:+z.1f})".format(*pair) for pair in pairs[:2]]
             rows.append([run, task, *cells, *("{:+z.2f} ({:+z.2f} to {:+z.2f})".format(*pair) for pair in pairs[2:])])
     return tabulate(rows, ["policy", "task", "accuracy, points", *names[1:]], "github", disable_numparse=True)
+
+
+def tables(runs: Mapping[str, Values]) -> str:
+    """The overview, the changes since the first policy, and how the other methods differ from grpo if it is there."""
+    parts = [overview(runs), f"Changes since the {next(iter(runs))}:", changes(runs)]
+    others = {name: values for name, values in list(runs.items())[1:] if name != GRPO}
+    if GRPO in runs and others:
+        parts += [f"Differences from {GRPO}:", changes({GRPO: runs[GRPO], **others})]
+    return "\n\n".join(parts)
 
 
 def interval(values: Floats) -> str:
@@ -139,6 +148,14 @@ def planned_share(run: Path, metrics: Sequence[Row]) -> float:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         plan.main(words)
     return float(json.loads(text.getvalue())["step"]["scoring_of_the_step"])
+
+
+def what_it_cost(output: Path, name: str) -> str:
+    """A run's seconds a step, memory, and share of the scoring beside the plan's."""
+    metrics = list(read_rows(output / "runs" / name / "metrics.jsonl"))
+    peak = json.loads((output / "stages" / f"train_{name}.json").read_text(encoding="utf-8"))["peak_memory_gib"]
+    share = planned_share(output / "runs" / name, metrics)
+    return f"{name}: {costs(metrics, peak)}; openrlhf_swap.plan: {share:.0%} of the FLOPs"
 
 
 def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
@@ -204,15 +221,13 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     names = [name.removesuffix(".json") for name in finished if name != "base.json"]
     for name in names:
         runs[name] = measure(output / "runs" / name / "evaluation", held_out, tokenizer)
-    metrics = list(read_rows(run / "metrics.jsonl"))
-    peak = json.loads((output / "stages" / f"train_{run.name}.json").read_text(encoding="utf-8"))["peak_memory_gib"]
-    told = f"{run.name}: {costs(metrics, peak)}; openrlhf_swap.plan: {planned_share(run, metrics):.0%} of the FLOPs"
-    text = "\n\n".join([overview(runs), changes(runs), told]) + "\n"
+    told = {name: what_it_cost(output, name) for name in names}
+    text = "\n\n".join([tables(runs), *told.values()]) + "\n"
     write_text(output / "report.md", text)
     draw_labels(runs, output / "sentences.png")
     files = [output / "runs" / name / "metrics.jsonl" for name in names]
     figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
-    summary = {"notes": [told], "tables": [], "charts": charts(run / "metrics.jsonl")}
+    summary = {"notes": [told[run.name]], "tables": [], "charts": charts(run / "metrics.jsonl")}
     shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary)
     print(f"\n{text}\n{output}/report.md, sentences.png, curves.png; {shown}", flush=True)
     found = {

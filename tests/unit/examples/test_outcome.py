@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 from operations import Operation, Problem
-from outcome import BASE, batches_left, changes, costs, measure, overview, page, planned_share
+from outcome import BASE, batches_left, changes, costs, measure, overview, page, planned_share, tables
 from support.paths import POLICY
 from thoughts import Sentence, response_of, shortest
 
@@ -70,6 +70,17 @@ def test_tables_by_hand(folders, held_out, tokenizer):
     assert rows[0][2:4] == ["+0.0 (+0.0 to +0.0)", "-60.0 (-60.0 to -60.0)"]
     assert rows[2][2:4] == ["+50.0 (+0.0 to +100.0)", "-35.0 (-60.0 to -10.0)"]
     assert rows[2][6] == "-0.50 (-1.00 to +0.00)"
+
+
+def test_the_other_methods_are_compared_with_grpo_on_the_same_problems(folders, held_out, tokenizer):
+    before, after = (measure(folder, held_out, tokenizer) for folder in folders)
+    assert "Differences" not in tables({BASE: before, "swap": after})
+    assert "Differences" not in tables({BASE: before, "grpo": after})
+    since_base, since_grpo = tables({BASE: before, "grpo": after, "swap": before}).split("Differences from grpo:")
+    assert since_base.count("| grpo ") == 1 + 3 and "Changes since the warm-up:" in since_base
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in since_grpo.strip().splitlines()[2:]]
+    assert [row[0] for row in rows] == ["swap"] * 3
+    assert rows[2][2:4] == ["-50.0 (-100.0 to +0.0)", "+35.0 (+10.0 to +60.0)"]
 
 
 def test_a_task_without_samples_is_told(folders, held_out, tokenizer):
