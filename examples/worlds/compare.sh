@@ -14,6 +14,10 @@ SAMPLES="${SAMPLES:-1}"
 read -ra SEEDS <<<"${SEEDS:-1 2 3}"
 
 export MODEL="${MODEL:-$HERE/policies/$WORLD}" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
+if [[ ! -f "$MODEL/config.json" ]]; then
+    echo "error: MODEL is $MODEL, where no policy is; make one with WORLD=$WORLD bash $HERE/train_policy.sh" >&2
+    exit 2
+fi
 export STEP_TOKENS="${STEP_TOKENS:-$(PYTHONPATH="$HERE" python -c "import $WORLD; print($WORLD.STEP_TOKENS)")}"
 python "$HERE/make_data.py" --world "$WORLD" --output "$OUTPUT/data" --train $((STEPS * 16)) --test "$PROBLEMS"
 evaluate=(python "$HERE/evaluate.py" --world "$WORLD" --problems "$OUTPUT/data/test.jsonl" --samples "$SAMPLES")

@@ -2,6 +2,7 @@
 
 import pytest
 from support.paths import ROOT
+from support.scripts import bash
 from world import NAMES
 
 from openrlhf_swap.flags import parse_swap_arguments
@@ -23,3 +24,12 @@ def test_every_method_has_a_row_that_can_be_run():
     rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / "addition.json")
     assert {row.name for row in rows} == set(METHODS)
     assert all(parse_swap_arguments(list(row.train))[0].objective == row.name for row in rows)
+
+
+def test_a_comparison_without_a_policy_says_how_to_make_one(tmp_path):
+    result = bash(
+        "examples/worlds/compare.sh", MODEL=str(tmp_path), OUTPUT=str(tmp_path / "out"), WORLD="decomposition"
+    )
+    assert result.returncode == 2
+    assert f"MODEL is {tmp_path}, where no policy is; make one with WORLD=decomposition bash" in result.stderr
+    assert not any(tmp_path.iterdir())
