@@ -50,7 +50,7 @@ class Size:
     held_out: int
 
 
-FULL = Size(rows=1200, steps=40, prompts=4, responses=8, held_out=60)
+FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=60)
 SMALL = Size(rows=200, steps=4, prompts=4, responses=4, held_out=6)
 
 

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     """Run the stages that are asked for and not done."""
     parser = Parser("examples.smollm2", __doc__)
     parser.prog = "bash examples/smollm2/run.sh"
-    parser.add_argument("--small", action="store_true", help="a sixth of the warm-up, a tenth of the rest")
+    parser.add_argument("--small", action="store_true", help="a tenth of everything: minutes instead of hours")
     parser.add_argument("--objective", default="swap", help="of docs/use/objectives.md (default: swap)")
     parser.add_argument("--run", help="name of the training's folder (default: the objective)")
     parser.add_argument("--seed", type=int, default=42, help="of the training (default: 42)")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A pretrained language model learns to think shorter: SmolLM2-135M-Instruct, on two cores or a GPU (PROFILE, as in
 # scripts/setup.sh). Installs everything, then does the stages that are not done yet; killed, the same command goes on.
-#   --small            a sixth of the warm-up, a tenth of the rest: minutes instead of hours
+#   --small            a tenth of everything: minutes instead of hours
 #   --objective swap   the method, of docs/use/objectives.md
 #   --run NAME         folder of the training, by default the objective's name
 #   --seed 42          of the training

@@ -71,7 +71,7 @@ def summarise(responses: list[list[dict]], labels: Sequence[str]) -> dict[str, f
         "accuracy_stderr": stdev(means["correct"]) / root,
         "tokens": fmean(means["tokens"]),
         "tokens_stderr": stdev(means["tokens"]) / root,
-        **{label: fmean(means[label]) for label in reversed(labels)},
+        **{label: fmean(means[label]) for label in labels},
         "problems": len(responses),
         "samples": len(responses[0]),
     }
