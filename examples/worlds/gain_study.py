@@ -3,7 +3,7 @@ r"""Which gain of a step tells lines that are needed from those that are not? Of
     python examples/worlds/evaluate.py --world decomposition --model examples/worlds/policies/decomposition \
         --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
     python -m openrlhf_swap.score --model examples/worlds/policies/decomposition --input outputs/base.traces.jsonl \
-        --step-tokens 4 --close-template '</think>\n\n**Final Answer**\n\boxed{' --output outputs/scored.jsonl
+        --step-tokens 3 --close-template '</think>\n\n**Final Answer**\n\boxed{' --output outputs/scored.jsonl
     python examples/worlds/gain_study.py --world decomposition --scored outputs/scored.jsonl
 
 The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step that uses it gets
@@ -22,6 +22,7 @@ from statistics import fmean
 
 import torch
 from tabulate import tabulate
+from to_go import gains_to_go
 from torch import Tensor
 from world import NAMES, load, thought_lines
 
@@ -69,8 +70,7 @@ def discounted(scores: Tensor, factor: float) -> Tensor:
 
 def to_go(scores: Tensor) -> Tensor:
     """All that is still to be gained: the best score from here on, over the one before."""
-    best = scores[1:].flip(0).cummax(0).values.flip(0)
-    return best - scores[:-1]
+    return gains_to_go(scores, torch.ones(len(scores) - 1, dtype=torch.bool))
 
 
 GAINS: dict[str, Callable[[Tensor], Tensor]] = {

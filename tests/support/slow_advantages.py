@@ -7,7 +7,7 @@ EPS = 1e-6
 
 
 def slow_advantages(
-    group, lam=1.0, tau=1.0, beta=1.0, theta=0.3, static=0.0, shaped=False, eps=EPS, centre=1, noise=0.0
+    group, lam=1.0, tau=1.0, beta=1.0, theta=0.3, static=0.0, shaped=False, eps=EPS, centre=1, noise=0.0, to_go=False
 ):
     """The equations in plain Python, one token at a time, one response at a time."""
     correct_lengths = [t.length for t in group if t.correct]
@@ -29,6 +29,8 @@ def slow_advantages(
         steps = len(trace.step_ends) if trace.correct else 0
         scores = trace.answer_logprobs
         changes = [scores[k] - scores[k - 1] for k in range(1, steps + 1)]
+        if to_go:
+            changes = [max(scores[k : steps + 1]) - scores[k - 1] for k in range(1, steps + 1)]
         exponentials = [math.exp(-g / tau) for g in changes]
         for k in range(1, steps + 1):
             gain = max(0.0, scores[k] - max(scores[:k]))
