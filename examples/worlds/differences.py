@@ -2,13 +2,18 @@ r"""What separates the methods of a comparison: intervals, paired differences, a
 
     python examples/worlds/differences.py --world decomposition --runs outputs/compare_decomposition
 
-Writes differences.md and pareto.png into the folder. All methods answered the same problems, and a seed had the same
-prompts in the same order with each of them, so two methods are compared problem by problem and seed by seed. Intervals
-are of 95%, from a bootstrap that draws seeds and problems; with few seeds they are too narrow.
+Writes differences.md and pareto.png into the folder. With `--results results/decomposition.csv.gz` the values of every
+method, seed and problem are kept there, and methods that it has and the folder lacks are compared as well. All methods
+answered the same problems, and a seed had the same prompts in the same order with each of them, so two methods are
+compared problem by problem and seed by seed. Intervals are of 95%, from a bootstrap that draws seeds and problems;
+with few seeds they are too narrow.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -75,6 +80,37 @@ def overview(methods: Mapping[str, Results], labels: Sequence[str]) -> str:
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
+def keep(path: Path, methods: Mapping[str, Results], levels: Sequence[int]) -> None:
+    """Write a row for every method, seed and problem; the same values give the same bytes."""
+    names = list(methods[BASE])
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["method", "seed", "problem", "level", *names])
+    for method, results in methods.items():
+        for seed, of_seed in enumerate(np.stack([results[name] for name in names], axis=-1), 1):
+            for problem, (level, values) in enumerate(zip(levels, of_seed, strict=True)):
+                rows.writerow([method, seed, problem, level, *(f"{value:g}" for value in values)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def read_kept(path: Path) -> tuple[dict[str, Results], list[int]]:
+    """What `keep` wrote: methods and the problems' levels."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    problems = 1 + max(int(row[2]) for row in rows)
+    values: dict[str, list[list[float]]] = {}
+    for method, _, _, _, *measured in rows:
+        values.setdefault(method, []).append([float(value) for value in measured])
+    methods = {
+        method: dict(
+            zip(header[4:], np.moveaxis(np.array(v).reshape(-1, problems, len(header) - 4), 2, 0), strict=True)
+        )
+        for method, v in values.items()
+    }
+    return methods, [int(row[3]) for row in rows[:problems]]
+
+
 def _share(values: Floats, base: Floats) -> str:
     return f"{values.mean() / base.mean():.0%}" if base.mean() else "-"
 
@@ -126,11 +162,11 @@ def draw(methods: Mapping[str, Results], path: Path) -> None:
     plt.close(figure)
 
 
-def compare(world: World, folder: Path) -> str:
-    """All tables of a comparison; writes them and the picture.
+def finished_runs(folder: Path) -> dict[str, list[Path]]:
+    """Name of a method, or of the base -> files of its responses, one a seed.
 
     Raises:
-        DataError: when nothing is there to be compared.
+        DataError: when there is no base, or nothing to compare it with.
     """
     methods = {BASE: [folder / f"{BASE}.responses.jsonl"]}
     for run in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -138,9 +174,26 @@ def compare(world: World, folder: Path) -> str:
             methods[run.name] = files
     if not methods[BASE][0].exists() or len(methods) < 2:
         raise DataError(f"{folder} holds no finished comparison; run compare.sh with OUTPUT={folder} first")
+    return methods
+
+
+def compare(world: World, folder: Path, kept: Path | None = None) -> str:
+    """All tables of a comparison; writes them and the picture, and the values into `kept`.
+
+    Raises:
+        DataError: when nothing is there to be compared, or `kept` is of other problems.
+    """
+    methods = finished_runs(folder)
     results = {name: read_results(files, world.LABELS) for name, files in methods.items()}
     questions = dict.fromkeys(row["problem"] for row in read_rows(methods[BASE][0]))
     levels = [world.level(question) for question in questions]
+    if kept:
+        if kept.exists():
+            earlier, earlier_levels = read_kept(kept)
+            if earlier_levels != levels:
+                raise DataError(f"{kept} is of other problems than {folder}; name another file")
+            results = earlier | results
+        keep(kept, results, levels)
     text = "\n\n".join([overview(results, world.LABELS), by_level(results, levels), differences(results)]) + "\n"
     write_text(folder / "differences.md", text)
     draw(results, folder / "pareto.png")
@@ -152,10 +205,11 @@ def main(argv: list[str]) -> None:
     parser = Parser("differences", __doc__)
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
     parser.add_argument("--runs", type=Path, required=True, help="output folder of compare.sh")
+    parser.add_argument("--results", type=Path, help="keep all values in this .csv.gz, and compare with those in it")
     args = parser.parse_args(argv)
     if not args.runs.is_dir():
         raise DataError(f"--runs is {args.runs}, which is no folder; give the output folder of compare.sh")
-    print(compare(load(args.world), args.runs), end="")
+    print(compare(load(args.world), args.runs, args.results), end="")
 
 
 if __name__ == "__main__":

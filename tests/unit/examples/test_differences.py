@@ -6,7 +6,7 @@ from statistics import fmean
 import decomposition
 import numpy as np
 import pytest
-from differences import by_level, compare, differences, interval, overview, read_results
+from differences import by_level, compare, differences, interval, keep, overview, read_kept, read_results
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -86,7 +86,7 @@ def test_a_comparison_is_read_and_drawn(tmp_path):
     with pytest.raises(DataError, match="holds no finished comparison; run compare"):
         compare(decomposition, tmp_path)
     names = ("problem", "correct", "tokens", *decomposition.LABELS)
-    rows = [dict(zip(names, (f"Last digits of a: {n}+1", True, 9, 1, 0, n), strict=True)) for n in range(1, 9)]
+    rows = [dict(zip(names, (f"Sums of a: {n}+1", True, 9, 1, 0, n), strict=True)) for n in range(1, 9)]
     for path in ("base.responses.jsonl", "grpo/seed_1/result.responses.jsonl", "swap/seed_1/result.responses.jsonl"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         write_rows(tmp_path / path, rows)
@@ -94,3 +94,30 @@ def test_a_comparison_is_read_and_drawn(tmp_path):
     assert "1 to 4 operations (8)" in text and "| grpo   | swap |" in text
     assert (tmp_path / "differences.md").read_text() == text
     assert (tmp_path / "pareto.png").stat().st_size > 5000
+
+
+def test_values_are_kept_and_compared_with_later_ones(tmp_path):
+    names = ("problem", "correct", "tokens", *decomposition.LABELS)
+    rows = [dict(zip(names, (f"Sums of a: {n}+1", n % 3 == 0, 9 + n, 1, 0, n), strict=True)) for n in range(1, 9)]
+    kept, texts = tmp_path / "kept.csv.gz", []
+    for folder, method in (("first", "grpo"), ("second", "swap"), ("second", "zero")):
+        for path in (
+            "base.responses.jsonl",
+            f"{method}/seed_1/result.responses.jsonl",
+            f"{method}/seed_2/result.responses.jsonl",
+        ):
+            (tmp_path / folder / path).parent.mkdir(parents=True, exist_ok=True)
+            write_rows(tmp_path / folder / path, rows)
+        texts.append(compare(decomposition, tmp_path / folder, kept))
+    written = kept.read_bytes()
+    methods, levels = read_kept(kept)
+    assert list(methods) == ["base", "grpo", "swap", "zero"] and levels == [1] * 8
+    assert methods["grpo"]["accuracy"].tolist() == [[0, 0, 100, 0, 0, 100, 0, 0]] * 2
+    assert methods["zero"]["tokens"].tolist() == [list(range(10, 18))] * 2
+    keep(kept, methods, levels)
+    assert kept.read_bytes() == written
+    assert "| grpo   | zero |" in texts[-1] and "zero" not in texts[1]
+    for path in (tmp_path / "second").rglob("*.responses.jsonl"):
+        write_rows(path, [{**row, "problem": row["problem"] + "+1"} for row in rows])
+    with pytest.raises(DataError, match=r"kept\.csv\.gz is of other problems than"):
+        compare(decomposition, tmp_path / "second", kept)

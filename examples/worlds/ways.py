@@ -1,0 +1,71 @@
+"""How the policies of a comparison did the sums of `decomposition`: by a guess or the long way, and how often rightly.
+
+    python examples/worlds/ways.py --runs outputs/compare_decomposition
+
+Of sums of more than two numbers, over all seeds: the share that was only guessed, or not done at all, and by how many
+numbers there are, how often the first guess and the end of the first long way were right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from decomposition import TERMS, results_of
+from differences import finished_runs
+from tabulate import tabulate
+
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import Row, read_rows
+
+HARD = tuple(terms for terms in TERMS if terms > 2)
+
+
+def count(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
+    """Of (what, numbers of the sum): sums that are there, that were guessed or done the long way, and rightly."""
+    found: Counter[tuple[str, int]] = Counter()
+    for row in rows:
+        for terms, guesses, ends in results_of(row["problem"], row["text"]):
+            numbers = len(terms)
+            found["sums", numbers] += 1
+            for way, results in (("guess", guesses), ("long", ends)):
+                found[way, numbers] += bool(results)
+                found[f"{way} right", numbers] += bool(results) and results[0] == sum(terms)
+    return found
+
+
+def table(runs: dict[str, list[Path]]) -> str:
+    """A row a method."""
+    rows = []
+    for method, files in runs.items():
+        found = count(row for file in files for row in read_rows(file))
+        sums, long = (sum(found[what, numbers] for numbers in HARD) for what in ("sums", "long"))
+        cells = [
+            _share(found[f"{way} right", numbers], found[way, numbers])
+            for way in ("guess", "long")
+            for numbers in HARD
+        ]
+        rows.append([method, len(files), _share(sums - long, sums), *cells])
+    header = ["", "seeds", "only guessed", *(f"{way} of {n} right" for way in ("guess", "long way") for n in HARD)]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def main(argv: list[str]) -> None:
+    """Print the table."""
+    parser = Parser("ways", __doc__)
+    parser.add_argument("--runs", type=Path, required=True, help="output folder of WORLD=decomposition compare.sh")
+    args = parser.parse_args(argv)
+    if not args.runs.is_dir():
+        raise DataError(f"--runs is {args.runs}, which is no folder; give the output folder of compare.sh")
+    print(table(finished_runs(args.runs)))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
