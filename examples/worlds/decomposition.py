@@ -1,9 +1,9 @@
-"""Last digits of sums, by a short way that is often wrong or by a long one that is right: accuracy costs tokens.
+"""Several sums, by a short way that is often wrong or by a long one that is right: accuracy costs tokens.
 
-A problem asks for the last digits of several sums of two to five digits. A sum is done in one line, a guess
-(`b: 3+8+7+5=3`), of which a policy of this size gets many wrong for want of capacity, or two numbers at a time
-(`b1: 3+8=1`, `b2: 1+7=8`, `b3: 8+5=3`), which it gets right. Traces guess, decompose, re-check, repeat, start over and
-verify; a decomposition mends a guess that was wrong. The answer has one digit a sum.
+A problem has several sums of two to five digits. A sum is done in one line, a guess (`b: =21`), of which a policy of
+this size gets many wrong for want of capacity, or two numbers at a time (`b1: 3+6=09`, `b2: 09+7=16`, `b3: 16+5=21`),
+which it gets right. Traces guess, decompose, re-check, repeat, start over and verify; a decomposition
+mends a guess that was wrong. The answer has two digits a sum.
 
 Of each line a program says what it is for:
 
@@ -21,12 +21,16 @@ from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
 
+from openrlhf_swap.rollouts.reading import ResponseReader, tokens_for
+
 NAMES = "abcde"
 TERMS = (2, 3, 4, 5)  # of a sum
+DIGITS = range(1, 8)
+LARGEST = max(TERMS) * max(DIGITS)
 OPERATIONS = 12  # of a problem at most
 LABELS = ("essential", "useful", "redundant")
-STEP_TOKENS = 4  # a line has five to eight
-QUESTION = "Last digits of "
+STEP_TOKENS = 3  # a guess has three, other lines of computation five or six
+QUESTION = "Sums of "
 WORDS = (
     QUESTION,
     ", ",
@@ -37,7 +41,8 @@ WORDS = (
     *RECHECKS,
     *FILLERS,
     *(f"{name}{part}: " for name in NAMES for part in ("", *range(1, max(TERMS)))),
-    *(f"{sign}{digit}" for sign in "+=" for digit in range(10)),
+    *(f"+{digit}" for digit in DIGITS),
+    *(f"{sign}{total:02d}" for sign in ("", "=") for total in range(LARGEST + 1)),
 )
 
 # How often a sum of more than two is guessed, how often a guess is followed by the long way, and how much the traces
@@ -45,22 +50,22 @@ WORDS = (
 GUESS_PROBABILITY = 0.75
 DECOMPOSE_PROBABILITY = 0.35
 RECHECK_PROBABILITY = 0.5
-REPEAT_PROBABILITY = 0.2
+REPEAT_PROBABILITY = 0.4
 FILLER_PROBABILITY = 0.2
-RESTART_PROBABILITY = 0.12
-VERIFY_PROBABILITY = 0.5
-LINES = 28  # of a thought at most: rows of one update are padded to the longest
+RESTART_PROBABILITY = 0.2
+VERIFY_PROBABILITY = 0.7
+LINES = 36  # of a thought at most: rows of one update are padded to the longest
 # Share of the rows in which a guess is wrong, is only read, and is mended by what is taught behind it.
 MENDED_SHARE = 0.3
 
-_STATEMENT = re.compile(rf"(?:{'|'.join(RECHECKS)})?([{NAMES}])([1-9]?): \d(?:\+\d)+=(\d)")
+_STATEMENT = re.compile(rf"(?:{'|'.join(RECHECKS)})?([{NAMES}])([1-9]?): (?:\d+(?:\+\d)+)?=(\d\d)")
 
 Sum = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of digits, named a, b, c and so on, whose last digits are asked for."""
+    """Sums of digits, named a, b, c and so on."""
 
     sums: tuple[Sum, ...]
 
@@ -72,8 +77,8 @@ class Sums:
 
     @property
     def answer(self) -> str:
-        """The last digits, in order."""
-        return "".join(str(sum(terms) % 10) for terms in self.sums)
+        """The sums in order, two digits each."""
+        return "".join(f"{sum(terms):02d}" for terms in self.sums)
 
     @property
     def operations(self) -> int:
@@ -93,7 +98,7 @@ def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums
     seen = set(exclude)
     while True:
         count = rng.randint(2, len(NAMES))
-        problem = Sums(tuple(tuple(rng.randint(1, 9) for _ in range(rng.choice(TERMS))) for _ in range(count)))
+        problem = Sums(tuple(tuple(rng.choice(DIGITS) for _ in range(rng.choice(TERMS))) for _ in range(count)))
         if problem not in seen and problem.operations <= OPERATIONS and problem.answer[0] != "0":
             seen.add(problem)
             yield problem
@@ -110,18 +115,25 @@ def level(question: str) -> int:
 
 
 def guess(name: str, terms: Sum, result: int | None = None) -> str:
-    """A sum in one line, with its result or another."""
-    return f"{name}: {'+'.join(map(str, terms))}={sum(terms) % 10 if result is None else result}\n"
+    """A sum in one line, with its result or another; one of two numbers is written out."""
+    written = "+".join(map(str, terms)) if len(terms) == 2 else ""
+    return f"{name}: {written}={sum(terms) if result is None else result:02d}\n"
+
+
+def _missed(total: int, rng: random.Random) -> int:
+    """A result that is off by a little, as guesses are."""
+    return min(max(total + rng.choice((-3, -2, -1, 1, 2, 3)), 0), LARGEST)
 
 
 def decompose(name: str, terms: Sum) -> list[str]:
     """A sum two numbers at a time; one of two numbers has only one way."""
     if len(terms) == 2:
         return [guess(name, terms)]
-    lines, total = [], terms[0]
+    lines, total, shown = [], terms[0], str(terms[0])
     for part, term in enumerate(terms[1:], 1):
-        lines.append(f"{name}{part}: {total}+{term}={(total + term) % 10}\n")
-        total = (total + term) % 10
+        lines.append(f"{name}{part}: {shown}+{term}={total + term:02d}\n")
+        total += term
+        shown = f"{total:02d}"
     return lines
 
 
@@ -167,7 +179,7 @@ def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str]
         decomposed = hard and (not guessed or rng.random() < DECOMPOSE_PROBABILITY)
         if guessed:
             wrong = mend and decomposed and not read
-            line = guess(name, terms, (sum(terms) + rng.randint(1, 9)) % 10 if wrong else None)
+            line = guess(name, terms, _missed(sum(terms), rng) if wrong else None)
             trace.append(line)
             results.append(line)
             if wrong:
@@ -191,6 +203,35 @@ def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str]
     return trace, read
 
 
+def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[int]]]:
+    """Of each sum its terms, the results that were guessed, and those at the ends of long ways, in order."""
+    found: dict[str, tuple[Sum, list[int], list[int]]] = {
+        name: (terms, [], []) for name, terms in zip(NAMES, from_question(question).sums, strict=False)
+    }
+    for line in thought_lines(response):
+        statement = _STATEMENT.fullmatch(line)
+        if statement and statement[1] in found:
+            terms, guesses, ends = found[statement[1]]
+            if not statement[2]:
+                guesses.append(int(statement[3]))
+            elif int(statement[2]) == len(terms) - 1 > 1:
+                ends.append(int(statement[3]))
+    return list(found.values())
+
+
+def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
+    """LC-R1's extractor for this task: tokens up to the line behind which the sums' results are the answer, else 0."""
+    results: dict[str, str] = {}
+    end = 0
+    for line in reader.text(thought).splitlines(keepends=True):
+        end += len(line)
+        if found := _STATEMENT.fullmatch(line.rstrip("\n")):
+            results[found[1]] = found[3]
+            if "".join(results[name] for name in sorted(results)) == answer:
+                return tokens_for(thought, end, reader)
+    return 0
+
+
 def label_lines(question: str, response: str) -> list[str]:
     """What each line is for, as the head of this module has it."""
     problem = from_question(question)
@@ -210,7 +251,7 @@ def _labels(lines: Sequence[str], problem: Sums) -> Iterator[str]:
             continue
         new = (name, part) not in stated
         states = not part or int(part) == len(terms) - 1
-        right = int(result) == sum(terms) % 10
+        right = int(result) == sum(terms)
         stated.add((name, part))
         if new and name not in results:
             yield "essential"

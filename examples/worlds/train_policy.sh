@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a world's base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
-#   WORLD=addition  OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  EPOCHS=1
+#   WORLD=addition  OUTPUT=outputs/base_policy  ROWS=...  LEARNING_RATE=...  BATCH_SIZE=...  EPOCHS=1
 # Further flags go to make_policy.py; with --start POLICY --modes it teaches a policy what L1's prompts and the like ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,8 +8,14 @@ cd "$(dirname "$0")/../.."
 WORLD="${WORLD:-addition}"
 OUTPUT="${OUTPUT:-outputs/base_policy}"
 EPOCHS="${EPOCHS:-1}"
-LEARNING_RATE="${LEARNING_RATE:-3e-3}"
-ROWS="${ROWS:-90000}"
+case "$WORLD" in
+    # Copying and adding are learnt after so many updates rather than rows, so the longer rows come in small batches.
+    decomposition) defaults=(60000 2e-3 16) ;;
+    *) defaults=(90000 3e-3 64) ;;
+esac
+ROWS="${ROWS:-${defaults[0]}}"
+LEARNING_RATE="${LEARNING_RATE:-${defaults[1]}}"
+BATCH_SIZE="${BATCH_SIZE:-${defaults[2]}}"
 export TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 python examples/worlds/make_policy.py --world "$WORLD" --output "$OUTPUT/start" --rows "$ROWS" "$@"
@@ -17,7 +23,7 @@ deepspeed --num_gpus 1 --module openrlhf_swap.sft \
     --model.model_name_or_path "$OUTPUT/start" \
     --data.dataset "$OUTPUT/start/sft.jsonl" --data.input_key input --data.output_key output --data.input_template "{}" \
     --data.max_len 512 \
-    --train.batch_size 64 --train.micro_batch_size 64 --train.max_epochs "$EPOCHS" --train.seed 0 \
+    --train.batch_size "$BATCH_SIZE" --train.micro_batch_size "$BATCH_SIZE" --train.max_epochs "$EPOCHS" --train.seed 0 \
     --adam.lr "$LEARNING_RATE" --adam.betas 0.9 0.98 --lr_scheduler cosine_with_min_lr --lr_warmup_ratio 0.05 \
     --ds.zero_stage 0 --ds.attn_implementation sdpa --ds.param_dtype bf16 \
     --logger.logging_steps 100 \

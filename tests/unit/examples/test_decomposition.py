@@ -11,21 +11,23 @@ from hypothesis import strategies as st
 from make_policy import build_tokenizer
 from world import CLOSE, EOS, NAMES, load, thought_lines
 
+from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.rollouts.reader import StepReader
 
-digits = st.integers(1, 9)
+digits = st.sampled_from(world.DIGITS)
 problems = st.builds(
     lambda sums: Sums(tuple(map(tuple, sums))),
     st.lists(st.lists(digits, min_size=2, max_size=5), min_size=1, max_size=5),
 )
-PROBLEM = Sums(((3, 8, 7, 5), (2, 9)))  # 23 and 11
+PROBLEM = Sums(((3, 6, 7, 5), (7, 4)))  # 21 and 11
 
 
 def test_the_ways_by_hand():
-    assert PROBLEM.question == "Last digits of a: 3+8+7+5, b: 2+9"
-    assert (PROBLEM.answer, PROBLEM.operations, world.level(PROBLEM.question)) == ("31", 4, 4)
-    assert shortest_trace(PROBLEM) == "a1: 3+8=1\na2: 1+7=8\na3: 8+5=3\nb: 2+9=1\n" + CLOSE + "31}" + EOS
-    assert shortest_trace(PROBLEM, guessing=True) == "a: 3+8+7+5=3\nb: 2+9=1\n" + CLOSE + "31}" + EOS
+    assert PROBLEM.question == "Sums of a: 3+6+7+5, b: 7+4"
+    assert (PROBLEM.answer, PROBLEM.operations, world.level(PROBLEM.question)) == ("2111", 4, 4)
+    assert shortest_trace(PROBLEM) == "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\nb: 7+4=11\n" + CLOSE + "2111}" + EOS
+    assert shortest_trace(PROBLEM, guessing=True) == "a: =21\nb: 7+4=11\n" + CLOSE + "2111}" + EOS
 
 
 @given(problems)
@@ -35,28 +37,37 @@ def test_a_question_is_read_back(problem):
 
 def test_lines_are_labelled_by_what_they_add():
     trace = {
-        "a: 3+8+7+5=4": "essential",  # a guess, and wrong
-        "wait a: 3+8+7+5=4": "redundant",
-        "a1: 3+8=1": "useful",  # checks the guess
-        "check a1: 3+8=1": "redundant",
-        "a2: 1+7=8": "useful",
-        "a3: 8+5=3": "useful",
-        "again a3: 8+5=3": "redundant",
-        "a: 3+8+7+5=2": "redundant",  # makes it wrong again
-        "a: 3+8+7+5=3": "useful",  # and mends that
+        "a: =22": "essential",  # a guess, and wrong
+        "wait a: =22": "redundant",
+        "a1: 3+6=09": "useful",  # checks the guess
+        "check a1: 3+6=09": "redundant",
+        "a2: 09+7=16": "useful",
+        "a3: 16+5=21": "useful",
+        "again a3: 16+5=21": "redundant",
+        "a: =20": "redundant",  # makes it wrong again
+        "a: =21": "useful",  # and mends that
         "let me start over": "redundant",
-        "b: 2+9=1": "essential",
-        "c: 1+1=2": "redundant",  # there is no such sum
-        "b1: 2+9=1": "redundant",  # a sum of two has no parts
+        "b: 7+4=11": "essential",
+        "c: 1+1=02": "redundant",  # there is no such sum
+        "b1: 7+4=11": "redundant",  # a sum of two has no parts
         "hmm": "redundant",
     }
-    labels = label_lines(PROBLEM.question, "\n".join(trace) + "\n" + CLOSE + "31}")
+    labels = label_lines(PROBLEM.question, "\n".join(trace) + "\n" + CLOSE + "2111}")
     assert dict(zip(trace, labels, strict=True)) == trace
 
 
 def test_a_sum_that_is_decomposed_at_once_needs_no_guess_any_more():
-    trace = "a1: 3+8=1\na2: 1+7=8\na3: 8+5=3\na: 3+8+7+5=3\nb: 2+9=1\n"
+    trace = "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\na: =21\nb: 7+4=11\n"
     assert label_lines(PROBLEM.question, trace) == ["essential"] * 3 + ["redundant", "essential"]
+
+
+def test_valid_thinking_ends_where_every_sum_has_its_result():
+    tokenizer = build_tokenizer(world)
+    reader = StepReader(tokenizer, "</think>", *SwapConfig().segmentation)
+    needed = "a: =20\nb: 7+4=11\na1: 3+6=09\na2: 09+7=16\na3: 16+5=21\n"
+    ids = tokenizer(needed + "let me verify\ncheck b: 7+4=11\n", add_special_tokens=False)["input_ids"]
+    assert reader.text(ids[: world.valid_thinking(ids, "2111", reader)]) == needed
+    assert world.valid_thinking(ids[:20], "2111", reader) == 0
 
 
 @given(problems)
@@ -65,9 +76,9 @@ def test_the_shortest_traces_are_right_and_essential(problem):
         trace = shortest_trace(problem, guessing)
         assert set(label_lines(problem.question, trace)) == {"essential"}
         results = {}
-        for name, result in re.findall(r"^([a-e])\d?: .*=(\d)$", trace, re.MULTILINE):
+        for name, result in re.findall(r"^([a-e])\d?: .*=(\d\d)$", trace, re.MULTILINE):
             results[name] = result
-        assert "".join(results.values()) == problem.answer == "".join(str(sum(s) % 10) for s in problem.sums)
+        assert "".join(results.values()) == problem.answer == "".join(f"{sum(s):02d}" for s in problem.sums)
     assert len(thought_lines(shortest_trace(problem))) == problem.operations
 
 
@@ -75,8 +86,10 @@ def test_the_shortest_traces_are_right_and_essential(problem):
 def test_every_line_of_a_trace_computes_rightly_but_a_guess_that_is_only_read(problem, seed):
     thought, read = overthink(problem, random.Random(seed), mend=True)
     for number, line in enumerate(thought, 1):
-        if found := re.search(r": ([\d+]+)=(\d)$", line):
-            right = sum(map(int, found[1].split("+"))) % 10 == int(found[2])
+        if found := re.search(r"([a-e])\d?: ([\d+]*)=(\d\d)$", line):
+            name, written, result = found.groups()
+            terms = map(int, written.split("+")) if written else problem.sums["abcde".index(name)]
+            right = sum(terms) == int(result)
             assert right == (number != read), (thought, number)
     if read:
         labels = label_lines(problem.question, "".join(thought))
