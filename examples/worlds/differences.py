@@ -3,10 +3,10 @@ r"""What separates the methods of a comparison: intervals, paired differences, a
     python examples/worlds/differences.py --world decomposition --runs outputs/compare_decomposition
 
 Writes differences.md and pareto.png into the folder. With `--results results/decomposition.csv.gz` the values of every
-method, seed and problem are kept there, and methods that it has and the folder lacks are compared as well. All methods
-answered the same problems, and a seed had the same prompts in the same order with each of them, so two methods are
-compared problem by problem and seed by seed. Intervals are of 95%, from a bootstrap that draws seeds and problems;
-with few seeds they are too narrow.
+method, seed and problem are kept there, and what it has and the folder lacks is compared as well. All methods answered
+the same problems, and a seed had the same prompts in the same order with each of them, so two methods are compared
+problem by problem and seed by seed, on the seeds that both have. Intervals are of 95%, from a bootstrap that draws
+seeds and problems; with few seeds they are too narrow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import gzip
 import io
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -33,8 +34,29 @@ RESAMPLES = 10_000
 BASE = "base"
 LEVELS = ((1, 4), (5, 8), (9, 12))  # operations of a problem
 
-# A method's results: name of a measure -> one value a seed and problem, (seeds, problems).
+# Name of a measure -> one value a seed and problem, (seeds, problems).
 Results = dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The seeds that a method was trained with, in order, and what its policies were measured to do."""
+
+    seeds: tuple[int, ...]
+    results: Results
+
+    def of(self, seeds: Collection[int]) -> Results:
+        """The results of these seeds alone."""
+        chosen = [seed in seeds for seed in self.seeds]
+        return {name: values[chosen] for name, values in self.results.items()}
+
+    def joined(self, other: Method) -> Method:
+        """Its seeds and those of `other` that it lacks."""
+        lacking = sorted(set(other.seeds) - set(self.seeds))
+        seeds, more = self.seeds + tuple(lacking), other.of(lacking)
+        order = np.argsort(seeds)
+        results = {name: np.concatenate([values, more[name]])[order] for name, values in self.results.items()}
+        return Method(tuple(sorted(seeds)), results)
 
 
 def read_results(files: Sequence[Path], labels: Sequence[str]) -> Results:
@@ -68,11 +90,11 @@ def interval(values: Floats, seed: int = 0) -> tuple[float, float, float]:
     return float(values.mean()), float(low), float(high)
 
 
-def overview(methods: Mapping[str, Results], labels: Sequence[str]) -> str:
+def overview(methods: Mapping[str, Method], labels: Sequence[str]) -> str:
     """A row a method: accuracy, tokens, and the share of the base's lines of each kind that it kept."""
-    base = methods[BASE]
+    base = methods[BASE].results
     rows = []
-    for name, results in methods.items():
+    for name, results in ((name, method.results) for name, method in methods.items()):
         cells = ["{:.1f} ({:.1f} to {:.1f})".format(*interval(results[of])) for of in ("accuracy", "tokens")]
         kept = [f"{results[label].mean():.2f} ({_share(results[label], base[label])})" for label in labels]
         rows.append([name, len(results["accuracy"]), *cells, *kept])
@@ -80,42 +102,41 @@ def overview(methods: Mapping[str, Results], labels: Sequence[str]) -> str:
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
-def keep(path: Path, methods: Mapping[str, Results], levels: Sequence[int]) -> None:
+def keep(path: Path, methods: Mapping[str, Method], levels: Sequence[int]) -> None:
     """Write a row for every method, seed and problem; the same values give the same bytes."""
-    names = list(methods[BASE])
+    names = list(methods[BASE].results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["method", "seed", "problem", "level", *names])
-    for method, results in methods.items():
-        for seed, of_seed in enumerate(np.stack([results[name] for name in names], axis=-1), 1):
+    for name, method in methods.items():
+        table = np.stack([method.results[measure] for measure in names], axis=-1)
+        for seed, of_seed in zip(method.seeds, table, strict=True):
             for problem, (level, values) in enumerate(zip(levels, of_seed, strict=True)):
-                rows.writerow([method, seed, problem, level, *(f"{value:g}" for value in values)])
+                rows.writerow([name, seed, problem, level, *(f"{value:g}" for value in values)])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def read_kept(path: Path) -> tuple[dict[str, Results], list[int]]:
+def read_kept(path: Path) -> tuple[dict[str, Method], list[int]]:
     """What `keep` wrote: methods and the problems' levels."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    problems = 1 + max(int(row[2]) for row in rows)
-    values: dict[str, list[list[float]]] = {}
-    for method, _, _, _, *measured in rows:
-        values.setdefault(method, []).append([float(value) for value in measured])
+    values: dict[str, dict[int, list[list[float]]]] = {}
+    for name, seed, _, _, *measured in rows:
+        values.setdefault(name, {}).setdefault(int(seed), []).append([float(value) for value in measured])
     methods = {
-        method: dict(
-            zip(header[4:], np.moveaxis(np.array(v).reshape(-1, problems, len(header) - 4), 2, 0), strict=True)
-        )
-        for method, v in values.items()
+        name: Method(tuple(seeds), dict(zip(header[4:], np.moveaxis(np.array([*seeds.values()]), 2, 0), strict=True)))
+        for name, seeds in values.items()
     }
-    return methods, [int(row[3]) for row in rows[:problems]]
+    first = [row for row in rows if row[:2] == rows[0][:2]]
+    return methods, [int(row[3]) for row in first]
 
 
 def _share(values: Floats, base: Floats) -> str:
     return f"{values.mean() / base.mean():.0%}" if base.mean() else "-"
 
 
-def by_level(methods: Mapping[str, Results], levels: Sequence[int]) -> str:
+def by_level(methods: Mapping[str, Method], levels: Sequence[int]) -> str:
     """A row a method: accuracy and tokens of the problems that need so many operations."""
     parts = {
         f"{low} to {high}": np.array([low <= level <= high for level in levels])
@@ -127,32 +148,34 @@ def by_level(methods: Mapping[str, Results], levels: Sequence[int]) -> str:
             name,
             *(f"{r['accuracy'][:, part].mean():.1f}%, {r['tokens'][:, part].mean():.0f}" for part in parts.values()),
         ]
-        for name, r in methods.items()
+        for name, r in ((name, method.results) for name, method in methods.items())
     ]
     header = ["", *(f"{name} operations ({part.sum()})" for name, part in parts.items())]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
-def differences(methods: Mapping[str, Results]) -> str:
+def differences(methods: Mapping[str, Method]) -> str:
     """A row a pair of methods: second minus first, on the seeds that both have; bold where 0 lies outside."""
     rows = []
     for first, second in combinations([name for name in methods if name != BASE], 2):
-        cells = []
+        seeds = set(methods[first].seeds) & set(methods[second].seeds)
+        if not seeds:
+            continue
+        before, after, cells = methods[first].of(seeds), methods[second].of(seeds), []
         for name in ("accuracy", "tokens"):
-            seeds = min(len(methods[first][name]), len(methods[second][name]))
-            mean, low, high = interval(methods[second][name][:seeds] - methods[first][name][:seeds])
+            mean, low, high = interval(after[name] - before[name])
             mark = "**" if low > 0 or high < 0 else ""
             cells.append(f"{mark}{mean:+z.1f} ({low:+z.1f} to {high:+z.1f}){mark}")
         rows.append([first, second, *cells])
     return tabulate(rows, ["from", "to", "accuracy, points", "tokens"], "github", disable_numparse=True)
 
 
-def draw(methods: Mapping[str, Results], path: Path) -> None:
+def draw(methods: Mapping[str, Method], path: Path) -> None:
     """Accuracy against tokens, each method with its intervals."""
     import matplotlib.pyplot as plt
 
     figure, panel = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for name, results in methods.items():
+    for name, results in ((name, method.results) for name, method in methods.items()):
         (x, left, right), (y, low, high) = (interval(results[of]) for of in ("tokens", "accuracy"))
         panel.errorbar(x, y, [[y - low], [high - y]], [[x - left], [right - x]], marker="o", label=name)
     panel.set_xlabel("tokens a response")
@@ -170,11 +193,18 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
     """
     methods = {BASE: [folder / f"{BASE}.responses.jsonl"]}
     for run in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if files := sorted(run.glob("seed_*/result.responses.jsonl")):
+        if files := sorted(run.glob("seed_*/result.responses.jsonl"), key=lambda file: seeds_of([file])):
             methods[run.name] = files
     if not methods[BASE][0].exists() or len(methods) < 2:
         raise DataError(f"{folder} holds no finished comparison; run compare.sh with OUTPUT={folder} first")
     return methods
+
+
+def seeds_of(files: Sequence[Path]) -> tuple[int, ...]:
+    """By the folders' names; 0 for the base, which has none."""
+    return tuple(
+        int(file.parent.name.removeprefix("seed_")) if file.name.startswith("result") else 0 for file in files
+    )
 
 
 def compare(world: World, folder: Path, kept: Path | None = None) -> str:
@@ -183,16 +213,17 @@ def compare(world: World, folder: Path, kept: Path | None = None) -> str:
     Raises:
         DataError: when nothing is there to be compared, or `kept` is of other problems.
     """
-    methods = finished_runs(folder)
-    results = {name: read_results(files, world.LABELS) for name, files in methods.items()}
-    questions = dict.fromkeys(row["problem"] for row in read_rows(methods[BASE][0]))
+    runs = finished_runs(folder)
+    results = {name: Method(seeds_of(files), read_results(files, world.LABELS)) for name, files in runs.items()}
+    questions = dict.fromkeys(row["problem"] for row in read_rows(runs[BASE][0]))
     levels = [world.level(question) for question in questions]
     if kept:
         if kept.exists():
             earlier, earlier_levels = read_kept(kept)
             if earlier_levels != levels:
                 raise DataError(f"{kept} is of other problems than {folder}; name another file")
-            results = earlier | results
+            joined = {name: method.joined(earlier[name]) for name, method in results.items() if name in earlier}
+            results = earlier | results | joined
         keep(kept, results, levels)
     text = "\n\n".join([overview(results, world.LABELS), by_level(results, levels), differences(results)]) + "\n"
     write_text(folder / "differences.md", text)

@@ -1,12 +1,14 @@
 """What separates methods: against numbers worked by hand, and a bootstrap that draws one by one."""
 
 import random
+import shutil
+from dataclasses import replace
 from statistics import fmean
 
 import decomposition
 import numpy as np
 import pytest
-from differences import by_level, compare, differences, interval, keep, overview, read_kept, read_results
+from differences import Method, by_level, compare, differences, interval, keep, overview, read_kept, read_results
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -25,7 +27,8 @@ def write(path, rows):
 def results(accuracy, tokens, essential=1.0, redundant=2.0):
     accuracy = np.array(accuracy, dtype=float)
     values = {"accuracy": accuracy, "tokens": np.array(tokens, dtype=float)}
-    return values | {"essential": np.full_like(accuracy, essential), "redundant": np.full_like(accuracy, redundant)}
+    values |= {"essential": np.full_like(accuracy, essential), "redundant": np.full_like(accuracy, redundant)}
+    return Method(tuple(range(1, len(accuracy) + 1)), values)
 
 
 def test_samples_of_a_problem_are_averaged(tmp_path):
@@ -71,6 +74,7 @@ def test_tables_by_hand():
         *("a", "2", "100.0 (100.0 to 100.0)", "55.0 (50.0 to 60.0)", "1.00 (50%)", "2.00 (50%)")
     ]
     assert [cell.strip() for cell in second][-1] == "1.00 (25%)"
+    assert differences({**methods, "b": replace(methods["b"], seeds=(7,))}).count("\n") == 1  # no seed in common
     (row,) = differences(methods).splitlines()[2:]
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
         *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**")
@@ -112,11 +116,19 @@ def test_values_are_kept_and_compared_with_later_ones(tmp_path):
     written = kept.read_bytes()
     methods, levels = read_kept(kept)
     assert list(methods) == ["base", "grpo", "swap", "zero"] and levels == [1] * 8
-    assert methods["grpo"]["accuracy"].tolist() == [[0, 0, 100, 0, 0, 100, 0, 0]] * 2
-    assert methods["zero"]["tokens"].tolist() == [list(range(10, 18))] * 2
+    assert methods["grpo"].seeds == (1, 2) and methods["base"].seeds == (0,)
+    assert methods["grpo"].results["accuracy"].tolist() == [[0, 0, 100, 0, 0, 100, 0, 0]] * 2
+    assert methods["zero"].results["tokens"].tolist() == [list(range(10, 18))] * 2
     keep(kept, methods, levels)
     assert kept.read_bytes() == written
     assert "| grpo   | zero |" in texts[-1] and "zero" not in texts[1]
+    later = tmp_path / "second" / "swap" / "seed_10" / "result.responses.jsonl"
+    later.parent.mkdir()
+    write_rows(later, [{**row, "tokens": 1} for row in rows])
+    shutil.rmtree(later.parents[1] / "seed_1")
+    compare(decomposition, tmp_path / "second", kept)
+    swap = read_kept(kept)[0]["swap"]
+    assert swap.seeds == (1, 2, 10) and swap.results["tokens"][:, 0].tolist() == [10, 10, 1]
     for path in (tmp_path / "second").rglob("*.responses.jsonl"):
         write_rows(path, [{**row, "problem": row["problem"] + "+1"} for row in rows])
     with pytest.raises(DataError, match=r"kept\.csv\.gz is of other problems than"):
