@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a world's base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
-#   WORLD=addition  OUTPUT=outputs/base_policy  ROWS=...  LEARNING_RATE=...  BATCH_SIZE=...  EPOCHS=1
+#   WORLD=addition       OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  BATCH_SIZE=64  EPOCHS=1
+#   WORLD=decomposition                              ROWS=60000  LEARNING_RATE=2e-3  BATCH_SIZE=16
 # Further flags go to make_policy.py; with --start POLICY --modes it teaches a policy what L1's prompts and the like ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
