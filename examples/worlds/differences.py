@@ -90,12 +90,24 @@ def interval(values: Floats, seed: int = 0) -> tuple[float, float, float]:
     return float(values.mean()), float(low), float(high)
 
 
+def with_interval(values: Floats) -> str:
+    """Mean of (seeds, problems) and its interval."""
+    return "{:.1f} ({:.1f} to {:.1f})".format(*interval(values))
+
+
+def difference(values: Floats) -> str:
+    """The same of a difference: with signs, and bold where 0 lies outside."""
+    mean, low, high = interval(values)
+    mark = "**" if low > 0 or high < 0 else ""
+    return f"{mark}{mean:+z.1f} ({low:+z.1f} to {high:+z.1f}){mark}"
+
+
 def overview(methods: Mapping[str, Method], labels: Sequence[str]) -> str:
     """A row a method: accuracy, tokens, and the share of the base's lines of each kind that it kept."""
     base = methods[BASE].results
     rows = []
     for name, results in ((name, method.results) for name, method in methods.items()):
-        cells = ["{:.1f} ({:.1f} to {:.1f})".format(*interval(results[of])) for of in ("accuracy", "tokens")]
+        cells = [with_interval(results[of]) for of in ("accuracy", "tokens")]
         kept = [f"{results[label].mean():.2f} ({_share(results[label], base[label])})" for label in labels]
         rows.append([name, len(results["accuracy"]), *cells, *kept])
     header = ["", "seeds", "accuracy %", "tokens", *(f"{label} lines (of the base's)" for label in labels)]
@@ -154,19 +166,17 @@ def by_level(methods: Mapping[str, Method], levels: Sequence[int]) -> str:
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
-def differences(methods: Mapping[str, Method]) -> str:
-    """A row a pair of methods: second minus first, on the seeds that both have; bold where 0 lies outside."""
+def differences(methods: Mapping[str, Method], against: str | None = None) -> str:
+    """A row a pair of methods, or of `against` and another: second minus first, on the seeds that both have."""
+    names = [name for name in methods if name != BASE]
+    pairs = [(against, name) for name in names if name != against] if against else combinations(names, 2)
     rows = []
-    for first, second in combinations([name for name in methods if name != BASE], 2):
+    for first, second in pairs:
         seeds = set(methods[first].seeds) & set(methods[second].seeds)
         if not seeds:
             continue
-        before, after, cells = methods[first].of(seeds), methods[second].of(seeds), []
-        for name in ("accuracy", "tokens"):
-            mean, low, high = interval(after[name] - before[name])
-            mark = "**" if low > 0 or high < 0 else ""
-            cells.append(f"{mark}{mean:+z.1f} ({low:+z.1f} to {high:+z.1f}){mark}")
-        rows.append([first, second, *cells])
+        before, after = methods[first].of(seeds), methods[second].of(seeds)
+        rows.append([first, second, *(difference(after[name] - before[name]) for name in ("accuracy", "tokens"))])
     return tabulate(rows, ["from", "to", "accuracy, points", "tokens"], "github", disable_numparse=True)
 
 
@@ -207,11 +217,11 @@ def seeds_of(files: Sequence[Path]) -> tuple[int, ...]:
     )
 
 
-def compare(world: World, folder: Path, kept: Path | None = None) -> str:
+def compare(world: World, folder: Path, kept: Path | None = None, against: str | None = None) -> str:
     """All tables of a comparison; writes them and the picture, and the values into `kept`.
 
     Raises:
-        DataError: when nothing is there to be compared, or `kept` is of other problems.
+        DataError: when nothing is there to be compared, `against` is not, or `kept` is of other problems.
     """
     runs = finished_runs(folder)
     results = {name: Method(seeds_of(files), read_results(files, world.LABELS)) for name, files in runs.items()}
@@ -225,7 +235,10 @@ def compare(world: World, folder: Path, kept: Path | None = None) -> str:
             joined = {name: method.joined(earlier[name]) for name, method in results.items() if name in earlier}
             results = earlier | results | joined
         keep(kept, results, levels)
-    text = "\n\n".join([overview(results, world.LABELS), by_level(results, levels), differences(results)]) + "\n"
+    if against and against not in results:
+        raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(results)}")
+    tables = [overview(results, world.LABELS), by_level(results, levels), differences(results, against)]
+    text = "\n\n".join(tables) + "\n"
     write_text(folder / "differences.md", text)
     draw(results, folder / "pareto.png")
     return text
@@ -237,10 +250,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
     parser.add_argument("--runs", type=Path, required=True, help="output folder of compare.sh")
     parser.add_argument("--results", type=Path, help="keep all values in this .csv.gz, and compare with those in it")
+    parser.add_argument("--against", help="of the differences, only those of this method and every other")
     args = parser.parse_args(argv)
     if not args.runs.is_dir():
         raise DataError(f"--runs is {args.runs}, which is no folder; give the output folder of compare.sh")
-    print(compare(load(args.world), args.runs, args.results), end="")
+    print(compare(load(args.world), args.runs, args.results, args.against), end="")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,9 @@ def test_a_comparison_is_read_and_drawn(tmp_path):
     assert "1 to 4 operations (8)" in text and "| grpo   | swap |" in text
     assert (tmp_path / "differences.md").read_text() == text
     assert (tmp_path / "pareto.png").stat().st_size > 5000
+    assert "| swap   | grpo |" in compare(decomposition, tmp_path, against="swap")
+    with pytest.raises(DataError, match="--against is zero, which was not trained; use one of base, grpo, swap"):
+        compare(decomposition, tmp_path, against="zero")
 
 
 def test_values_are_kept_and_compared_with_later_ones(tmp_path):
