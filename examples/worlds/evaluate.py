@@ -31,9 +31,9 @@ def generate(
 
     `opening` begins each thought; it is neither part of a response nor counted.
     """
-    from openrlhf_swap.integration.engine import open_engine
+    from openrlhf_swap.integration.engine import close_engine, open_engine
 
-    engine = open_engine(model, max_model_len=512)  # closed when nothing refers to it any more
+    engine = open_engine(model, max_model_len=512)
 
     from vllm import SamplingParams
 
@@ -44,6 +44,7 @@ def generate(
     tokenizer = engine.get_tokenizer()
     prompts = [prompt_text(tokenizer, question) + opening for question in questions]
     outputs = engine.generate(prompts, parameters)
+    close_engine(engine)
     return [[{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_engine(model: str, **options: Any) -> LLM:
-    """A vLLM engine in this process.
+    """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
 
     Args:
         model: folder or hub id.
@@ -29,3 +29,8 @@ def open_engine(model: str, **options: Any) -> LLM:
     from vllm import LLM
 
     return LLM(model, **{**defaults, **options})
+
+
+def close_engine(engine: LLM) -> None:
+    """Give back what an engine of `open_engine` holds; it cannot generate any more."""
+    engine.llm_engine.engine_core.shutdown()

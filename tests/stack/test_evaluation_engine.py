@@ -1,12 +1,13 @@
 """An evaluation with the real engine."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 import pytest
-from support.paths import POLICY, ROOT
+from support.paths import POLICY, ROOT, WORLDS
 
 from evaluation.samples import grades_path, samples_path
 from openrlhf_swap.files import read_rows
@@ -52,3 +53,30 @@ def test_a_killed_evaluation_goes_on_to_the_same_file(tmp_path, prompts_file):
     assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""  # nothing below the table
     assert path.read_text() == whole.read_text()
     assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 65 * 4
+
+
+# Resident memory in MiB after each of three policies that one process evaluates.
+EVALUATE_THREE = """
+import sys
+from evaluate import generate
+for _ in range(3):
+    (responses,) = generate(sys.argv[1], ["Sums of a: 3+6"], [8], 1.0, 60)
+    assert len(responses) == 8 and all(response["tokens"] for response in responses)
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
+    print("resident", int(line.split()[1]) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_an_evaluated_policy_leaves_no_cache_behind():
+    """Of 22 in a row the last once found no memory: each engine kept its cache of a GiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", EVALUATE_THREE, str(WORLDS / "policies" / "decomposition")],
+        cwd=WORLDS,
+        env={**os.environ, "PYTHONPATH": f"{WORLDS}:{ROOT}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    first, _, last = (int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("resident"))
+    assert last - first < 200

@@ -1,4 +1,5 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"
+WORLDS = ROOT / "examples" / "worlds"
+POLICY = WORLDS / "policies" / "addition"
