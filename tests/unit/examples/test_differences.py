@@ -77,8 +77,12 @@ def test_tables_by_hand():
     assert differences({**methods, "b": replace(methods["b"], seeds=(7,))}).count("\n") == 1  # no seed in common
     (row,) = differences(methods).splitlines()[2:]
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
-        *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**")
+        *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**", "1 of 1")
     ]
+    # 10 and 30 points up, then 20 down: up in the mean.
+    start = [[50, 50], [50, 50], [50, 50]]
+    pair = {"a": results(start, start), "b": results([[60, 60], [80, 80], [30, 30]], start)}
+    assert differences(pair).splitlines()[2].split("|")[-2].strip() == "2 of 3"
     table = by_level(methods, [2, 11]).splitlines()
     assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
         *("", "1 to 4 operations (1)", "9 to 12 operations (1)")
