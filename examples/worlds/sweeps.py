@@ -56,7 +56,8 @@ def table(symbol: str, found: Mapping[float, Method], default: Method, labels: t
     for value, of_value in results.items():
         lines = [f"{of_value[label].mean():.2f}" for label in labels]
         cells = [with_interval(of_value[of]) for of in ("accuracy", "tokens")]
-        rows.append([f"{value:g}", *cells, *lines, difference(of_value["accuracy"] - reference)])
+        change = SWAP if found[value] is default else difference(of_value["accuracy"] - reference)
+        rows.append([f"{value:g}", *cells, *lines, change])
     header = [
         f"{symbol} (seeds {', '.join(map(str, seeds))})",
         *("accuracy %", "tokens", *(f"{label} lines" for label in labels), "accuracy, points from swap"),

@@ -66,7 +66,7 @@ def test_points_are_compared_on_the_seeds_that_all_have(tmp_path):
     theta = [
         ["0", "90.0 (90.0 to 90.0)", *rest, "**+10.0 (+10.0 to +10.0)**"],
         ["0.05", "85.0 (85.0 to 85.0)", *rest, "**+5.0 (+5.0 to +5.0)**"],
-        ["0.3", "80.0 (80.0 to 80.0)", *rest, "+0.0 (+0.0 to +0.0)"],
+        ["0.3", "80.0 (80.0 to 80.0)", *rest, "swap"],
         ["1", "10.0 (10.0 to 10.0)", *rest, "**-70.0 (-70.0 to -70.0)**"],
     ]
     parts = text.strip().split("\n\n")
