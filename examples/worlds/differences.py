@@ -191,7 +191,8 @@ def draw(methods: Mapping[str, Method], path: Path) -> None:
     """
     import matplotlib.pyplot as plt
 
-    figure, panel = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    columns = 1 + len(methods) // 24  # of the legend
+    figure, panel = plt.subplots(figsize=(6.5 + 1.5 * columns, 4.5), layout="constrained")
     least, far = methods[BASE].results["accuracy"].mean() / 2, []
     for (name, method), (marker, colour) in zip(methods.items(), product("os^Dv", range(10)), strict=False):
         (x, left, right), (y, low, high) = (interval(method.results[of]) for of in ("tokens", "accuracy"))
@@ -199,12 +200,12 @@ def draw(methods: Mapping[str, Method], path: Path) -> None:
             far.append(f"{name} {y:.1f}% at {x:.0f} tokens")
             continue
         spread = {"xerr": [[x - left], [right - x]], "yerr": [[y - low], [high - y]]}
-        panel.errorbar(x, y, **spread, marker=marker, color=f"C{colour}", label=name)
+        panel.errorbar(x, y, **spread, marker=marker, color=f"C{colour}", elinewidth=1, label=name)
     if far:
         panel.set_title("below: " + ", ".join(far), fontsize="small", wrap=True)
     panel.set_xlabel("tokens a response")
     panel.set_ylabel("accuracy, %")
-    figure.legend(loc="outside right upper", fontsize="small")
+    figure.legend(loc="outside right upper", fontsize="small", ncols=columns)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
