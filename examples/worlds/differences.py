@@ -19,7 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -194,7 +194,7 @@ def draw(methods: Mapping[str, Method], path: Path) -> None:
     columns = 1 + len(methods) // 24  # of the legend
     figure, panel = plt.subplots(figsize=(6.5 + 1.5 * columns, 4.5), layout="constrained")
     least, far = methods[BASE].results["accuracy"].mean() / 2, []
-    for (name, method), (marker, colour) in zip(methods.items(), product("os^Dv", range(10)), strict=False):
+    for (name, method), (marker, colour) in zip(methods.items(), cycle(product("os^Dv", range(10))), strict=False):
         (x, left, right), (y, low, high) = (interval(method.results[of]) for of in ("tokens", "accuracy"))
         if y < least:
             far.append(f"{name} {y:.1f}% at {x:.0f} tokens")

@@ -3,7 +3,8 @@ r"""How accuracy and length depend on theta, lambda, tau and M: a table of each,
     python examples/worlds/sweeps.py --world decomposition --output outputs/sweeps \
         --results examples/worlds/results/decomposition.csv.gz examples/worlds/results/decomposition_sweeps.csv.gz
 
-Reads what differences.py kept, where methods named such as theta=0.1 are points of a sweep; swap and those ablations
+Reads what differences.py kept, where methods named such as theta_0.1, as compare.sh names the folder of the
+configuration theta=0.1, are points of a sweep; swap and those ablations
 that change nothing else are points too (theta 0 is GRPO, lambda 0 no_penalty, tau inf uniform_penalty). The points of
 a sweep are compared on the seeds that all of them have. Intervals are those of differences.py.
 """
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from differences import BASE, Method, Results, difference, interval, read_kept, with_interval
+from differences import BASE, Method, Results, by_level, difference, interval, read_kept, with_interval
 from tabulate import tabulate
 from world import NAMES, World, load
 
@@ -34,7 +35,7 @@ SETTINGS = {"theta": "process_weight", "lambda": "length_coef", "tau": "temperat
 def points(symbol: str, methods: Mapping[str, Method], step_tokens: int) -> dict[float, Method]:
     """Value -> the method that was trained with it, in order."""
     config = SwapConfig(step_tokens=step_tokens)
-    found = {float(name.split("=")[1]): method for name, method in methods.items() if name.startswith(f"{symbol}=")}
+    found = {float(name.split("_")[1]): method for name, method in methods.items() if name.startswith(f"{symbol}_")}
     for name, changes_of in ABLATION.items():
         changes = changes_of(config)
         if name in methods and changes.keys() <= {SETTINGS[symbol]}:
@@ -48,8 +49,10 @@ def common(found: Mapping[float, Method]) -> tuple[tuple[int, ...], dict[float, 
     return tuple(sorted(seeds)), {value: method.of(seeds) for value, method in found.items()}
 
 
-def table(symbol: str, found: Mapping[float, Method], default: Method, labels: tuple[str, ...]) -> str:
-    """A row a value: accuracy, tokens and lines, and what the accuracy is above or below swap's."""
+def tables(
+    symbol: str, found: Mapping[float, Method], default: Method, labels: tuple[str, ...], levels: list[int]
+) -> str:
+    """A row a value: accuracy, tokens and lines, and the accuracy's distance from swap's; then by difficulty."""
     seeds, results = common(found)
     reference = default.of(seeds)["accuracy"]
     rows = []
@@ -62,7 +65,8 @@ def table(symbol: str, found: Mapping[float, Method], default: Method, labels: t
         f"{symbol} (seeds {', '.join(map(str, seeds))})",
         *("accuracy %", "tokens", *(f"{label} lines" for label in labels), "accuracy, points from swap"),
     ]
-    return tabulate(rows, header, "github", disable_numparse=True)
+    by_value = {f"{symbol} {value:g}": Method(seeds, of_value) for value, of_value in results.items()}
+    return tabulate(rows, header, "github", disable_numparse=True) + "\n\n" + by_level(by_value, levels)
 
 
 def draw(sweeps: Mapping[str, Mapping[float, Method]], base: Method, path: Path) -> None:
@@ -95,10 +99,10 @@ def report(world: World, files: list[Path], output: Path) -> str:
         DataError: for files of different problems, and when no sweep is in them.
     """
     methods: dict[str, Method] = {}
-    levels: list[int] | None = None
+    levels: list[int] = []
     for file in files:
         kept, kept_levels = read_kept(file)
-        if levels not in (None, kept_levels):
+        if levels not in ([], kept_levels):
             raise DataError(f"--results has {file}, which is of other problems than {files[0]}; name another file")
         levels = kept_levels
         methods = kept | methods
@@ -108,7 +112,8 @@ def report(world: World, files: list[Path], output: Path) -> str:
     sweeps = {symbol: found for symbol, found in sweeps.items() if len(found) > 1 and common(found)[0]}
     if not sweeps:
         raise DataError(f"--results {' '.join(map(str, files))} has no two points of a sweep with a seed in common")
-    text = "\n\n".join(table(symbol, found, methods[SWAP], world.LABELS) for symbol, found in sweeps.items()) + "\n"
+    parts = (tables(symbol, found, methods[SWAP], world.LABELS, levels) for symbol, found in sweeps.items())
+    text = "\n\n".join(parts) + "\n"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / "sweeps.md", text)
     draw(sweeps, methods[BASE], output / "sweeps.png")

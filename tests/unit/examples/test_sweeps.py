@@ -1,6 +1,7 @@
 """The sweeps: which methods are points of which one, on which seeds, and numbers worked by hand."""
 
 import math
+from pathlib import Path
 
 import decomposition
 import numpy as np
@@ -13,7 +14,7 @@ from tabulate import tabulate
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.flags import parse_swap_arguments
-from openrlhf_swap.sweep import read_configurations
+from openrlhf_swap.sweep import read_configurations, run_folder
 
 NAMES = ("accuracy", "tokens", *decomposition.LABELS)
 
@@ -33,19 +34,19 @@ METHODS = {
     "step_only": method([1, 1]),
     "no_penalty": method([60, 70]),
     "uniform_penalty": method([75, 75, 75], seeds=(1, 2, 3)),
-    "theta=1.0": method([10, 10]),
-    "theta=0.05": method([85, 85]),
-    "M=24": method([70], seeds=(2,)),
+    "theta_1.0": method([10, 10]),
+    "theta_0.05": method([85, 85]),
+    "M_24": method([70], seeds=(2,)),
 }
 
 
 @pytest.mark.parametrize(
     ("symbol", "expected"),
     [
-        ("theta", {0.0: "grpo", 0.05: "theta=0.05", 0.3: "swap", 1.0: "theta=1.0"}),
+        ("theta", {0.0: "grpo", 0.05: "theta_0.05", 0.3: "swap", 1.0: "theta_1.0"}),
         ("lambda", {0.0: "no_penalty", 1.0: "swap"}),
         ("tau", {1.0: "swap", math.inf: "uniform_penalty"}),
-        ("M", {3.0: "swap", 24.0: "M=24"}),
+        ("M", {3.0: "swap", 24.0: "M_24"}),
     ],
 )
 def test_methods_that_change_one_setting_are_points_of_its_sweep(symbol, expected):
@@ -71,13 +72,17 @@ def test_points_are_compared_on_the_seeds_that_all_have(tmp_path):
     ]
     parts = text.strip().split("\n\n")
     assert parts[0] == tabulate(theta, ["theta (seeds 1, 2)", *head], "github", disable_numparse=True)
-    assert [part.split("|")[1].strip() for part in parts[1:]] == [
+    assert [part.split("|")[1].strip() for part in parts[2::2]] == [
         "lambda (seeds 1, 2)",
         "tau (seeds 1, 2, 3)",
         "M (seeds 2)",
     ]
+    difficulty = [[f"theta {value}", *[f"{accuracy}.0%, 40"] * 2] for value, accuracy in (("0", 90), ("0.05", 85))]
+    difficulty += [["theta 0.3", *["80.0%, 40"] * 2], ["theta 1", *["10.0%, 40"] * 2]]
+    head = ["", "1 to 4 operations (1)", "9 to 12 operations (1)"]
+    assert parts[1] == tabulate(difficulty, head, "github", disable_numparse=True)
     # Seeds 1 and 2 of no_penalty are 20 and 10 points below swap's, so a draw of two is from -20 to -10.
-    assert "**-15.0 (-20.0 to -10.0)**" in parts[1]
+    assert "**-15.0 (-20.0 to -10.0)**" in parts[2]
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
@@ -106,3 +111,10 @@ def test_the_rows_of_the_sweeps_change_what_their_names_say():
             SwapConfig(), sweeps.SETTINGS[symbol]
         )
     assert {row.name.split("=")[0] for row in rows} == set(sweeps.SETTINGS)
+
+
+def test_the_folder_of_each_row_is_a_point():
+    rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / "decomposition_sweeps.json")
+    methods = {run_folder(Path(), row.name, 1).parent.name: METHODS["swap"] for row in rows}
+    found = {(symbol, value) for symbol in sweeps.SETTINGS for value in sweeps.points(symbol, methods, step_tokens=3)}
+    assert found == {(row.name.split("=")[0], float(row.name.split("=")[1])) for row in rows}
