@@ -24,6 +24,7 @@ from openrlhf_swap.rollouts.reading import ResponseReader, tokens_for
 COLUMNS = ("ones", "tens", "hundreds")
 LABELS = ("essential", "redundant")
 STEP_TOKENS = 8
+THINK = f"{COLUMNS[0]}: "
 # One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
 WORDS = (
     "What is ",

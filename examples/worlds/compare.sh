@@ -26,7 +26,7 @@ if [[ ! -f "$OUTPUT/base.json" ]]; then
 fi
 
 FLAGS=" $* "
-runs() { [[ "$WORLD" == addition ]] && [[ "$FLAGS" != *" --only "* || "$FLAGS" == *" $1 "* ]]; }
+runs() { [[ "$FLAGS" == *" $1 "* || ! "$FLAGS" =~ " --only "|" --configurations " ]]; }
 # L1 and HBPO name a number of tokens, AutoThink and Thinkless leave it to the policy whether it thinks, and the embedded
 # policy has never seen either: teach it to bear the one and to do the other.
 TAUGHT_POLICY="$OUTPUT/taught_policy"

@@ -30,6 +30,7 @@ LARGEST = max(TERMS) * max(DIGITS)
 OPERATIONS = 12  # of a problem at most
 LABELS = ("essential", "useful", "redundant")
 STEP_TOKENS = 3  # a guess has three, other lines of computation five or six
+THINK = FILLERS[1]  # a sum may begin with either way, so nothing else begins every thought
 QUESTION = "Sums of "
 WORDS = (
     QUESTION,

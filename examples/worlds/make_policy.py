@@ -11,10 +11,9 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from addition import Addition, overthinking_trace, prompt
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
-from world import CLOSE, EOS, NAMES, World, load
+from world import CLOSE, EOS, NAMES, Problem, World, load, rendered
 
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.objectives.hbpo import PROMISE
@@ -70,36 +69,38 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
 def supervised_rows(world: World, count: int, probe_share: float, seed: int, modes: bool = False) -> list[Row]:
     """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
 
-    With `modes`, rows as other methods ask (`row_of_modes`) instead; of additions only.
+    With `modes`, rows as other methods ask (`row_of_modes`) instead.
     """
     rng = random.Random(seed)
     rows = []
     for problem in islice(world.problems(seed), count):
         if modes:
-            assert isinstance(problem, Addition)
-            given, continuation = row_of_modes(problem, rng)
+            given, continuation = row_of_modes(world, problem, rng)
         else:
             given, continuation = world.supervised_row(problem, rng, probe_share)
         rows.append({"input": given, "output": continuation})
     return rows
 
 
-def row_of_modes(problem: Addition, rng: random.Random) -> tuple[str, str]:
+def row_of_modes(world: World, problem: Problem, rng: random.Random) -> tuple[str, str]:
     """A prompt with its beginning of a thought as L1, HBPO, AutoThink or nobody in particular puts it, and a response.
 
     A number of tokens, asked for or promised, has nothing to do with the trace: like a pre-trained model, the policy
     then understands the problem and pays no heed to the budget. Where it may choose whether to think, some rows answer
-    at once, as AutoThink and Thinkless need it.
+    at once, as AutoThink and Thinkless need it; for Thinkless a thought then begins with the world's token for that.
     """
-    response = overthinking_trace(problem, rng)
-    answered = CLOSE + problem.answer + "}" + EOS if rng.random() < SKIPPED else response
+    response = world.overthinking_trace(problem, rng)
+    skips = rng.random() < SKIPPED
+    marked = response if response.startswith(world.THINK) else world.THINK + response
+    answer = CLOSE + problem.answer + "}" + EOS
+    prompt = rendered(problem.question)
     asked = {"n": rng.randint(*ASKED)}
     rows = (
-        (prompt(problem, EXACT.format(**asked)), response),
-        (prompt(problem, MAXIMUM.format(**asked)), response),
-        (prompt(problem) + PROMISE.format(n=rng.randint(*PROMISED)), "\n" + response),
-        (prompt(problem) + ELLIPSIS, answered),
-        (prompt(problem), answered),
+        (rendered(problem.question + EXACT.format(**asked)), response),
+        (rendered(problem.question + MAXIMUM.format(**asked)), response),
+        (prompt + PROMISE.format(n=rng.randint(*PROMISED)), "\n" + response),
+        (prompt + ELLIPSIS, answer if skips else response),
+        (prompt, answer if skips else marked),
     )
     return rng.choice(rows)
 
@@ -115,8 +116,6 @@ def main() -> None:
     parser.add_argument("--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them")
     args = parser.parse_args()
 
-    if args.modes and args.world != "addition":
-        parser.error(f"--modes knows additions only, not --world {args.world}")
     world = load(args.world)
     rows = supervised_rows(world, args.rows, args.probe_share, args.seed, args.modes)
     if args.start:

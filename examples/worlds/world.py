@@ -41,12 +41,16 @@ class World(Protocol):
     WORDS: Sequence[str]  # one token each, beside single bytes
     LABELS: Sequence[str]  # what a line of a thought may be
     STEP_TOKENS: int  # M at which a line is a step
+    THINK: str  # one token that begins a thought where the policy may as well answer at once
 
     def problems(self, seed: int, exclude: frozenset[Problem] = frozenset()) -> Iterator[Problem]:
         """An endless, seeded stream of distinct problems, none of them in `exclude`."""
 
     def supervised_row(self, problem: Problem, rng: random.Random, probe_share: float) -> tuple[str, str]:
         """What the base policy reads, and what it is taught to write behind it."""
+
+    def overthinking_trace(self, problem: Problem, rng: random.Random) -> str:
+        """A response as the base policy is taught to write it."""
 
     def label_lines(self, question: str, response: str) -> list[str]:
         """What each line before `</think>` is for, of LABELS."""

@@ -1,5 +1,4 @@
 import random
-import re
 
 from addition import (
     CLOSE,
@@ -14,7 +13,6 @@ from addition import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from make_policy import SKIPPED, row_of_modes
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.rollouts.reader import StepReader
@@ -86,27 +84,3 @@ def test_valid_thinking_ends_with_the_last_missing_column(tokenizer):
     ids = tokenizer(needed + "let me verify\nones: 1+1+0=02\n", add_special_tokens=False)["input_ids"]
     assert reader.text(ids[: valid_thinking(ids, "222", reader)]) == needed
     assert valid_thinking(ids[:20], "222", reader) == 0
-
-
-def test_rows_of_modes_ask_as_the_methods_do():
-    problem, rng = Addition(478, 356), random.Random(0)
-    asked = "<|user|>What is 478 + 356?"
-    thoughts: dict[str, list[bool]] = {}
-    for _ in range(2000):
-        given_text, response = row_of_modes(problem, rng)
-        question, opening = given_text.removeprefix(asked).split("<|assistant|><think>\n")
-        pattern = re.sub(r"\d+", "N", question + opening)
-        thought = response.split("</think>")[0]
-        assert label_lines("", response).count("essential") == (3 if thought else 0)
-        assert response.endswith("}<|end|>")
-        thoughts.setdefault(pattern, []).append(bool(thought))
-    budgets = {
-        " Think for N tokens.",
-        " Think for maximum N tokens.",
-        "I will answer the question with N tokens",
-    }
-    assert set(thoughts) == budgets | {"...\n", ""}
-    for pattern, thought in thoughts.items():
-        # 2,000 rows: 400 of a kind, four standard errors are 0.092 of a share of 0.3.
-        assert abs(len(thought) - 400) < 80
-        assert all(thought) if pattern in budgets else abs(1 - SKIPPED - sum(thought) / len(thought)) < 0.1

@@ -20,9 +20,12 @@ def test_the_rows_of_a_world_can_be_run(world):
         assert all(not flag.startswith("--swap") for flag in rest)
 
 
-def test_every_method_has_a_row_that_can_be_run():
-    rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / "addition.json")
-    variants = {"swap_zero": "swap"}
+@pytest.mark.parametrize(
+    ("world", "variants"),
+    [("addition", {"swap_zero": "swap"}), ("decomposition", {"swap_zero": "swap", "swap_to_go": "to_go:ToGo"})],
+)
+def test_every_method_has_a_row_that_can_be_run(world, variants):
+    rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / f"{world}.json")
     assert {row.name for row in rows} == set(METHODS) | set(variants)
     assert all(parse_swap_arguments(list(row.train))[0].objective == variants.get(row.name, row.name) for row in rows)
 
