@@ -30,7 +30,7 @@ runs() { [[ "$FLAGS" == *" $1 "* || ! "$FLAGS" =~ " --only "|" --configurations 
 # L1 and HBPO name a number of tokens, AutoThink and Thinkless leave it to the policy whether it thinks, and the embedded
 # policy has never seen either: teach it to bear the one and to do the other.
 TAUGHT_POLICY="$OUTPUT/taught_policy"
-if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless; then
+if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless || runs swap_taught; then
     if [[ ! -f "$TAUGHT_POLICY/trained/model.safetensors" ]]; then
         OUTPUT="$TAUGHT_POLICY" ROWS=12000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --modes
     fi

@@ -169,7 +169,7 @@ def by_level(methods: Mapping[str, Method], levels: Sequence[int]) -> str:
 
 def differences(methods: Mapping[str, Method], against: str | None = None) -> str:
     """A row a pair of methods, or of `against` and another: second minus first, on the seeds that both have."""
-    names = [name for name in methods if name != BASE]
+    names = [name for name in methods if not is_base(name)]
     pairs = [(against, name) for name in names if name != against] if against else combinations(names, 2)
     rows = []
     for first, second in pairs:
@@ -211,22 +211,29 @@ def draw(methods: Mapping[str, Method], path: Path) -> None:
 
 
 def finished_runs(folder: Path) -> dict[str, list[Path]]:
-    """Name of a method, or of the base -> files of its responses, one a seed.
+    """Name of a method, or of a base -> files of its responses, one a seed.
 
     Raises:
         DataError: when there is no base, or nothing to compare it with.
     """
     methods = {BASE: [folder / f"{BASE}.responses.jsonl"]}
+    for file in sorted(folder.glob(f"{BASE}_*.responses.jsonl")):
+        methods[file.name.removesuffix(".responses.jsonl")] = [file]
     for run in sorted(path for path in folder.iterdir() if path.is_dir()):
         if files := sorted(run.glob("seed_*/result.responses.jsonl"), key=lambda file: seeds_of([file])):
             methods[run.name] = files
-    if not methods[BASE][0].exists() or len(methods) < 2:
+    if not methods[BASE][0].exists() or all(map(is_base, methods)):
         raise DataError(f"{folder} holds no finished comparison; run compare.sh with OUTPUT={folder} first")
     return methods
 
 
+def is_base(name: str) -> bool:
+    """Whether it was not trained: the base, or what compare.sh taught it to read, such as `base_budget`."""
+    return name == BASE or name.startswith(f"{BASE}_")
+
+
 def seeds_of(files: Sequence[Path]) -> tuple[int, ...]:
-    """By the folders' names; 0 for the base, which has none."""
+    """By the folders' names; 0 for a base, which has none."""
     return tuple(
         int(file.parent.name.removeprefix("seed_")) if file.name.startswith("result") else 0 for file in files
     )
@@ -250,8 +257,9 @@ def compare(world: World, folder: Path, kept: Path | None = None, against: str |
             joined = {name: method.joined(earlier[name]) for name, method in results.items() if name in earlier}
             results = earlier | results | joined
         keep(kept, results, levels)
-    if against and against not in results:
-        raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(results)}")
+    trained = [name for name in results if not is_base(name)]
+    if against and against not in trained:
+        raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(trained)}")
     tables = [overview(results, world.LABELS), by_level(results, levels), differences(results, against)]
     text = "\n\n".join(tables) + "\n"
     write_text(folder / "differences.md", text)

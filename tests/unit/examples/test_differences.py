@@ -95,15 +95,21 @@ def test_a_comparison_is_read_and_drawn(tmp_path):
         compare(decomposition, tmp_path)
     names = ("problem", "correct", "tokens", *decomposition.LABELS)
     rows = [dict(zip(names, (f"Sums of a: {n}+1", True, 9, 1, 0, n), strict=True)) for n in range(1, 9)]
-    for path in ("base.responses.jsonl", "grpo/seed_1/result.responses.jsonl", "swap/seed_1/result.responses.jsonl"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    for path in ("base.responses.jsonl", "base_budget.responses.jsonl"):
         write_rows(tmp_path / path, rows)
+    with pytest.raises(DataError, match="holds no finished comparison; run compare"):
+        compare(decomposition, tmp_path)
+    for name in ("grpo", "swap"):
+        (tmp_path / name / "seed_1").mkdir(parents=True)
+        write_rows(tmp_path / name / "seed_1" / "result.responses.jsonl", rows)
     text = compare(decomposition, tmp_path)
+    # What a policy does before training, asked in another way, has a row, and no pair.
+    assert text.count("| base_budget |") == 2
     assert "1 to 4 operations (8)" in text and "| grpo   | swap |" in text
     assert (tmp_path / "differences.md").read_text() == text
     assert (tmp_path / "pareto.png").stat().st_size > 5000
     assert "| swap   | grpo |" in compare(decomposition, tmp_path, against="swap")
-    with pytest.raises(DataError, match="--against is zero, which was not trained; use one of base, grpo, swap"):
+    with pytest.raises(DataError, match="--against is zero, which was not trained; use one of grpo, swap"):
         compare(decomposition, tmp_path, against="zero")
 
 

@@ -22,7 +22,10 @@ def test_the_rows_of_a_world_can_be_run(world):
 
 @pytest.mark.parametrize(
     ("world", "variants"),
-    [("addition", {"swap_zero": "swap"}), ("decomposition", {"swap_zero": "swap", "swap_to_go": "to_go:ToGo"})],
+    [
+        ("addition", {"swap_zero": "swap"}),
+        ("decomposition", {"swap_zero": "swap", "swap_taught": "swap", "swap_to_go": "to_go:ToGo"}),
+    ],
 )
 def test_every_method_has_a_row_that_can_be_run(world, variants):
     rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / f"{world}.json")
