@@ -1,4 +1,4 @@
-r"""Train and evaluate a list of configurations, one after the other, and collect one table.
+r"""Train and evaluate a list of configurations, one after the other or some at once, and collect one table.
 
     python -m openrlhf_swap.sweep --preset theta --seeds 1 2 3 --output outputs/theta \
         --train 'env OUTPUT={output} bash scripts/train_swap_1.5b.sh --train.seed {seed}' \
@@ -8,7 +8,7 @@ Each configuration and seed gets a folder {output}, in the sweep's own, {sweep}.
 configuration appended; `--evaluate` writes `result.json` there, an object of numbers. What is done is not done again:
 a sweep that was stopped goes on when it is started again, after a failed evaluation with the evaluation. After a
 change of the commands, delete the folders that have to run again. `--prefix 'ray job submit --'` runs both as Ray jobs
-on a cluster.
+on a cluster. `--parallel 2` keeps two runs going; each needs its own share of the cores or GPUs.
 
 The presets paper, all and step_signal are lists of methods. With `--configurations` as well, a method is run as that
 file has it, where it has a row of its name.
@@ -23,6 +23,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -72,9 +73,11 @@ def main(argv: list[str]) -> int:
     """Run what has no result yet and write the table; returns 1 if a run failed, otherwise 0.
 
     Raises:
-        ConfigError: for configurations that cannot be read, or an unknown one.
+        ConfigError: for configurations that cannot be read, or an unknown one, or a `--parallel` below 1.
     """
     args = _parser().parse_args(argv)
+    if args.parallel < 1:
+        raise ConfigError(f"--parallel is {args.parallel}; give the number of runs at once, at least 1")
     configurations = _asked_for(args)
     names = [configuration.name for configuration in configurations]
     unknown = [name for name in args.only or () if name not in names]
@@ -101,6 +104,7 @@ def _parser() -> Parser:
     parser.add_argument("--output", type=Path, required=True, help="folder of all runs and of table.md")
     parser.add_argument("--train", required=True, help="training command with {output} and {seed}")
     parser.add_argument("--evaluate", required=True, help="evaluation command with {output} and {seed}")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="so many runs at once; 1 by default")
     parser.add_argument("--prefix", default="", help="put before both commands, such as 'ray job submit --'")
     return parser
 
@@ -131,22 +135,27 @@ def read_configurations(path: Path) -> list[Configuration]:
 
 
 def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -> int:
-    """Run what has no result yet, seed by seed; returns how many runs failed."""
-    runs = [(configuration, seed) for seed in args.seeds for configuration in configurations]
-    failed = 0
-    for number, (configuration, seed) in enumerate(runs, 1):
-        title = f"[sweep] {number}/{len(runs)} {configuration.name}, seed {seed}"
-        if (run_folder(args.output, configuration.name, seed) / "result.json").exists():
-            print(f"{title}: done before", flush=True)
-            continue
-        print(title, flush=True)
-        failed += not _run(configuration, seed, args)
-    return failed
+    """Run what has no result yet, seed by seed, `--parallel` at once; returns how many runs failed."""
+    runs = [(configuration, seed) for seed in dict.fromkeys(args.seeds) for configuration in configurations]
+
+    def run(number: int) -> bool:
+        configuration, seed = runs[number]
+        return _run(f"[sweep] {number + 1}/{len(runs)} {configuration.name}, seed {seed}", configuration, seed, args)
+
+    pool = ThreadPoolExecutor(args.parallel)
+    try:
+        return sum(not worked for worked in pool.map(run, range(len(runs))))
+    finally:  # after Ctrl-C, which ends the running commands too, no further one is begun
+        pool.shutdown(cancel_futures=True)
 
 
-def _run(configuration: Configuration, seed: int, args: argparse.Namespace) -> bool:
-    """Train, unless that is done, and evaluate; whether both worked."""
+def _run(title: str, configuration: Configuration, seed: int, args: argparse.Namespace) -> bool:
+    """Train and evaluate, each unless it is done; whether both worked."""
     folder = run_folder(args.output, configuration.name, seed)
+    if (folder / "result.json").exists():
+        _say(f"{title}: done before")
+        return True
+    _say(title)
     folder.mkdir(parents=True, exist_ok=True)
     places = {"{output}": str(folder), "{seed}": str(seed), "{sweep}": str(args.output)}
     trained = folder / "trained"
@@ -169,8 +178,13 @@ def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places:
         status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     if status != 0:
         tail = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
-        print(f"[sweep] {name} failed with status {status}: {tail} ({path})", flush=True)
+        _say(f"[sweep] {name} failed with status {status}: {tail} ({path})")
     return status == 0
+
+
+def _say(line: str) -> None:
+    """Print it in one piece: another run may print meanwhile."""
+    print(line + "\n", end="", flush=True)
 
 
 def run_folder(output: Path, name: str, seed: int) -> Path:

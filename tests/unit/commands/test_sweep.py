@@ -1,7 +1,12 @@
 """The launcher, with small programs in the place of training and evaluation."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from itertools import accumulate
 
 import pytest
 
@@ -20,6 +25,15 @@ EVALUATE = f"""{sys.executable} -c "
 import json, pathlib
 folder = pathlib.Path('{{output}}')
 json.dump({{'value': float((folder / 'value').read_text()) + {{seed}}}}, open(folder / 'result.json', 'w'))" """
+
+# Goes on when as many have begun as were to run at once, so it ends only if they do run at once.
+IN_PAIRS = f"""{sys.executable} -c "
+import pathlib, time
+log = pathlib.Path('{{sweep}}') / 'log'
+with open(log, 'a') as file: file.write('+')
+before = time.monotonic()
+while log.read_text().count('+') < 2 and time.monotonic() < before + 60: time.sleep(0.01)
+with open(log, 'a') as file: file.write('-')" """
 
 
 def run(tmp_path, *extra):
@@ -59,6 +73,38 @@ def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
     assert set(table[1]) == set("|-")
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in (table[0], *table[2:])]
     assert rows == [["", "seeds", "value"], ["x=2", "2", "3.50 ± 0.71"], ["x=3", "1", "4.00"]]
+
+
+def test_so_many_runs_at_once_as_asked_for(tmp_path):
+    copy = f"cp {tmp_path / 'result'} {{output}}/result.json"
+    (tmp_path / "result").write_text('{"value": 1}')
+    assert run(tmp_path, "--parallel", "2", "--train", IN_PAIRS, "--evaluate", copy) == 0
+    log = (tmp_path / "sweep" / "log").read_text()
+    assert log.startswith("++") and sorted(log) == sorted("+-" * 4)
+    assert max(accumulate(1 if mark == "+" else -1 for mark in log)) == 2
+
+
+def test_less_than_one_run_at_once_is_refused(tmp_path, capsys):
+    assert run(tmp_path, "--parallel", "0") == 2
+    assert capsys.readouterr().err == "error: --parallel is 0; give the number of runs at once, at least 1\n"
+
+
+def test_after_control_c_no_further_run_is_begun(tmp_path):
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
+    words = [sys.executable, "-m", "openrlhf_swap.sweep", "--configurations", str(rows), "--output", str(tmp_path)]
+    commands = ["--train", "sh -c 'touch {output}/begun; sleep 60'", "--evaluate", "true", "--parallel", "2"]
+    process = subprocess.Popen([*words, *commands], start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("*/seed_1/begun"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(30) != 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("preset", sweep.PRESETS)
