@@ -6,8 +6,8 @@ Writes differences.md and pareto.png into the folder. With `--results results/de
 method, seed and problem are kept there, and what it has and the folder lacks is compared as well. All methods answered
 the same problems, and a seed had the same prompts in the same order with each of them, so two methods are compared
 problem by problem and seed by seed, on the seeds that both have. Intervals are of 95%, from a bootstrap that draws
-seeds and problems; with few seeds they are too narrow, so the differences also say in how many seeds the accuracy
-changed in the direction of the mean.
+seeds and problems; with few seeds they are too narrow, so of accuracy the differences also have the interval of
+Student's t over the seeds alone, and in how many seeds it changed in the direction of the mean.
 """
 
 from __future__ import annotations
@@ -103,6 +103,25 @@ def difference(values: Floats) -> str:
     return f"{mark}{mean:+z.1f} ({low:+z.1f} to {high:+z.1f}){mark}"
 
 
+def student(means: Floats) -> str:
+    """Mean of at least two seeds' means, and half its 95% interval by Student's t; bold where 0 lies outside."""
+    if len(means) < 2:
+        return "-"
+    half = t_quantile(len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
+    mark = "**" if abs(means.mean()) > half else ""
+    return f"{mark}{means.mean():+z.1f} ± {half:.1f}{mark}"
+
+
+def t_quantile(freedom: int) -> float:
+    """The number that |T| of so many degrees of freedom exceeds with probability 0.05."""
+    from mpmath import betainc, findroot  # comes with torch, and spares the worlds SciPy
+
+    def beyond(t: float) -> float:
+        return betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True)
+
+    return float(findroot(lambda t: beyond(t) - 0.05, (1, 20), solver="anderson"))
+
+
 def overview(methods: Mapping[str, Method], labels: Sequence[str]) -> str:
     """A row a method: accuracy, tokens, and the share of the base's lines of each kind that it kept."""
     base = methods[BASE].results
@@ -178,9 +197,10 @@ def differences(methods: Mapping[str, Method], against: str | None = None) -> st
             continue
         before, after = methods[first].of(seeds), methods[second].of(seeds)
         changes = [after[name] - before[name] for name in ("accuracy", "tokens")]
-        same = np.sign(changes[0].mean(axis=1)) == np.sign(changes[0].mean())
-        rows.append([first, second, *map(difference, changes), f"{same.sum()} of {len(same)}"])
-    header = ["from", "to", "accuracy, points", "tokens", "seeds with that sign of accuracy"]
+        of_seeds = changes[0].mean(axis=1)
+        same = np.sign(of_seeds) == np.sign(of_seeds.mean())
+        rows.append([first, second, *map(difference, changes), student(of_seeds), f"{same.sum()} of {len(same)}"])
+    header = ["from", "to", "accuracy, points", "tokens", "accuracy by seeds alone", "seeds with that sign"]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

@@ -8,7 +8,19 @@ from statistics import fmean
 import decomposition
 import numpy as np
 import pytest
-from differences import Method, by_level, compare, differences, interval, keep, overview, read_kept, read_results
+from differences import (
+    Method,
+    by_level,
+    compare,
+    differences,
+    interval,
+    keep,
+    overview,
+    read_kept,
+    read_results,
+    student,
+    t_quantile,
+)
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -77,12 +89,24 @@ def test_tables_by_hand():
     assert differences({**methods, "b": replace(methods["b"], seeds=(7,))}).count("\n") == 1  # no seed in common
     (row,) = differences(methods).splitlines()[2:]
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
-        *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**", "1 of 1")
+        *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**", "-", "1 of 1")
     ]
     # 10 and 30 points up, then 20 down: up in the mean.
     start = [[50, 50], [50, 50], [50, 50]]
     pair = {"a": results(start, start), "b": results([[60, 60], [80, 80], [30, 30]], start)}
-    assert differences(pair).splitlines()[2].split("|")[-2].strip() == "2 of 3"
+    # Their mean is 6.7, their deviation 25.2, and 4.303 of it over the root of 3 are 62.5.
+    cells = [cell.strip() for cell in differences(pair).splitlines()[2].split("|")]
+    assert cells[-3:-1] == ["+6.7 ± 62.5", "2 of 3"]
+    assert student(np.array([4.0, 5.0, 6.0, 5.0])) == "**+5.0 ± 1.3**"  # 3.182 * .816 / 2
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042)])
+def test_quantiles_are_those_of_the_printed_tables(freedom, quantile):
+    assert t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
+
+
+def test_levels_by_hand():
+    methods = {"base": results([[0, 100]], [[100, 200]])}
     table = by_level(methods, [2, 11]).splitlines()
     assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
         *("", "1 to 4 operations (1)", "9 to 12 operations (1)")
