@@ -71,9 +71,15 @@ def test_an_update_has_the_gradients_of_all_logits(tied, packing, temperature):
     assert_same_update(model, packing=packing, temperature=temperature)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "granite", "cohere", "llama", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
+@pytest.mark.parametrize("name", ["gemma2", "granite", "cohere", "llama", "qwen3_5_text"])
 def test_families(name):
-    assert_same_update(family(name))
+    # In float32 OpenRLHF's own gradients of Qwen3.5 are off by 2e-5: the bound held on some CPUs and not on others.
+    assert_same_update(family(name).double())
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3"])
+def test_families_with_experts(name):
+    assert_same_update(family(name))  # torch multiplies experts in float32 and below only
 
 
 def test_adapters():
