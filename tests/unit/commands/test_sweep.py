@@ -94,7 +94,12 @@ def test_after_control_c_no_further_run_is_begun(tmp_path):
     rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
     words = [sys.executable, "-m", "openrlhf_swap.sweep", "--configurations", str(rows), "--output", str(tmp_path)]
     commands = ["--train", "sh -c 'touch {output}/begun; sleep 60'", "--evaluate", "true", "--parallel", "2"]
-    process = subprocess.Popen([*words, *commands], start_new_session=True, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*words, *commands],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
+    )
     try:
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("*/seed_1/begun"))) < 2 and time.monotonic() < deadline:
