@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+from enum import Enum
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -48,4 +50,13 @@ def forbid_pickles() -> None:
     from deepspeed.utils.tensor_fragment import fragment_address
 
     os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
-    torch.serialization.add_safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address])
+    allowed = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+    # Python 3.11.0 to 3.11.3, Debian 12 has one, write a member of an enumeration as getattr(its class, its name).
+    torch.serialization.add_safe_globals([*allowed, (_member, "builtins.getattr")])
+
+
+def _member(kind: object, name: str) -> Enum:
+    """What stands for getattr when checkpoints are read: it reaches the members of enumerations, and nothing else."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        raise UnpicklingError(f"{name} of {kind} is asked for, which is no enumeration")
+    return kind[name]

@@ -170,3 +170,28 @@ except pickle.UnpicklingError as error:
     result = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "refused True"
     assert not (tmp_path / "was_run").exists()
+
+
+def test_members_of_enumerations_are_read_as_every_python_writes_them(tmp_path):
+    """As getattr(class, name) in 3.11.0 to 3.11.3, as class(value) later; of anything else getattr is refused."""
+    script = """
+import pickle, sys, torch
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from openrlhf_swap.integration import random_state
+
+class Written:
+    def __init__(self, *how): self.how = how
+    def __reduce__(self): return self.how
+
+path = sys.argv[1] + "/states.pt"
+random_state.forbid_pickles()
+for how in ((getattr, (ZeroStageEnum, "gradients")), (ZeroStageEnum, (2,)), (getattr, (LossScaler, "__init__"))):
+    torch.save({"zero_stage": Written(*how)}, path)
+    try:
+        print(torch.load(path, weights_only=False)["zero_stage"] is ZeroStageEnum.gradients)
+    except pickle.UnpicklingError as error:
+        print("refused", "__init__ of" in str(error))
+"""
+    result = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-3:] == ["True", "True", "refused True"]
