@@ -34,9 +34,8 @@ COPY LICENSE pyproject.toml requirements-cpu.txt constraints-gpu.txt requirement
 COPY scripts/common.sh scripts/setup.sh scripts/
 COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/
-COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/attention.py openrlhf_swap/integration/
-COPY openrlhf_swap/integration/cpu/__init__.py openrlhf_swap/integration/cpu/build.py \
-    openrlhf_swap/integration/cpu/process.py openrlhf_swap/integration/cpu/
+COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/
+COPY openrlhf_swap/integration/platform/ openrlhf_swap/integration/platform/
 
 # ---------------------------------------------------------------------------------------------------------------- cpu
 FROM base AS cpu

@@ -22,9 +22,9 @@ from transformers import AutoTokenizer
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.defaults import DEFAULTS, REWARD_FILE, as_words
-from openrlhf_swap.integration.experience import SwapExperienceMaker
-from openrlhf_swap.integration.policy_scoring import ScoredForward
+from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.policy.scoring import ScoredForward
+from openrlhf_swap.integration.startup.defaults import DEFAULTS, REWARD_FILE, as_words
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import settle_thought
 from openrlhf_swap.rollouts.reader import StepReader

@@ -60,7 +60,7 @@ def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], o
     importlib.import_module("openrlhf_swap.integration")  # makes OpenRLHF importable without CUDA
     from openrlhf.models import PolicyLoss
 
-    from openrlhf_swap.integration.actor import ChunkedActor
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 
     actor, loss = ChunkedActor(Engine(model)), PolicyLoss()
     actor.packing_samples, actor.temperature = False, 0.6

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from benchmarks.driver import GROUP, embedded_tokenizer, make_maker, make_samples, without_ray
-from openrlhf_swap.integration.conversion import METADATA
-from openrlhf_swap.integration.experience import SwapExperienceMaker
+from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.generation.conversion import METADATA
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import METHODS
 

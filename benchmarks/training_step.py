@@ -23,12 +23,12 @@ from addition import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
 from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
 from openrlhf_swap.integration import patches  # noqa: E402
-from openrlhf_swap.integration.defaults import (  # noqa: E402
+from openrlhf_swap.integration.platform.cpu import set_cpu_environment  # noqa: E402
+from openrlhf_swap.integration.startup.defaults import (  # noqa: E402
     CPU_DEFAULTS,
     DEFAULTS,
     REWARD_FILE,
     as_words,
-    set_cpu_environment,
 )
 from openrlhf_swap.objectives.registry import build  # noqa: E402
 from openrlhf_swap.rollouts.reader import StepReader  # noqa: E402
@@ -88,9 +88,9 @@ def main() -> None:
     from openrlhf.utils import get_strategy
     from transformers import AutoTokenizer
 
-    from openrlhf_swap.integration.experience import SwapExperienceMaker
-    from openrlhf_swap.integration.launch import start_local_ray
-    from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+    from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.startup.launch import start_local_ray
 
     args = patches.parse_arguments(as_words(FLAGS))
     args.actor.eps_clip_low_high = (0.2, 0.2)

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     names = graded_benchmarks(args.folder)
     if not names:
         raise no_samples(f"{args.folder} holds no graded samples")
-    from openrlhf_swap.integration.engine import open_engine
+    from openrlhf_swap.integration.generation.engine import open_engine
 
     settings = read_settings(args.folder)
     llm = open_engine(settings["model"], max_model_len=args.max_model_len or None)

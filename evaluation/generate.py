@@ -41,7 +41,7 @@ class Sampler:
 
     def __init__(self, model: str, **options: Any) -> None:
         """Takes a hub id or folder, and vLLM's options; returns when the engine is ready."""
-        from openrlhf_swap.integration.engine import open_engine
+        from openrlhf_swap.integration.generation.engine import open_engine
 
         self._llm = open_engine(model, **options)
 

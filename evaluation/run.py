@@ -246,7 +246,7 @@ def start_engines(
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
-    from openrlhf_swap.integration.cpu.process import is_cpu_build
+    from openrlhf_swap.integration.platform.cpu import is_cpu_build
 
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     ray.init(ignore_reinit_error=True, include_dashboard=False)

@@ -90,8 +90,8 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
 
     patches.check_versions()
 
-    from openrlhf_swap.integration.defaults import as_words, with_defaults
-    from openrlhf_swap.integration.flag_rules import check_flags
+    from openrlhf_swap.integration.startup.defaults import as_words, with_defaults
+    from openrlhf_swap.integration.startup.flag_rules import check_flags
 
     # A plan needs no data set.
     unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     check_model_exists("--model", args.model)
     check_writable("--output", args.output.parent)
-    from openrlhf_swap.integration.model_check import check_model
+    from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.rollouts.families import settle_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
 
@@ -89,7 +89,7 @@ def _parser() -> Parser:
 
 def known_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """The known answer of each prompt of the training, as the chat template renders it, without empty ones."""
-    from openrlhf_swap.integration.prompts import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     data = SimpleNamespace(
         prompt_dataset=args.dataset,
@@ -114,7 +114,7 @@ def sample_reference(
     config: SwapConfig,
 ) -> Iterator[Row]:
     """Sample and grade prompts with their known answers; gives a row of the output for each, in order."""
-    from openrlhf_swap.integration.engine import open_engine
+    from openrlhf_swap.integration.generation.engine import open_engine
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
 

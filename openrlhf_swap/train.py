@@ -3,7 +3,7 @@
     python -m openrlhf_swap.train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-the method's (`integration/defaults.py`); what you give on the command line wins.
+the method's (`integration/startup/defaults.py`); what you give on the command line wins.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     print(command_line(MODULE, redacted(typed)))  # a resumed run appends to the log
     patches.check_versions()
 
-    from openrlhf_swap.integration.cpu.process import is_cpu_build
-    from openrlhf_swap.integration.defaults import as_words, set_cpu_environment, with_defaults, without
-    from openrlhf_swap.integration.preflight import settle_run
+    from openrlhf_swap.integration.platform.cpu import is_cpu_build, set_cpu_environment
+    from openrlhf_swap.integration.startup.defaults import as_words, with_defaults, without
+    from openrlhf_swap.integration.startup.preflight import settle_run
     from openrlhf_swap.objectives.base import absolute_paths
     from openrlhf_swap.objectives.registry import method
 
@@ -135,7 +135,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     _write_configuration(config, run, {**origin, **names})
     print(f"[swap] {_decided(args, config)}")
 
-    from openrlhf_swap.integration.launch import launch
+    from openrlhf_swap.integration.startup.launch import launch
 
     launch(argv, args, config, run, on_cpu)
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
@@ -215,7 +215,7 @@ def _print_help(objective: str) -> int:
             flag = f"--swap.{short_name(name)}.{setting} {type_name(spec).upper()}"
             print(f"  {flag}  {spec.description} (default: {spec.default!r})")
     from openrlhf_swap.integration import patches
-    from openrlhf_swap.integration.defaults import DEFAULTS
+    from openrlhf_swap.integration.startup.defaults import DEFAULTS
 
     print("\nDEFAULTS that differ from OpenRLHF's:")
     for flag, value in DEFAULTS.items():

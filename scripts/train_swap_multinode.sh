@@ -116,7 +116,7 @@ submit_training() {
     # A proxy would be asked for an address of this machine.
     export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
     # A training that asks for more than there is would wait without a word.
-    python -m openrlhf_swap.integration.cluster --address "$address" --pid-file "$PID_FILE" --nodes "$NUM_NODES" \
+    python -m openrlhf_swap.integration.startup.cluster --address "$address" --pid-file "$PID_FILE" --nodes "$NUM_NODES" \
         --gpus "$NUM_GPUS" --wait "$WAIT"
     mkdir -p "$folder"
     printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"

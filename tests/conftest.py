@@ -38,7 +38,7 @@ def arguments():
 
     from openrlhf_swap.config import RunConfig
     from openrlhf_swap.integration import patches
-    from openrlhf_swap.integration.defaults import CPU_DEFAULTS, DEFAULTS, REWARD_FILE, as_words
+    from openrlhf_swap.integration.startup.defaults import CPU_DEFAULTS, DEFAULTS, REWARD_FILE, as_words
 
     values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
     values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
@@ -54,8 +54,8 @@ def ray_session():
     """Ray with places for five actors, which find the classes of tests/support."""
     import ray
 
-    from openrlhf_swap.integration.defaults import set_cpu_environment
-    from openrlhf_swap.integration.launch import start_local_ray
+    from openrlhf_swap.integration.platform.cpu import set_cpu_environment
+    from openrlhf_swap.integration.startup.launch import start_local_ray
 
     set_cpu_environment()
     with pytest.MonkeyPatch.context() as patch:

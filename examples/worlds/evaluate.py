@@ -31,7 +31,7 @@ def generate(
 
     `opening` begins each thought; it is neither part of a response nor counted.
     """
-    from openrlhf_swap.integration.engine import close_engine, open_engine
+    from openrlhf_swap.integration.generation.engine import close_engine, open_engine
 
     engine = open_engine(model, max_model_len=512)
 

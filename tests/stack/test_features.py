@@ -11,7 +11,7 @@ from addition import problems, prompt, shortest_trace
 from support.actors import changed, make_batch, make_config, make_experiences, makers, running_actors
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration import random_state
+from openrlhf_swap.integration.policy import random_state
 from openrlhf_swap.runs import checkpoints
 
 pytestmark = pytest.mark.slow
@@ -201,7 +201,7 @@ def test_lora_trains_its_adapters(ray_session, arguments, tokenizer, half_wrong,
 def test_an_engine_that_cannot_start_is_not_waited_for(ray_session, arguments):
     import ray
 
-    from openrlhf_swap.integration.launch import describe_death
+    from openrlhf_swap.integration.startup.launch import describe_death
 
     @ray.remote(num_cpus=0)
     class Engine:

@@ -13,7 +13,7 @@ from support.slow_advantages import slow_advantages
 
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.conversion import read_rollouts
+from openrlhf_swap.integration.generation.conversion import read_rollouts
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_lock_left_by_a_stopped_compilation_blocks_nobody():
-    from openrlhf_swap.integration.cpu import build
+    from openrlhf_swap.integration.platform import cpu_build as build
 
     lock = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / "deepspeed_shm_comm" / "lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +87,8 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
     """Responses through the real generator's processing and the real experience maker; `forced` by part."""
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
-    from openrlhf_swap.integration.experience import SwapExperienceMaker
-    from openrlhf_swap.integration.sampling import SwapSamplesGenerator
+    from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+    from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 
     group, strategy = actor_group
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)

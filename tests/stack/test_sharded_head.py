@@ -10,12 +10,12 @@ from support.paths import ROOT
 RANK = """
 import os, sys
 import openrlhf_swap.integration
-from openrlhf_swap.integration.cpu.build import build_communication_op
+from openrlhf_swap.integration.platform.cpu_build import build_communication_op
 import deepspeed, torch
 from deepspeed.utils import safe_get_full_grad
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, Qwen2Config
-from openrlhf_swap.integration.actor import ChunkedActor
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 build_communication_op()
 deepspeed.init_distributed(dist_backend="gloo")
 rank, tied = torch.distributed.get_rank(), sys.argv[1] == "tied"

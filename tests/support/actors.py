@@ -25,7 +25,7 @@ def running_actors(arguments, ranks=1, engines=None):
     from openrlhf.utils import get_strategy
     from ray.util import placement_group, remove_placement_group
 
-    from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
 
     strategy = get_strategy(arguments)
     places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
@@ -65,7 +65,7 @@ def make_batch(maker_class, actor_group, tokenizer, responses, **options):
 def makers():
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-    from openrlhf_swap.integration.experience import SwapExperienceMaker
+    from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 
     def swap_maker(*args, config):
         reader = StepReader(args[-1], config.end_of_thought, *config.segmentation)

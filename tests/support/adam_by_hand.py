@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from openrlhf_swap.integration.strategy import SwapStrategy
+from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from support.paths import POLICY
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}

@@ -16,9 +16,9 @@ from unittest import mock
 import torch
 import torch.multiprocessing.reductions
 
-from openrlhf_swap.integration import launch
-from openrlhf_swap.integration.cpu import vllm as cpu_vllm
-from openrlhf_swap.integration.policy_actor import IntrinsicRewardActor
+from openrlhf_swap.integration.generation import cpu_rollout as cpu_vllm
+from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+from openrlhf_swap.integration.startup import launch
 
 EVERYTHING = {"weights", "kv_cache"}
 
@@ -91,7 +91,7 @@ class FakeRolloutActor(cpu_vllm.CpuRolloutActor):
 def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
-    from openrlhf_swap.integration import flag_rules
+    from openrlhf_swap.integration.startup import flag_rules
 
     with (
         mock.patch.object(flag_rules, "_cpu_rules", lambda args: ()),  # they refuse sleep

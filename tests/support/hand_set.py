@@ -2,7 +2,7 @@
 
 from safetensors.torch import load_file
 
-from openrlhf_swap.integration.cpu.vllm import CpuRolloutActor, CpuWorker
+from openrlhf_swap.integration.generation.cpu_rollout import CpuRolloutActor, CpuWorker
 
 
 class HandSetWorker(CpuWorker):

@@ -34,7 +34,7 @@ def rank_main(rank, world, families):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     from openrlhf_swap.config import RunConfig
-    from openrlhf_swap.integration import policy_scoring
+    from openrlhf_swap.integration.policy import scoring as policy_scoring
     from openrlhf_swap.scoring import shared_prefix
     from openrlhf_swap.scoring.answer import AnswerBranch
     from openrlhf_swap.scoring.per_prefix import score_per_prefix

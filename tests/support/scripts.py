@@ -6,8 +6,8 @@ import subprocess
 
 from openrlhf_swap.flags import parse_swap_arguments
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.defaults import with_defaults
-from openrlhf_swap.integration.flag_rules import check_flags
+from openrlhf_swap.integration.startup.defaults import with_defaults
+from openrlhf_swap.integration.startup.flag_rules import check_flags
 from openrlhf_swap.objectives.registry import build
 from support.paths import ROOT
 

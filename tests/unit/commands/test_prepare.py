@@ -194,7 +194,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     again = tmp_path / "again.jsonl"
     assert run(output, again) == 0 and read_rows(again) == kept
 
-    from openrlhf_swap.integration.prompts import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     args = training_args(output)
     rendered = render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY))
@@ -220,7 +220,7 @@ def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
 
 
 def test_training_reads_the_prompt_set(tmp_path):
-    from openrlhf_swap.integration.prompts import load_prompts
+    from openrlhf_swap.integration.startup.prompts import load_prompts
 
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0

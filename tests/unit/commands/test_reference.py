@@ -33,7 +33,7 @@ class Engine:
 
 @pytest.fixture
 def engine(monkeypatch):
-    from openrlhf_swap.integration import engine as module
+    from openrlhf_swap.integration.generation import engine as module
 
     made = Engine()
     monkeypatch.setattr(module, "open_engine", lambda model, **options: made)

@@ -45,7 +45,7 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
 ):
     engine = Engine(tokenizer)
     opening = SimpleNamespace(open_engine=lambda model, **options: engine)
-    monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.engine", opening)
+    monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.generation.engine", opening)
     budgets = ["--budgets", "1", "10", "30", "1000"]
     assert run_command(forced.main, [str(asked), *budgets, "--close-template", CLOSE]) == 0
     # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token all answer 2, which is right for p;

@@ -47,7 +47,7 @@ def sample(monkeypatch, tokenizer):
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
         kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY="whole responses"))
         monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
-        monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.engine", opening)
+        monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.generation.engine", opening)
         return engine, list(generate.Sampler("model").generate(*arguments))
 
     return run

@@ -20,8 +20,8 @@ from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.flags import parse_swap_arguments
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.defaults import with_defaults
-from openrlhf_swap.integration.flag_rules import check_flags
+from openrlhf_swap.integration.startup.defaults import with_defaults
+from openrlhf_swap.integration.startup.flag_rules import check_flags
 from openrlhf_swap.objectives.registry import build
 
 PATHS = os.pathsep.join([str(ROOT), *(str(ROOT / "examples" / name) for name in ("smollm2", "worlds"))])

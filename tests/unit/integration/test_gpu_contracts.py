@@ -11,7 +11,9 @@ from support.paths import POLICY
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError
-from openrlhf_swap.integration import attention, launch, patches
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.platform import attention
+from openrlhf_swap.integration.startup import launch
 
 # flash-attn
 
@@ -107,7 +109,7 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
     import vllm
     from openrlhf.trainer.ray import vllm_engine
 
-    from openrlhf_swap.integration.rollout_actor import EngineClass
+    from openrlhf_swap.integration.generation.rollout_actor import EngineClass
 
     made = []
 
@@ -158,8 +160,8 @@ def test_the_extension_takes_no_name_that_vllms_workers_have():
     from vllm.v1.worker.cpu_worker import CPUWorker
     from vllm.v1.worker.gpu_worker import Worker
 
-    from openrlhf_swap.integration.cpu.vllm import CpuWorker
-    from openrlhf_swap.integration.rollout_worker import SwapWorker
+    from openrlhf_swap.integration.generation.cpu_rollout import CpuWorker
+    from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 
     for worker, extension in ((Worker, SwapWorker), (CPUWorker, CpuWorker)):
         names = {name for name in dir(extension) if not name.startswith("__")}
@@ -172,8 +174,8 @@ def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch):
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ppo_utils import samples_generator
 
-    from openrlhf_swap.integration.sampling import SwapSamplesGenerator
-    from openrlhf_swap.integration.trainer import SwapTrainer
+    from openrlhf_swap.integration.driver.trainer import SwapTrainer
+    from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 
     done = []
     for module in (ppo_trainer, samples_generator):
@@ -199,7 +201,7 @@ def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch):
 
 @pytest.mark.parametrize(("kind", "torchs"), [("AdamW", True), ("Muon", False), (None, False)])
 def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
-    from openrlhf_swap.integration import strategy
+    from openrlhf_swap.integration.policy import strategy
 
     monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
     made = {"optimizer": {"type": kind, "params": {"lr": 1e-6}}} if kind else {}

@@ -153,7 +153,7 @@ def test_a_checkpoint_that_wants_to_run_code_is_refused(tmp_path):
     """Also where the caller asks torch for the opposite, as DeepSpeed does."""
     script = """
 import os, pickle, sys, torch
-from openrlhf_swap.integration import random_state
+from openrlhf_swap.integration.policy import random_state
 
 class Evil:
     def __reduce__(self):
@@ -178,7 +178,7 @@ def test_members_of_enumerations_are_read_as_every_python_writes_them(tmp_path):
 import pickle, sys, torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
-from openrlhf_swap.integration import random_state
+from openrlhf_swap.integration.policy import random_state
 
 class Written:
     def __init__(self, *how): self.how = how

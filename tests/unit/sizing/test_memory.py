@@ -133,7 +133,7 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
     importlib.import_module("openrlhf_swap.integration")  # makes OpenRLHF importable without CUDA
     from openrlhf.models import PolicyLoss
 
-    from openrlhf_swap.integration.actor import ChunkedActor, Head
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, Head
 
     if not stand_in:
         kernel = types.ModuleType("cross_entropy")

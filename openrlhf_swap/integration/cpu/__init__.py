@@ -1,1 +1,0 @@
-"""The same OpenRLHF stack on a machine without CUDA."""

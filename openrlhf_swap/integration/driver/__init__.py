@@ -1,0 +1,1 @@
+"""The trainer's process: batches to advantages, metrics and trackers."""

@@ -1,0 +1,124 @@
+"""The asynchronous trainer: one actor generates, another one trains on what a queue holds, older weights' rollouts.
+
+What an objective knows (targets, stages) changes where it samples, and its rewards only read it: so it travels with
+every batch, and a checkpoint holds what its last batch was drawn under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.driver.trainer import BroadcastInTime, SwapTraining
+from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.reader import StepReader
+
+_StockGenerateActor: Any = patches.undecorated(GenerateSamplesActor)
+_StockTrainingActor: Any = patches.undecorated(TrainingActor)
+_StockTrainerAsync: Any = patches.undecorated(PPOTrainerAsync)
+MODULE = "openrlhf.trainer.ppo_trainer_async"
+
+
+class RolloutBatch(list[Experience]):
+    """The samples of a step on their way to the trainer.
+
+    Attributes:
+        objective_state: of the objective when they were drawn.
+        updates: how often the engines' weights had been replaced when the first token was drawn.
+    """
+
+    def __init__(self, samples: Iterable[Experience] = (), objective_state: Any = None, updates: int = 0) -> None:
+        super().__init__(samples)
+        self.objective_state = objective_state
+        self.updates = updates
+
+
+def weight_updates(engines: list[Any]) -> int:
+    """How often the engines' weights have been replaced since they started."""
+    return int(ray.get(engines[0].weight_updates.remote()))
+
+
+class _BatchGenerator(SwapSamplesGenerator):
+    """As the synchronous one; its batches say what they were drawn under."""
+
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
+        updates = weight_updates(self.vllm_engines)
+        samples, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
+        return RolloutBatch(samples, self._objective.state_dict(), updates), rate, consumed, exhausted
+
+
+class SwapGenerateActor(_StockGenerateActor):
+    """OpenRLHF's generating actor, with the objective's way of sampling."""
+
+    samples_generator: Any
+
+    def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes the arguments of `GenerateSamplesActor`."""
+        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        super().__init__(pretrain, strategy, *args, **kwargs)
+        config, stock = self.args.swap, self.samples_generator
+        self._objective = build(config)
+        reader = StepReader(stock.tokenizer, config.end_of_thought, *config.segmentation)
+        self.samples_generator = _BatchGenerator.like(stock, self._objective, reader)
+
+    def load_state_dict(self, states: dict[str, Any]) -> None:
+        """Go on behind the last batch of a checkpoint; takes all that it holds for the trainer."""
+        super().load_state_dict(states["data_loader_state_dict"])
+        self._objective.step = states["global_step"]
+        self._objective.load_state_dict(states["objective_state"])
+
+
+class SwapTrainingActor(SwapTraining, _StockTrainingActor, BroadcastInTime):
+    """OpenRLHF's training actor on SWAP's advantages."""
+
+    def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
+        """As the synchronous one, with the objective as it was when the batch was drawn."""
+        assert isinstance(rollout_samples, RolloutBatch)
+        self._objective.load_state_dict(rollout_samples.objective_state)
+        age = weight_updates(self.vllm_engines) - rollout_samples.updates
+        status, global_step = super().train_step(rollout_samples, global_step)
+        return {**status, "swap/batch_age": age}, global_step
+
+    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
+        """As the synchronous one; the generator has evaluated, and this is the first to hear of it."""
+        self._tell_of_evaluation(global_step, eval_metrics)
+        super().save_best_checkpoint(eval_metrics, global_step, client_states)
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's. Ray would pickle that together with its class, and a copy's `super()` does not know us."""
+        super().broadcast_to_vllm()
+
+
+class SwapTrainerAsync(_StockTrainerAsync):
+    """OpenRLHF's asynchronous trainer with both of our actors."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes the arguments of `PPOTrainerAsync`."""
+        actors = {"GenerateSamplesActor": SwapGenerateActor, "TrainingActor": SwapTrainingActor}
+        with patches.rebound({f"{MODULE}.{name}": ray.remote(actor) for name, actor in actors.items()}):
+            super().__init__(*args, **kwargs)
+
+    def fit(self) -> None:
+        """As OpenRLHF's, which gives the generator nothing but the position in the data when it goes on.
+
+        Ends with the first error of either actor.
+        """
+        states = ray.get(self.trainer_actor.init_checkpoint_states.remote())
+        ray.get(self.trainer_actor.restore_best_checkpoint_state.remote(states))
+        if step := states["global_step"]:
+            loading = self.generator_actor.load_state_dict.remote(states)
+            ray.get([loading, self.trainer_actor.broadcast_to_vllm.remote()])
+        running = [
+            self.generator_actor.fit.remote(states["episode"], states["total_consumed_prompts"]),
+            self.trainer_actor.fit.remote(step),
+        ]
+        while running:
+            done, running = ray.wait(running)
+            ray.get(done)

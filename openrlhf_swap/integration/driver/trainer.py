@@ -1,0 +1,210 @@
+"""The trainers: OpenRLHF's, with our experience maker, metrics and a test that the method is really at work."""
+
+from __future__ import annotations
+
+import math
+import time
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
+
+from openrlhf_swap.errors import GenerationError, NonFiniteError
+from openrlhf_swap.integration.driver import trackers
+from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.platform import memory
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.runs import guards
+from openrlhf_swap.runs.metric_names import named, named_evaluation, step_line
+from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
+
+NOTICE_SECONDS = 2  # in which vLLM notices that its engine has ended
+_StockTrainer: Any = undecorated(PPOTrainer)
+
+
+class BroadcastInTime(BasePPOTrainer):
+    """Gives the engines new weights within a time limit: one that is stuck would be waited for for ever.
+
+    Comes behind OpenRLHF's trainers in the order of classes, because the asynchronous one first waits until an
+    evaluation is done, which may take longer and has a limit of its own.
+    """
+
+    _run_config: Any
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's.
+
+        Raises:
+            GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
+        """
+        limit = self._run_config.generation_timeout
+        # The pool's thread is a daemon: it keeps nothing alive if it hangs for good.
+        with ThreadPool(1) as pool:
+            broadcast = pool.apply_async(super().broadcast_to_vllm)
+            broadcast.wait(None if math.isinf(limit) else limit)
+            if not broadcast.ready():
+                raise GenerationError(
+                    f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} "
+                    "seconds: one is stuck. Start again with --ckpt.load_enable; give more time if they were still "
+                    "at work"
+                )
+            broadcast.get()
+
+
+class SwapTraining(BasePPOTrainer):
+    """The part of a trainer that learns from batches; the same whether it draws them itself or gets them."""
+
+    _last_step: int | None = None  # of the run, where it is known
+    _told_memory = False
+
+    def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes the arguments of OpenRLHF's trainers."""
+        with trackers.in_place():
+            super().__init__(pretrain, strategy, *args, **kwargs)
+        config, run = self.args.swap, self.args.swap_run
+        self._run_config = run
+        self._folder = Path(run.output_dir)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._objective = build(config)
+        self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
+        self._told = [engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines]
+        self.experience_maker = SwapExperienceMaker(
+            self.actor_model_group,
+            self.critic_model_group,
+            self.reward_model_group,
+            self.reference_model_group,
+            self.kl_ctl,
+            self.strategy,
+            self.tokenizer,
+            objective=self._objective,
+            reader=self._reader,
+        )
+        self._skipped = guards.SkippedSteps(run.max_skipped_steps)
+        self._collapse = guards.CollapseWatch()
+        self._sudden_fall = guards.SuddenFall()
+        self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
+
+    def fit(self, global_step: int = 0) -> None:
+        """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
+        tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
+        print(f"[swap] memory: {memory.room(tokens, self.args.data.max_len)}", flush=True)
+        super().fit(global_step)
+        self._skipped.end()
+
+    def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
+        """One step; its metrics join OpenRLHF's in every tracker. A batch whose scores are not finite is left out."""
+        try:
+            status, global_step = super().train_step(rollout_samples, global_step)
+        except NonFiniteError as error:
+            status, global_step = {}, global_step + 1
+            reason: str | None = str(error)
+        else:
+            reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
+            metrics = self.experience_maker.metrics
+            status.update(metrics)
+            status.update(self._objective.metrics())
+            self._self_test.observe(metrics)
+            warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
+            warnings += self._sudden_fall.observe(metrics["swap/accuracy"])
+            if global_step == 1:
+                warnings += guards.first_step_warnings(status)
+            for warning in warnings:
+                print(f"[swap] warning at step {global_step}: {warning}", flush=True)
+        if reason is not None:
+            print(f"[swap] warning: step {global_step} was skipped, because {reason}", flush=True)
+        self._skipped.observe(reason)
+        status["swap/skipped_steps"] = self._skipped.total
+        return status, global_step
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's; when an engine ends meanwhile, that is the error, not what is left of the connection."""
+        try:
+            super().broadcast_to_vllm()
+        except ray.exceptions.RayTaskError:
+            time.sleep(NOTICE_SECONDS)
+            ray.get([engine.check_health.remote() for engine in self.vllm_engines])
+            raise
+
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
+    ) -> None:
+        """As OpenRLHF's; also appends to `metrics.jsonl` and writes the table of rollouts.
+
+        After a skipped step no checkpoint is saved: if the policy is spoiled, it must not push out the good ones.
+        """
+        metrics = named({**(logs_dict or {}), **memory.of_this_machine()})
+        append_metrics(self._folder, global_step, metrics)
+        if "swap/accuracy" in metrics:  # otherwise a warning has told of the step
+            print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
+            if not self._told_memory:
+                print(f"[swap] memory: {memory.used(metrics)}", flush=True)
+                self._told_memory = True
+        every = self._run_config.rollouts_every
+        if every and global_step % every == 0 and self.experience_maker.rollout_table:
+            write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
+        states = {} if client_states is None else client_states
+        # In place: OpenRLHF saves the same states again when this step's evaluation was the best.
+        states["objective_state"] = self._objective.state_dict()
+        states["collapse_watch"] = self._collapse.state_dict()
+        states["sudden_fall"] = self._sudden_fall.state_dict()
+        interval = self.args.ckpt.save_steps
+        if self._skipped.in_a_row and global_step % interval == 0:
+            print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
+            self.args.ckpt.save_steps = math.inf
+        sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
+        super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
+        self.args.ckpt.save_steps = interval
+
+    def _tell_of_evaluation(self, global_step: int, logs: dict) -> None:
+        metrics = named_evaluation(logs)
+        append_metrics(self._folder, global_step, metrics, EVALUATIONS)
+        right = [f"{name.split('/')[1]} {value:.1%}" for name, value in metrics.items() if name.endswith("/pass1")]
+        told = f"{', '.join(right)} right, {metrics.get('eval/length', math.nan):.0f} tokens"
+        print(f"[swap] evaluation after step {global_step}: {told}", flush=True)
+
+    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
+        """As OpenRLHF's, but not after a skipped step."""
+        if not self._skipped.in_a_row:
+            super().save_best_checkpoint(eval_metrics, global_step, client_states)
+
+    def init_checkpoint_states(self) -> dict:
+        """As OpenRLHF's, before anything is sampled; also gives the objective its state back."""
+        ray.get(self._told)
+        states = super().init_checkpoint_states()
+        self._objective.step = states["global_step"]
+        drop_metrics_after(self._folder, states["global_step"])
+        if self.tensorboard_logger and states["global_step"]:
+            self.tensorboard_logger.go_on_after(states["global_step"])
+        if "objective_state" in states:
+            self._objective.load_state_dict(states["objective_state"])
+            self._collapse.load_state_dict(states["collapse_watch"])
+        if "sudden_fall" in states:  # not in a checkpoint of an earlier version
+            self._sudden_fall.load_state_dict(states["sudden_fall"])
+        return states
+
+
+class SwapTrainer(SwapTraining, _StockTrainer, BroadcastInTime):
+    """OpenRLHF's PPO trainer on SWAP's advantages."""
+
+    samples_generator: Any
+
+    def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes the arguments of `PPOTrainer`."""
+        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        super().__init__(pretrain, strategy, *args, **kwargs)
+        self.samples_generator = SwapSamplesGenerator.like(self.samples_generator, self._objective, self._reader)
+        if not self.args.algo.dynamic_filtering_enable:
+            steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
+            self._last_step = steps * self.args.train.num_episodes
+
+    def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
+        """As OpenRLHF's; also appends to `evaluations.jsonl`."""
+        logs: dict = super().evaluate(global_step, **generate_kwargs)
+        self._tell_of_evaluation(global_step, logs)
+        return logs

@@ -1,0 +1,102 @@
+"""Second generations of a step: from the beginnings of responses that are there, to be graded or to join the group.
+
+An engine is asked as soon as a prompt's responses are complete, while other prompts are still at their first ones.
+Nothing of it outlives the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.generation.conversion import reward_of, rollout_of_response
+from openrlhf_swap.integration.generation.rollout_actor import TokenRequest
+from openrlhf_swap.objectives.base import Continuation, Objective
+from openrlhf_swap.rollouts.reader import StepReader
+
+Response = dict[str, Any]  # what OpenRLHF's rollout actor returns
+
+
+class Continuations:
+    """What the responses of a step are continued with.
+
+    A response that was continued gets `probes` where that was graded, and `continued_tokens`. In a group that others
+    join, `metadata` says how many tokens each has of the response that it began with: a first one all of its own.
+    """
+
+    def __init__(self, objective: Objective, reader: StepReader, args: SimpleNamespace) -> None:
+        """Takes the objective, a reader of its responses, and OpenRLHF's arguments."""
+        self._objective, self._reader, self._args = objective, reader, args
+        self._asked: dict[int, list[tuple[int, Continuation]]] = {}
+        self.groups: dict[int, list[Response]] = {}
+
+    def requests(self, number: int, responses: list[Response]) -> list[TokenRequest]:
+        """What to ask an engine about the responses of a prompt, which is the step's `number`-th."""
+        self.groups[number] = responses
+        wanted = [
+            (row, self._fitted(response, continuation))
+            for row, response in enumerate(responses)
+            for continuation in self._objective.continuations(rollout_of_response(response), self._reader)
+        ]
+        self._asked[number] = wanted
+        return [
+            TokenRequest(responses[row]["prompt"], self._ids(responses[row], c), c.max_new_tokens, c.count)
+            for row, c in wanted
+        ]
+
+    def put(self, number: int, results: list[list[Response]]) -> None:
+        """Take an engine's answer to `requests`; afterwards `groups` has the whole group."""
+        size = self._args.rollout.n_samples_per_prompt
+        add = self._joined if self._objective.continues == "join" else self._graded
+        group = add(self.groups[number], list(zip(self._asked[number], results, strict=True)))
+        if len(group) != size:
+            name = self._objective.config.objective
+            raise ConfigError(
+                f"{name} filled a group with {len(group)} responses, but --rollout.n_samples_per_prompt is {size}: "
+                "its sampling and its continuations do not fit each other"
+            )
+        self.groups[number] = group
+
+    def _graded(self, responses: list[Response], results: list[Any]) -> list[Response]:
+        group = [{**response, "probes": [], "continued_tokens": 0} for response in responses]
+        for (row, continuation), found in results:
+            group[row]["probes"].append((continuation.kept, fmean(reward_of(one) > 0 for one in found)))
+            group[row]["continued_tokens"] += sum(len(one["observation_tokens"]) for one in found)
+        return group
+
+    def _joined(self, responses: list[Response], results: list[Any]) -> list[Response]:
+        group = []
+        for response in responses:
+            ((start, end),) = response["action_ranges"]
+            group.append({**response, "metadata": {"kept": float(end - start)}})
+        for (row, continuation), found in results:
+            group += [self._whole(responses[row], continuation, one) for one in found]
+        return group
+
+    def _whole(self, response: Response, continuation: Continuation, found: Response) -> Response:
+        """The continuation with what it began with, as one response."""
+        ids = self._ids(response, continuation) + found["observation_tokens"]
+        ((start, _),) = response["action_ranges"]
+        more = {"metadata": {"kept": float(continuation.kept)}, "continued_tokens": len(found["observation_tokens"])}
+        return {**found, "observation_tokens": ids, "action_ranges": [(start, len(ids))], **more}
+
+    def _ids(self, response: Response, continuation: Continuation) -> list[int]:
+        """Prompt, what is kept of the response, and the bridge."""
+        ((start, _),) = response["action_ranges"]
+        return [*response["observation_tokens"][: start + continuation.kept], *self._reader.ids(continuation.bridge)]
+
+    def _fitted(self, response: Response, continuation: Continuation) -> Continuation:
+        """With no more than the context has room for."""
+        ((start, end),) = response["action_ranges"]
+        longest = self._args.data.max_len
+        room = longest - start - len(self._reader.ids(continuation.bridge))
+        if room < 1:
+            raise ConfigError(
+                f"--data.max_len is {longest}, which leaves no room for what {self._objective.config.objective} puts "
+                f"behind a prompt of {start} tokens: use at least {longest + 1 - room}"
+            )
+        kept = min(continuation.kept, end - start, room - 1)
+        return replace(continuation, kept=kept, max_new_tokens=min(continuation.max_new_tokens, room - kept))

@@ -1,0 +1,35 @@
+"""A vLLM engine for commands that only generate, on GPUs or on a CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_swap.integration.platform.cpu import is_cpu_build, set_cpu_environment
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+
+def open_engine(model: str, **options: Any) -> LLM:
+    """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
+
+    Args:
+        model: folder or hub id.
+        options: of `vllm.LLM`; they win.
+    """
+    defaults: dict[str, Any] = {"dtype": "bfloat16"}
+    if is_cpu_build():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        set_cpu_environment()
+        # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
+        defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
+
+    from vllm import LLM
+
+    return LLM(model, **{**defaults, **options})
+
+
+def close_engine(engine: LLM) -> None:
+    """Give back what an engine of `open_engine` holds; it cannot generate any more."""
+    engine.llm_engine.engine_core.shutdown()

@@ -1,0 +1,1 @@
+"""The policy's processes: log-probabilities, scores, updates and checkpoints."""

@@ -1,0 +1,82 @@
+"""The policy as its own reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from torch import Tensor
+
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.platform import memory
+from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
+from openrlhf_swap.integration.policy.trainer import SwapPolicyTrainer, skip_bad_gradients_of_stage_3
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+
+_StockPolicyActor: Any = patches.undecorated(PolicyModelActor)
+
+
+class IntrinsicRewardActor(_StockPolicyActor):
+    """OpenRLHF's policy actor, which also says how likely the known answer becomes after each reasoning step.
+
+    It scores with the weights that are about to be updated: there is no second copy of the model.
+    """
+
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF's; also restores the random state, and decides how to score."""
+        self._checkpoints = PolicyCheckpoints(strategy)
+        ours = {
+            "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": SwapPolicyTrainer,
+            "openrlhf.trainer.ray.ppo_actor.Actor": ChunkedActor,
+        }
+        with patches.rebound(ours), self._checkpoints.explained_loading():
+            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if self.checkpoint_states:
+            self._checkpoints.load_beside_the_model(self.ema_model)
+        if strategy.args.ds.zero_stage == 3:
+            skip_bad_gradients_of_stage_3(self.actor.model.optimizer)
+        if reason := self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk):
+            strategy.print(f"[swap] warning: an update holds the logits of all of its tokens, because {reason}")
+        self._scorer = PolicyScorer(self.actor, strategy)
+
+    def forward(
+        self,
+        sequences: Tensor,
+        action_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        packed_seq_lens: list[int] | None = None,
+        mm_train_inputs_list: list[Any] | None = None,
+        score_requests: Sequence[ScoreRequest] | None = None,
+    ) -> Tensor | ScoredForward:
+        """Action log-probabilities of a micro-batch and, where requested, answer log-probabilities.
+
+        Args:
+            sequences: (B, T) int64.
+            action_mask: (B, A).
+            attention_mask: (B, T).
+            packed_seq_lens: as in OpenRLHF.
+            mm_train_inputs_list: as in OpenRLHF.
+            score_requests: which responses to score; None asks for the stock behaviour.
+        """
+        if score_requests is None:
+            return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+        assert action_mask is not None and attention_mask is not None
+        if not self._scorer.must_take_part(score_requests):
+            return ScoredForward(super().forward(sequences, action_mask, attention_mask), [], 0.0)
+        return self._scorer.forward(sequences, action_mask, attention_mask, score_requests)
+
+    def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
+        """As OpenRLHF's; also counts the updates that DeepSpeed skipped, and tells its memory."""
+        skipped = self.actor.model.skipped_steps
+        status = super().fit(kl_ctl)
+        status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
+        status["memory/policy_peak_gib"] = memory.peak_gib()
+        return status
+
+    def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
+        """As OpenRLHF's; also saves the random state and the moving average, and seals the checkpoint."""
+        with self._checkpoints.writing(tag, self.ema_model, not self.disable_ds_ckpt, self.save_hf_ckpt) as name:
+            super().save_checkpoint(name, *args, **kwargs)

@@ -1,0 +1,57 @@
+"""OpenRLHF's DeepSpeed strategy, set up so that nothing is compiled when a training starts."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from deepspeed.ops.adam import fused_adam
+from openrlhf.utils.deepspeed import DeepspeedStrategy
+
+from openrlhf_swap.integration.platform import attention
+
+_StockStrategy: Any = DeepspeedStrategy
+
+
+class SwapStrategy(_StockStrategy):
+    """OpenRLHF's strategy, with an attention that is there and an Adam that comes with torch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        ds, trained = self.args.ds, getattr(self.args, "actor", None) or self.args.model  # sft's name for it
+        ds.attn_implementation = attention.implementation(ds.attn_implementation, trained.model_name_or_path)
+
+    def print(self, *words: Any) -> None:
+        """As OpenRLHF's, but not its arguments, among which a tracker's key may be: they are in swap_config.json."""
+        if not any(word is self.args for word in words):
+            super().print(*words)
+
+    def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, **kwargs: Any) -> dict[str, Any]:
+        """As OpenRLHF's; AdamW is torch's fused one, on GPUs and where it is offloaded.
+
+        DeepSpeed would compile its own inside the first actor. Both give the same weights.
+        """
+        config: dict[str, Any] = super().get_ds_train_config(optim_dict, **kwargs)
+        optimizer = config.get("optimizer", {})
+        if optimizer.get("type") == "AdamW":
+            config["optimizer"] = {**optimizer, "params": {**optimizer["params"], "torch_adam": True, "fused": True}}
+            config["zero_force_ds_cpu_optimizer"] = False  # DeepSpeed insists on its own for --ds.adam_offload
+        return config
+
+    def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """As OpenRLHF's; the optimizer can sleep under ZeRO-3 too."""
+        model, optimizer, scheduler = super()._ds_init_train_model(model, cfg)
+        if self.stage == 3:
+            _let_torchs_adam_sleep(optimizer)
+        return model, optimizer, scheduler
+
+
+def _let_torchs_adam_sleep(optimizer: Any) -> None:
+    """DeepSpeed 0.19.6 moves the two moments by name, but asks for its own class first, in stage 3 only."""
+    offload_states = optimizer.offload_states
+
+    def offload(*args: Any, **kwargs: Any) -> None:
+        with mock.patch.object(fused_adam, "FusedAdam", type(optimizer.optimizer)):
+            offload_states(*args, **kwargs)
+
+    optimizer.offload_states = offload

@@ -1,0 +1,46 @@
+"""The updates of the policy, and its weights' way to vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+
+from openrlhf_swap.integration.policy import lora
+
+
+class SwapPolicyTrainer(ActorPPOTrainer):
+    """OpenRLHF's trainer inside the policy's actor."""
+
+    def training_step(self, experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
+        """As OpenRLHF's; also tells DeepSpeed which micro-batch is the last of an update.
+
+        With dynamic batches OpenRLHF configures updates of one micro-batch and calls `step` after several. DeepSpeed
+        0.19.6 then takes each of them for an update's last, and under ZeRO-1 and 2 forgets the gradients before it.
+        """
+        if self.args.train.dynamic_batch_enable:
+            is_last = bool(self.replay_buffer.dynamic_optimizer_step[step])
+            self.actor.model.set_gradient_accumulation_boundary(is_last)
+        return super().training_step(experience, kl_ctl, step, *args)
+
+    def broadcast_to_vllm(self) -> None:
+        """As OpenRLHF's; LoRA adapters travel as a part of the weights."""
+        with lora.merged_into_weights(self.actor.model.module):
+            super().broadcast_to_vllm()
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        """As OpenRLHF's, which would wait for an engine that could not start, without a word and without end."""
+        ray.get([engine.__ray_ready__.remote() for engine in self.vllm_engines])
+        super()._init_vllm_sync_group(backend)
+
+
+def skip_bad_gradients_of_stage_3(optimizer: Any) -> None:
+    """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1 and 2 only."""
+    check_and_scale = optimizer._overflow_check_and_loss_scale_update
+
+    def checked() -> bool:
+        optimizer.check_overflow()
+        return bool(check_and_scale())
+
+    optimizer._overflow_check_and_loss_scale_update = checked

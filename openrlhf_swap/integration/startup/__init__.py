@@ -1,0 +1,1 @@
+"""Before Ray starts: defaults, checks and the launch."""

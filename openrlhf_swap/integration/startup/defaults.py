@@ -1,0 +1,72 @@
+"""The flags of OpenRLHF that we set for the method and for a CPU. What the command line says wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from openrlhf_swap.objectives.registry import method
+
+Flags = Mapping[str, str | None]
+"""Flag -> value; None for a switch."""
+
+# Where OpenRLHF's defaults are not the method's: GRPO without KL, a constant learning rate, one on-policy update a
+# step (128 prompts x 16 responses).
+DEFAULTS: Flags = {
+    "--algo.advantage.estimator": "group_norm",
+    "--algo.kl.init_coef": "0",
+    "--actor.adam.lr": "1e-6",
+    "--actor.lr_scheduler": "constant",
+    "--actor.lr_warmup_ratio": "0",
+    "--actor.eps_clip": "0.2",
+    "--actor.loss_agg_mode": "token-mean",
+    "--rollout.batch_size": "128",
+    "--rollout.n_samples_per_prompt": "16",
+    "--rollout.temperature": "0.6",
+    "--rollout.top_p": "1.0",
+    "--rollout.max_new_tokens": "12000",
+    "--data.max_len": "14000",
+    "--train.batch_size": "2048",
+    "--ckpt.max_num": "2",  # OpenRLHF deletes the oldest checkpoint before it writes the new one
+}
+# Rollouts come from older weights: each token's gradient is weighted by how much likelier the policy has made it.
+ASYNC = "--train.async_enable"
+ASYNC_DEFAULTS: Flags = {"--algo.advantage.is_correction_level": "token"}
+# Continuations begin with what the engine has seen; OpenRLHF empties the cache when it brings new weights.
+CONTINUING_DEFAULTS: Flags = {"--vllm.enable_prefix_caching": None}
+CPU_DEFAULTS: Flags = {
+    "--vllm.sync_backend": "gloo",
+    "--vllm.enforce_eager": None,
+    "--vllm.gpu_memory_utilization": "0.2",
+    "--ds.attn_implementation": "sdpa",
+    "--actor.num_gpus_per_node": "1",
+    "--vllm.num_engines": "1",
+}
+REWARD_FILE = Path(__file__).parents[2] / "rewards" / "openrlhf_reward.py"
+
+
+def as_words(flags: Flags) -> list[str]:
+    """The words of a command line."""
+    return [word for flag, value in flags.items() for word in (flag, value) if word is not None]
+
+
+def with_defaults(given: Sequence[str], objective: str, on_cpu: bool) -> list[str]:
+    """A command line with all of our defaults in front of what was given."""
+    device = CPU_DEFAULTS if on_cpu else {}
+    trainer = ASYNC_DEFAULTS if ASYNC in given else {}
+    reward = {"--reward.remote_url": str(REWARD_FILE)}
+    kind = method(objective)
+    again = CONTINUING_DEFAULTS if kind.continues != "no" else {}
+    return [*as_words({**DEFAULTS, **kind.flags, **again, **trainer, **device, **reward}), *given]
+
+
+def without(argv: Sequence[str], flag: str) -> list[str]:
+    """A command line without a flag that takes one value."""
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == flag:
+            next(words, None)
+        elif not word.startswith(flag + "="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,161 @@
+"""Start Ray where needed and run OpenRLHF's training CLI with our classes in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import ray
+import torch
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.driver.async_trainer import MODULE, SwapTrainerAsync
+from openrlhf_swap.integration.driver.trainer import SwapTrainer
+from openrlhf_swap.integration.generation.rollout_actor import EngineClass, SwapRolloutActor
+from openrlhf_swap.integration.platform import attention
+from openrlhf_swap.integration.platform.cpu import CPU_ENVIRONMENT, THREADS
+from openrlhf_swap.integration.platform.cpu_build import build_communication_op
+from openrlhf_swap.integration.policy.reference_actor import SwapReferenceActor
+from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+from openrlhf_swap.integration.policy.strategy import SwapStrategy
+from openrlhf_swap.integration.startup.model_check import check_engine
+from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.sizing.engines import engine_limits
+
+LAST_WORDS_SECONDS = 1  # in which Ray brings what an actor said before it ended
+OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
+
+
+def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_config: RunConfig, on_cpu: bool) -> None:
+    """Train; returns when the last checkpoint is written.
+
+    Args:
+        argv: OpenRLHF's arguments.
+        args: the same, parsed.
+        config: the method's settings.
+        run_config: the run's.
+        on_cpu: no accelerator here: "GPUs" are places for processes, on this machine or in the cluster that the
+            environment variable RAY_ADDRESS names.
+
+    Raises:
+        ConfigError: without the GPUs that the run takes, or what vLLM's code of the model imports.
+        SwapError: one of ours that was raised in an actor.
+    """
+    actor_class: type = SwapRolloutActor
+    replacements = {
+        "openrlhf.trainer.ppo_trainer.PPOTrainer": ray.remote(SwapTrainer),
+        f"{MODULE}.PPOTrainerAsync": ray.remote(SwapTrainerAsync),
+        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ray.remote(num_gpus=1)(IntrinsicRewardActor),
+        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ray.remote(num_gpus=1)(SwapReferenceActor),
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy,
+    }
+    print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
+    check_engine(args.actor.model_name_or_path)
+    if not on_cpu:
+        check_gpus(args)
+    else:
+        from openrlhf_swap.integration.generation.cpu_rollout import CpuRolloutActor
+
+        actor_class = CpuRolloutActor
+        os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
+        start_local_ray(_places(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
+    args.swap_run = run_config
+    gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+    limits = engine_limits(config, args, gpu, on_cpu)
+    said = ", ".join(f"{name} {number}" for name, number in limits.items())
+    print(f"[swap] an engine's limits: {said or 'those of vLLM'}")
+    replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineClass(ray.remote(actor_class), limits)
+    print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
+    try:
+        patches.run(argv, config, run_config, replacements)
+    except ray.exceptions.RayError as error:
+        cause = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
+            cause = cause.cause
+        if isinstance(cause, SwapError):
+            raise cause from None
+        if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
+            where = "above" if run_config.verbose else f"at the end of {run_config.log}"
+            raise LostActorError(describe_death(cause, args, where)) from error
+        raise
+    finally:
+        if sys.exc_info()[0]:
+            time.sleep(LAST_WORDS_SECONDS)
+        ray.shutdown()
+
+
+def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
+    """Which process died, how, where its output is, and how to go on."""
+    text = str(error)
+    saved = checkpoints.newest(Path(args.ckpt.path))
+    remedy = f"start again with --ckpt.load_enable to go on from {saved}" if saved else "no checkpoint was written yet"
+    if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
+        reason = text.strip().splitlines()[-1].rstrip(".")
+        return f"{created[1]} could not start: {reason}. What led to it is {where}; {remedy}"
+    name = re.search(r"class_name: (\w+)", text)
+    pid = re.search(r"pid: (\d+)", text)
+    who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
+    return (
+        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process "
+        f"that dies without a word was mostly killed for want of memory (the kernel's log tells): {remedy}"
+    )
+
+
+def _places(args: SimpleNamespace) -> int:
+    """Ray actors of a run that ask for a GPU."""
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
+    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
+    return actors + engines + reference
+
+
+def threads(args: SimpleNamespace, cores: int) -> int:
+    """Threads of each process of a CPU run, so that those at work at the same time share the cores.
+
+    Engines and policy take turns, unless the run is asynchronous.
+    """
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
+    return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
+
+
+def check_gpus(args: SimpleNamespace) -> None:
+    """Without a cluster, count the GPUs of this machine: Ray would wait for more of them without a word.
+
+    Raises:
+        ConfigError: when there are too few.
+    """
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    needed = actors if args.train.colocate_all else _places(args)
+    there = torch.cuda.device_count()
+    if "RAY_ADDRESS" not in os.environ and there < needed:
+        raise ConfigError(
+            f"the run takes {needed} GPUs (--actor.num_gpus_per_node, --vllm.num_engines), but {there} are here; "
+            "ask for fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
+        )
+
+
+def start_local_ray(places: int) -> None:
+    """A Ray of this machine alone, with `places` that ask for a GPU."""
+    build_communication_op()
+    # One CPU more for the trainer, which asks for no GPU.
+    ray.init(
+        address="local",
+        num_cpus=places + 1,
+        num_gpus=places,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+    )
+
+
+def join_ray() -> None:
+    """The cluster that RAY_ADDRESS names; its processes inherit a CPU run's environment from here."""
+    build_communication_op()
+    ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}})

@@ -1,0 +1,70 @@
+"""What is found out and settled before any GPU is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.startup.flag_rules import check_flags
+from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
+from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rollouts.families import settle_thought
+from openrlhf_swap.runs import checkpoints
+
+
+def settle_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig, on_cpu: bool) -> tuple[SwapConfig, str]:
+    """Check flags, model and data, choose the checkpoint to go on from, and say what was decided.
+
+    Args:
+        args: OpenRLHF's arguments.
+        config: the method's settings.
+        run: the run's.
+        on_cpu: whether there is no accelerator.
+
+    Returns:
+        The method's settings with the marks of the model's family, and the data set to train on.
+
+    Raises:
+        ConfigError: for a flag or model that cannot be used.
+        DataError: for a data set that cannot be used.
+        CheckpointError: for a checkpoint of something else.
+    """
+    objective = build(config)
+    check_flags(args, objective, run, on_cpu)
+    choose_checkpoint(args, config.objective)
+    if not objective.scores_steps:
+        print(f"[swap] objective {config.objective} needs no step scores; none will be computed")
+    tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
+    check_packing(args, run)
+    config, told = settle_thought(config, tokenizer)
+    for line in told:
+        print(f"[swap] {line}")
+    if objective.scores_steps:
+        check_scoring(args, run)
+    if args.eval.dataset:
+        load_prompts(args, "--eval.dataset")  # its rows are used as they are
+    return config, write_usable_prompts(args, objective, tokenizer, Path(run.output_dir))
+
+
+def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:
+    """Put the checkpoint to go on from in its place, and those that are not whole out of it. Prints what it finds.
+
+    Raises:
+        ConfigError: when it holds the state of another objective.
+        CheckpointError: when there is one, and the run is to start at the beginning.
+    """
+    path = Path(args.ckpt.path)
+    if not args.ckpt.load_enable:
+        checkpoints.refuse_to_overwrite(path)
+        return
+    recovery = checkpoints.recover(path)
+    for message in recovery.messages:
+        print(f"[swap] {message}")
+    if recovery.objective not in (None, objective):
+        raise ConfigError(
+            f"--swap.objective is {objective}, but the checkpoint in {path} was written by {recovery.objective}; "
+            "use that, or another --ckpt.path"
+        )

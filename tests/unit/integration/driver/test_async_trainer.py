@@ -1,0 +1,62 @@
+import pickle
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.integration.driver import async_trainer, trainer
+from openrlhf_swap.integration.driver.async_trainer import RolloutBatch, SwapGenerateActor, SwapTrainingActor
+from openrlhf_swap.integration.generation import sampling
+from openrlhf_swap.objectives.registry import build
+
+
+def test_a_batch_keeps_what_it_was_drawn_under_on_its_way():
+    sent = pickle.loads(pickle.dumps(RolloutBatch(["sample"], {"stage": 2}, 7)))
+    assert (sent, sent.objective_state, sent.updates) == (["sample"], {"stage": 2}, 7)
+    assert not RolloutBatch()
+
+
+@pytest.fixture
+def objective():
+    """Stages of two steps."""
+    return build(SwapConfig(objective="thinkprune", options={"limits": "300,200,100", "stage_steps": "2"}))
+
+
+def make_generator(monkeypatch, objective, updates):
+    """Draws a batch a call by the real way, from an engine that answers with the limit that it was given."""
+    monkeypatch.setattr(async_trainer, "weight_updates", lambda _: updates.pop(0))
+    stock = sampling.SamplesGenerator
+    drawn = lambda self, **_: ([objective.sampling("p", 1, 320)[0].max_new_tokens], None, 1, False)  # noqa: E731
+    monkeypatch.setattr(stock, "generate_samples", drawn)
+    args = SimpleNamespace(train=SimpleNamespace(full_determinism_enable=False))
+    strategy = SimpleNamespace(args=args)
+    return async_trainer._BatchGenerator(strategy, None, None, None, [], objective=objective, reader=None)
+
+
+def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_batch(monkeypatch, objective):
+    generator = make_generator(monkeypatch, objective, [0, 0, 1, 2])
+    batches = [generator.generate_samples()[0] for _ in range(4)]
+    assert [list(batch) for batch in batches] == [[300], [300], [200], [200]]
+    assert [batch.objective_state["stage"] for batch in batches] == [0, 0, 1, 1]
+
+    # The trainer is three updates on when it gets the first batch of the second stage, and five at the last one.
+    seen = []
+    actor = SwapTrainingActor.__new__(SwapTrainingActor)
+    actor._objective, actor.vllm_engines = build(objective.config), []
+    step = lambda self, samples, step: seen.append(self._objective.limit) or ({}, step + 1)  # noqa: E731
+    monkeypatch.setattr(trainer.SwapTraining, "train_step", step)
+    monkeypatch.setattr(async_trainer, "weight_updates", lambda _: 3)
+    assert actor.train_step(batches[2], 2) == ({"swap/batch_age": 2}, 3)
+    assert actor.train_step(batches[1], 3) == ({"swap/batch_age": 3}, 4)
+    assert seen == [200, 300]
+
+
+def test_a_generator_goes_on_behind_the_last_batch_of_a_checkpoint(monkeypatch, objective):
+    actor = SwapGenerateActor.__new__(SwapGenerateActor)
+    positions = []
+    actor._objective = objective
+    actor.prompts_dataloader = SimpleNamespace(load_state_dict=positions.append)
+    actor.load_state_dict({"data_loader_state_dict": "here", "global_step": 4, "objective_state": {"stage": 1}})
+    assert (positions, objective.step, objective.limit) == (["here"], 4, 200)
+    generator = make_generator(monkeypatch, objective, [1])
+    assert generator.generate_samples()[0] == [100]

@@ -1,0 +1,75 @@
+"""What a method remembers, across a kill: written by the trainer that dies, read by a new one."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.objectives import MARKS, RIGHT, batch, rollout
+
+from openrlhf_swap.integration.driver import trainer
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.runs import guards
+
+STEPS, KILLED_AFTER = 6, 3
+METHODS = {
+    "hapo": {},
+    "a_dlp": {"target": "0.5"},
+    "short_rl": {"tolerance": "5"},
+    "lapo": {"first_stage_steps": "2"},
+    "aalc": {"monitor_every": "2"},
+}
+
+
+def one_step(objective, step):
+    """Rewards of a step as a training asks for them: of two problems, ever shorter and less often right."""
+    objective.step = step
+    if objective.monitor() is not None:
+        objective.observe_monitor(batch([rollout(RIGHT, 50, number > step) for number in range(STEPS)]))
+    groups = []
+    for number, prompt in enumerate(("p", "q")):
+        (request,) = objective.sampling(prompt, 3, 900)
+        lengths = (500 - 60 * step, 700 - 80 * step + 7 * number, 90 + step)
+        rights = (True, True, step + number < 3)
+        groups.append(
+            [rollout(RIGHT, n, right, request.prompt) for n, right in zip(lengths, rights, strict=True)],
+        )
+    return objective.rewards(batch(*groups))
+
+
+def a_trainer(objective, folder):
+    """The part of the trainer that keeps an objective's state."""
+    made = trainer.SwapTraining.__new__(trainer.SwapTraining)
+    made._objective, made._folder, made._told = objective, folder, []
+    made._collapse, made._sudden_fall = guards.CollapseWatch(), guards.SuddenFall()
+    made._skipped = guards.SkippedSteps(5)
+    made._run_config = SimpleNamespace(rollouts_every=0)
+    made.args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=1))
+    made.tensorboard_logger = None
+    return made
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_killed_run_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
+    file, stock = tmp_path / "states.pt", trainer.BasePPOTrainer
+    monkeypatch.setattr(stock, "save_logs_and_checkpoints", lambda self, step, logs, states: torch.save(states, file))
+    monkeypatch.setattr(stock, "init_checkpoint_states", lambda self: torch.load(file, weights_only=True))
+    monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
+    config = MARKS.replaced(objective=name, options=METHODS[name])
+
+    never_killed, killed = build(config), build(config)
+    expected = [one_step(never_killed, step) for step in range(STEPS)]
+    for step in range(KILLED_AFTER):
+        assert torch.equal(one_step(killed, step), expected[step])
+        a_trainer(killed, tmp_path).save_logs_and_checkpoints(step + 1, {}, {"global_step": step + 1})
+    one_step(killed, KILLED_AFTER)  # it dies in this step, which a new process does again
+
+    fresh = build(config)
+    a_trainer(fresh, tmp_path).init_checkpoint_states()
+    assert (fresh.step, fresh.state_dict()) == (KILLED_AFTER, torch.load(file, weights_only=True)["objective_state"])
+    for step in range(KILLED_AFTER, STEPS):
+        assert torch.equal(one_step(fresh, step), expected[step])
+    assert fresh.state_dict() == never_killed.state_dict()
+
+    # Without its state it would not: the test can fail.
+    forgetful = build(config)
+    assert not torch.equal(one_step(forgetful, KILLED_AFTER), expected[KILLED_AFTER])

@@ -1,0 +1,67 @@
+"""What the trackers get, and that a run that goes on is the same one to them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.integration.driver import trackers
+from openrlhf_swap.runs.checkpoints import CONFIGURATION
+
+
+@pytest.fixture
+def args(tmp_path):
+    """Arguments of a run whose configuration is written."""
+    told = {"swap": {}, "command": "python -m openrlhf_swap.train", "run_id": "0123456789abcdef"}
+    (tmp_path / CONFIGURATION).write_text(json.dumps(told))
+    wandb = SimpleNamespace(key="secret", org=None, project="p", group=None, run_name="a_run")
+    return SimpleNamespace(
+        actor=SimpleNamespace(adam=SimpleNamespace(lr=1e-6)),
+        logger=SimpleNamespace(tensorboard_dir=str(tmp_path / "tensorboard"), wandb=wandb),
+        swap=SwapConfig(),
+        swap_run=RunConfig(output_dir=str(tmp_path)),
+    )
+
+
+def test_hyper_parameters_by_the_names_of_their_flags(args):
+    found = trackers.hyper_parameters(args)
+    assert (found["actor.adam.lr"], found["swap.process_weight"], found["swap.scoring"]) == (
+        1e-6,
+        0.3,
+        "shared_prefix",
+    )
+    assert found["command"] == "python -m openrlhf_swap.train"
+    assert "secret" not in json.dumps(found)
+
+
+def test_tensorboard_gets_groups_and_forgets_what_is_done_again(args, tmp_path):
+    log = trackers.SwapTensorboard(args)
+    for step in (1, 2, 3):
+        log.log_train(step, {"reward/mean": float(step), trackers.SAMPLE: ["a response", 1.0]})
+    log.close()
+    again = trackers.SwapTensorboard(args)
+    again.go_on_after(2)  # the last checkpoint was of step 2
+    again.log_train(3, {"reward/mean": 30.0})
+    again.log_eval(3, {"eval_math_pass1": 0.5})
+    again.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "a_run")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+    assert events.Tags()["scalars"] == ["reward/mean", "eval/math/pass1"]
+    assert {"sample/text_summary", "settings/text_summary"} <= set(events.Tags()["tensors"])
+
+
+def test_wandb_takes_a_run_up_by_its_id(args, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for step in (1, 2):  # a run, and the same one gone on
+        log = trackers.SwapWandb(args)
+        assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
+        assert log.handle.run.config["actor.adam.lr"] == 1e-6
+        log.log_train(step, {"reward/mean": 0.5, trackers.SAMPLE: ["a response", 1.0]})
+        assert log.handle.run.summary["step"] == step
+        log.close()
+    runs = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert runs and all(folder.name.endswith("-0123456789abcdef") for folder in runs)
+    assert not any(b"secret" in file.read_bytes() for folder in runs for file in folder.rglob("*") if file.is_file())

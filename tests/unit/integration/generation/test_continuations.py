@@ -1,0 +1,226 @@
+"""Second generations by the real generator, rollout actor and grader; a few lines stand for vLLM and Ray."""
+
+import asyncio
+import zlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+from support.actors import CLOSE, make_config
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.generation import sampling
+from openrlhf_swap.integration.generation.conversion import PROBES, read_rollouts
+from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor, TokenRequest
+from openrlhf_swap.integration.startup.defaults import with_defaults
+from openrlhf_swap.objectives.base import Continuation, Objective
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rewards.openrlhf_reward import reward_func
+from openrlhf_swap.rollouts.reader import StepReader
+
+THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
+PROMPTS = {"<|user|>What is 121 + 113?<|assistant|><think>\n": "234", "<|user|>What is 5?<|assistant|><think>\n": "5"}
+GROUP = 3
+
+
+class Actor(SwapRolloutActor):
+    """The rollout actor on an engine that thinks `THOUGHT`, and after a closed thought answers 234, or 7 at times."""
+
+    async def __init__(self, tokenizer):
+        from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+        self.tokenizer, self.asked = tokenizer, []
+        self.executor = SingleTurnAgentExecutor(None)
+        self.executor.reward_endpoints, self.executor.reward_func = ["in this process"], reward_func
+
+    async def generate(self, ids, params, multi_modal_data=None):
+        text = self.tokenizer.decode(ids)
+        self.asked.append((text, params.max_tokens, params.seed))
+        answer = "7}" if params.seed and params.seed % 2 else "234}"
+        said = answer + "<|end|>" if text.endswith("{") else ("" if "</think>" in text else THOUGHT) + CLOSE + answer
+        new = self.tokenizer(said, add_special_tokens=False)["input_ids"][: params.max_tokens]
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=new, finish_reason="stop", logprobs=None)])
+
+
+class Ref:
+    """A call of the actor, done when it is asked for."""
+
+    def __init__(self, call):
+        self.value = asyncio.run(call)
+
+
+class Queue:
+    """Ray, as far as the generator knows it."""
+
+    @staticmethod
+    def wait(pending, timeout):
+        return pending[-1:], pending[:-1]  # the last prompt is done first
+
+    @staticmethod
+    def get(refs):
+        return [ref.value for ref in refs]
+
+
+@pytest.fixture
+def drawn(tokenizer, monkeypatch):
+    """A function that draws a step of an objective: its samples, and the actor."""
+
+    def draw(objective, seed=None, max_len=200, new_tokens=150, evaluating=False):
+        actor = Actor.__new__(Actor)
+        asyncio.run(actor.__init__(tokenizer))
+        actor._seed = seed
+        engine = SimpleNamespace(
+            continue_responses=SimpleNamespace(remote=lambda *args: Ref(actor.continue_responses(*args)))
+        )
+        reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(n_samples_per_prompt=GROUP, batch_size=2),
+            data=SimpleNamespace(max_len=max_len),
+            swap_run=SimpleNamespace(generation_timeout=9.0),
+        )
+        generator = sampling.SwapSamplesGenerator(
+            SimpleNamespace(args=args), None, None, tokenizer, [engine], objective=objective, reader=reader
+        )
+
+        def first(prompts, labels, images=None, n_samples_per_prompt=GROUP, **kwargs):
+            params = sampling.SamplingParams(max_tokens=kwargs["max_new_tokens"])
+            common = {"sampling_params": params, "max_length": max_len, "hf_tokenizer": tokenizer}
+            calls = [
+                actor.generate_responses(prompt, label, **common, num_samples=n_samples_per_prompt)
+                for prompt, label in zip(prompts, labels, strict=True)
+            ]
+            return [Ref(call) for call in calls]
+
+        generator._dispatch_prompts_to_vllm, generator._evaluating = first, evaluating
+        monkeypatch.setattr(sampling, "ray", Queue)
+        rows = iter([("", [prompt], [answer], [None]) for prompt, answer in PROMPTS.items()])
+        options = {"max_new_tokens": new_tokens, "max_len": max_len, "temperature": 0.7}
+        samples, consumed, _ = generator._generate_vllm(rows, 2, False, **options)
+        assert (consumed, len(samples)) == (2, 2 * GROUP)
+        return samples, actor, reader
+
+    return draw
+
+
+def texts(samples, tokenizer):
+    """What each is trained on."""
+    return [tokenizer.decode(sample.sequences[0, 1:][sample.action_mask[0].bool()]) for sample in samples]
+
+
+def vsrm(**more):
+    options = {"words": "wait,tens", "first_characters": "5", "apart_characters": "5", "answers": "4", **more}
+    return build(make_config(objective="vsrm", options=options))
+
+
+def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
+    plain, *_ = drawn(build(make_config(objective="grpo")), seed="3")
+    objective = vsrm()
+    samples, actor, reader = drawn(objective, seed="3")
+    for ours, theirs in zip(samples, plain, strict=True):
+        for name in ("sequences", "action_mask", "attention_mask", "rewards", "truncated"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+    # Two cuts and the end of the thought, each asked four times behind the closed thought, as many as are right.
+    samples[1].info[PROBES] = samples[1].info[PROBES][:, :0]  # as of one that is cut nowhere
+    merged = Experience.concat_experiences(samples[:2], 0)
+    (first, bare), (other,) = read_rollouts(merged, objective, reader), read_rollouts(samples[3], objective, reader)
+    assert bare.probes == []
+    cuts = ["ones: 1+3+0=04\n", "ones: 1+3+0=04\nwait ones: 1+3+0=04\n", THOUGHT]
+    assert [tokenizer.decode(first.response_ids[:kept]) for kept, _ in first.probes] == cuts
+    prompt = first.prompt
+    for text, (_, accuracy) in zip(cuts, first.probes, strict=True):
+        seeds = [seed for asked, _, seed in actor.asked if asked == f"{prompt}{text}</think>"]
+        assert accuracy == sum(seed % 2 == 0 for seed in set(seeds)) / 4
+        assert len(set(seeds)) == 4
+    assert [accuracy for _, accuracy in other.probes] == [0, 0, 0]  # the other problem's answer is 5
+    # "</think>" is there; "\n\n", the heading, the box, three digits or one, and "}".
+    tokens = [len(tokenizer(CLOSE[8:] + end, add_special_tokens=False)["input_ids"]) for end in ("7}", "234}")]
+    total = samples[0].info["swap/continued_tokens"].item()
+    assert 12 * tokens[0] <= total <= 12 * tokens[1] and total == int(total)
+    assert samples[0].info["swap/continued_seconds"] >= 0
+    assert samples[0].info[PROBES].shape == (1, 6)
+
+
+def test_nothing_to_cut_asks_for_nothing(drawn):
+    samples, actor, _ = drawn(vsrm(first_characters="500"))
+    assert len(actor.asked) == 2 * GROUP
+    assert samples[0].info["swap/continued_tokens"].item() == 0
+
+
+def test_joining_continuations_are_trained_on(drawn, tokenizer):
+    options = {"shares": "20,60", "phrase": CLOSE, "answer_tokens": "9"}
+    objective = build(make_config(objective="jet", options=options))
+    samples, actor, reader = drawn(objective)
+    found = texts(samples, tokenizer)
+    assert found[0] == THOUGHT + CLOSE + "234}"
+    for text, share in zip(found[1:3], (0.2, 0.6), strict=True):
+        kept, _, behind = text.partition("</think>")
+        assert THOUGHT.startswith(kept) and abs(len(kept) - share * len(found[0])) < 8
+        assert behind == CLOSE[8:] + "234}<|end|>"
+    assert [sample.rewards.item() for sample in samples] == [1, 1, 1, 0, 0, 0]
+    assert {sample.prompts[0] for sample in samples[:3]} == {next(iter(PROMPTS))}
+    kept = [read_rollouts(sample, objective, reader)[0].metadata["kept"] for sample in samples[:3]]
+    assert kept[0] == samples[0].action_mask.sum() and kept[1] < kept[2]
+    assert {tokens for text, tokens, _ in actor.asked if text.endswith("{")} == {9}
+
+
+def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn, tokenizer):
+    asked = [sorted(drawn(vsrm(), seed="1")[1].asked) for _ in range(2)]
+    assert asked[0] == asked[1]
+    seeds = {seed for text, _, seed in asked[0] if text.endswith("</think>")}
+    assert len(seeds) == 2 * 3 * 4  # problems, cuts, answers; the responses of a problem are alike here
+    actor = Actor.__new__(Actor)
+    asyncio.run(actor.__init__(tokenizer))
+    actor._seed = "1"
+    ids = tokenizer("a{", add_special_tokens=False)["input_ids"]
+    request = TokenRequest("a", ids, 8, 1)
+    params = sampling.SamplingParams(max_tokens=1)
+    (((response,),)) = asyncio.run(actor.continue_responses([request], "1", params, 99, tokenizer))
+    assert actor.asked == [("a{", 8, zlib.crc32(f"1:0:a:{ids}".encode()))]
+    assert tokenizer.decode(response["observation_tokens"]) in ("7}<|end|>", "234}<|end|>")
+
+
+def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
+    prompt = len(tokenizer(next(iter(PROMPTS)), add_special_tokens=False)["input_ids"])
+    bridge = len(tokenizer(CLOSE, add_special_tokens=False)["input_ids"])
+    objective = build(make_config(objective="jet", options={"shares": "50,99", "phrase": CLOSE, "answer_tokens": "6"}))
+    limit = prompt + len(tokenizer(THOUGHT, add_special_tokens=False)["input_ids"]) + bridge + 5
+    samples, actor, _ = drawn(objective, max_len=limit, new_tokens=limit - prompt)
+    # The whole response has 4 tokens behind its box. At 99% of it, one token has room behind another box.
+    lengths = [int(sample.action_mask.sum()) for sample in samples[:3]]
+    assert lengths[::2] == [limit - prompt - 1, limit - prompt]
+    boxes = [tokens for text, tokens, _ in actor.asked if text.startswith(next(iter(PROMPTS))) and text.endswith("{")]
+    assert boxes == [6, 1]
+    with pytest.raises(ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what jet puts behind"):
+        drawn(objective, max_len=prompt + bridge, new_tokens=bridge)
+
+
+def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
+    samples, actor, _ = drawn(vsrm(), evaluating=True)
+    assert len(actor.asked) == len(samples) == 2 * GROUP and PROBES not in samples[0].info
+    objective = build(make_config(objective="autothink").replaced(start_of_thought="<think>"))
+    samples, actor, _ = drawn(objective, evaluating=True)
+    assert {text for text, *_ in actor.asked} == {prompt + "...\n" for prompt in PROMPTS}
+    # OpenRLHF looks the data source up by the prompt of its own.
+    assert [sample.prompts[0] for sample in samples] == [prompt for prompt in PROMPTS for _ in range(GROUP)]
+    assert [sample.rewards.item() for sample in samples] == [1] * GROUP + [0] * GROUP
+
+
+def test_the_engines_keep_beginnings_only_where_something_is_continued():
+    given = {name: with_defaults([], name, on_cpu=False) for name in ("vsrm", "jet", "vsrm_scores", "swap")}
+    assert [name for name, words in given.items() if "--vllm.enable_prefix_caching" in words] == ["vsrm", "jet"]
+
+
+class Short(Objective):
+    """Leaves its groups incomplete."""
+
+    continues = "join"
+
+    def continuations(self, rollout, reader):
+        return [Continuation(1, "", 5)] if rollout.answer == "234" else []
+
+
+def test_a_group_of_another_size_is_refused(drawn):
+    with pytest.raises(ConfigError, match=r"a group with 6 responses, but --rollout\.n_samples_per_prompt is 3"):
+        drawn(Short(make_config(objective="test_continuations:Short")))

@@ -1,0 +1,69 @@
+"""What becomes of groups that dynamic filtering drops."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.actors import make_config
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.objectives.registry import METHODS, build
+
+
+class Generator(SwapSamplesGenerator):
+    """Draws two responses to a prompt, which is the mean that their scores have."""
+
+    def _groups(self, prompts, labels, images, **generate_kwargs):
+        self.asked.append(prompts)
+        return [[SimpleNamespace(prompt=p, scores=torch.tensor([float(p)])) for _ in range(2)] for p in prompts]
+
+
+@pytest.fixture
+def steps():
+    """What an episode of prompts becomes, in batches of two: its steps, what was asked together, steps of training."""
+
+    def run(*prompts, low=0.0, high=1.0):
+        args = SimpleNamespace(
+            algo=SimpleNamespace(dynamic_filtering_enable=True, dynamic_filtering_range=(low, high)),
+            rollout=SimpleNamespace(n_samples_per_prompt=2, batch_size=2, vllm_generate_batch_size=None),
+            train=SimpleNamespace(full_determinism_enable=False),
+            vllm=SimpleNamespace(enable_sleep=False),
+        )
+        rows = [("", [prompt], ["label"], [None]) for prompt in prompts]
+        objective = build(make_config(objective="grpo"))
+        generator = Generator(SimpleNamespace(args=args), rows, None, None, [], objective=objective, reader=None)
+        generator.asked, made, exhausted = [], [], False
+        while not exhausted:
+            samples, rate, consumed, exhausted = generator.generate_samples()
+            made.append(([sample.prompt for sample in samples], rate, consumed))
+        return made, generator.asked, objective.step
+
+    return run
+
+
+def test_dropped_groups_are_replaced_in_the_order_of_the_prompts(steps, capsys):
+    made, asked, done = steps("0", "1", ".2", ".3", "1", ".4", ".5", "0", ".6")
+    assert asked == [["0", "1"], [".2", ".3"], ["1", ".4"], [".5"], ["0", ".6"], []]
+    assert made == [
+        ([".2", ".2", ".3", ".3"], 50.0, 4),
+        ([".4", ".4", ".5", ".5"], pytest.approx(200 / 3), 3),
+        ([], 0.0, 2),  # a group that is too few for a batch
+    ]
+    assert done == 2
+    assert "the last 1 prompts of this episode do not fill a batch and are left out" in capsys.readouterr().out
+
+
+def test_the_range_is_a_setting_whose_ends_are_excluded(steps):
+    made, *_ = steps(".25", ".5", ".75", ".3", low=0.25, high=0.75)
+    assert made[0][0] == [".5", ".5", ".3", ".3"]
+
+
+def test_an_episode_without_a_batch_ends_in_an_error(steps):
+    with pytest.raises(DataError, match="fewer than 2 prompts had a mean score between 0 and 1: take problems that"):
+        steps("0", "1", ".5", "1", "1")
+
+
+def test_methods_that_learn_from_every_group_are_known():
+    drops = {name for name in METHODS if not build(make_config(objective=name)).needs_all_groups}
+    assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead"}

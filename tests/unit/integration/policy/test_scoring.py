@@ -1,0 +1,98 @@
+"""Scores beside OpenRLHF's log-probabilities, with its own Actor around small random models of several families."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from support.engine import Engine
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.integration.policy.scoring import PolicyScorer
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.small_model import WORDS, small_model
+
+FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom"]
+NEW_KINDS = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]  # windows, latent attention, recurrent layers
+TEMPERATURE = 0.6
+
+
+def make_scorer(model, scoring="shared_prefix", packing=False):
+    from openrlhf.models.actor import Actor
+
+    actor = Actor(Engine(model), temperature=TEMPERATURE)
+    actor.temperature, actor.packing_samples = TEMPERATURE, packing
+    said = []
+    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig(scoring=scoring))
+    return actor, PolicyScorer(actor, SimpleNamespace(args=args, print=said.append)), said
+
+
+def micro_batch():
+    """Two right-padded rows, the first with four prefixes to score."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(0, WORDS, (2, 50), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, 44:] = 0
+    request = ScoreRequest(0, (9, 20, 30, 43), AnswerBranch((3, 4, 5, 6), (False, True, True, True)))
+    return ids, mask[:, 1:], mask, request
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_pass_gives_log_probabilities_and_scores(family):
+    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    model.config.use_cache = False  # as OpenRLHF leaves it
+    actor, scorer, said = make_scorer(model)
+    ids, action_mask, mask, request = micro_batch()
+    with torch.no_grad():
+        expected = actor.eval()(ids, action_mask, mask)
+        reference = score_per_prefix(model, ids[0, :44], [10, 21, 31, 44], request.branch)
+    scored = scorer.forward(ids, action_mask, mask, [request])
+    assert scored.action_log_probs.sub(expected).abs().max() < 1e-3 and scored.action_log_probs.dtype == torch.float32
+    (answer_logprobs,) = scored.answer_logprobs
+    assert answer_logprobs.sub(reference).abs().max() < 1e-4
+    assert (family == "bloom") == bool(said)
+    assert actor.training
+
+
+def test_a_way_can_be_asked_for():
+    model = small_model(CONFIG_MAPPING["qwen2"](), AutoModelForCausalLM.from_config)
+    ids, action_mask, mask, request = micro_batch()
+    shared, slow = (
+        make_scorer(model, scoring)[1].forward(ids, action_mask, mask, [request]).answer_logprobs[0]
+        for scoring in ("shared_prefix", "per_prefix")
+    )
+    assert shared.sub(slow).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("family", NEW_KINDS)
+def test_packed_samples_and_adapters(family):
+    """Packing: the rows lie in one, without padding."""
+    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    model.config.use_cache = False  # as OpenRLHF leaves it
+    torch.manual_seed(0)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)).eval()
+    ids, action_mask, mask, request = micro_batch()
+    requests = [request, ScoreRequest(1, (12, 25, 49), request.branch)]
+    with torch.no_grad():
+        expected = make_scorer(adapted)[0].eval()(ids, action_mask, mask)
+        references = [
+            score_per_prefix(
+                adapted, ids[each.row, : int(mask[each.row].sum())], [end + 1 for end in each.prefix_ends], each.branch
+            )
+            for each in requests
+        ]
+    for packing in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
+        scorer, seen = make_scorer(adapted, packing=packing)[1], []
+        hook = model.model.register_forward_pre_hook(
+            lambda _model, _inputs, given, seen=seen: seen.append(given["input_ids"].numel()), with_kwargs=True
+        )
+        scored = scorer.forward(ids, action_mask, mask, requests)
+        hook.remove()
+        # The pass itself and seven branches of four tokens: nothing is computed for the scores alone but these.
+        assert seen == [int(mask.sum()) if packing else ids.numel(), 7 * 4]
+        assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
+        for ours, reference in zip(scored.answer_logprobs, references, strict=True):
+            assert ours.sub(reference).abs().max() < 1e-4

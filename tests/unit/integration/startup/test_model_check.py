@@ -1,0 +1,63 @@
+"""What is found out about a model before a run starts."""
+
+from types import SimpleNamespace
+
+import pytest
+from support.paths import POLICY
+from transformers import CONFIG_MAPPING
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.platform import attention
+from openrlhf_swap.integration.startup import model_check
+
+
+def packing(folder, packed=False, dynamic=False):
+    return SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path=str(folder)),
+        ds=SimpleNamespace(packing_samples=packed),
+        train=SimpleNamespace(dynamic_batch_enable=dynamic),
+    )
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3"])
+def test_attention_keeps_packed_responses_apart(family, tmp_path):
+    CONFIG_MAPPING[family]().save_pretrained(tmp_path)
+    model_check.check_packing(packing(tmp_path, packed=True), RunConfig())
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "gpt_oss"])
+def test_recurrent_layers_and_gpt_oss_do_not(family, tmp_path):
+    """transformers 5.15 makes gpt-oss's masks without the positions."""
+    CONFIG_MAPPING[family]().save_pretrained(tmp_path)
+    model_check.check_packing(packing(tmp_path), RunConfig())
+    for flag, given in (("--ds.packing_samples", (True, True)), ("--train.dynamic_batch_enable", (False, True))):
+        with pytest.raises(ConfigError, match=f"^{flag}: .* has layers that read on from one packed response"):
+            model_check.check_packing(packing(tmp_path, *given), RunConfig())
+
+
+def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
+    """gpt-oss has sinks, which neither SDPA nor flash-attn know."""
+    CONFIG_MAPPING["gpt_oss"]().save_pretrained(tmp_path)
+    for installed in (False, True):
+        monkeypatch.setattr(attention, "is_installed", lambda installed=installed: installed)
+        for asked in ("sdpa", attention.FLASH):
+            attention.implementation.cache_clear()
+            assert attention.implementation(asked, str(tmp_path)) == "eager"
+            assert f"eager, because the code of {tmp_path} has no {asked}" in attention.summary(asked, str(tmp_path))
+    attention.implementation.cache_clear()
+
+
+def test_a_family_that_vllm_cannot_import_is_refused(tmp_path, monkeypatch):
+    from vllm import ModelRegistry
+
+    model_check.check_engine(str(POLICY))
+
+    def broken():
+        raise ModuleNotFoundError("No module named 'torchvision'")
+
+    monkeypatch.setitem(ModelRegistry.models, "Qwen2ForCausalLM", SimpleNamespace(load_model_cls=broken))
+    with pytest.raises(
+        ConfigError, match=r"code in vLLM cannot be imported \(No module named 'torchvision'\); install"
+    ):
+        model_check.check_engine(str(POLICY))

@@ -1,0 +1,90 @@
+"""Which rows of a data set are trained on: those that cannot be are counted, reported and left out."""
+
+import json
+from pathlib import Path
+
+from support.command_lines import GOOD, rows_file
+
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.startup.prompts import write_usable_prompts
+from openrlhf_swap.objectives.registry import build
+
+
+def data_arguments(path, **changes):
+    argv = [word for flag, value in GOOD.items() for word in (flag, value)]
+    args = patches.parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
+    vars(args.data).update(changes)
+    return args
+
+
+def usable(path, tokenizer, output):
+    return write_usable_prompts(data_arguments(path), build(SwapConfig()), tokenizer, output)
+
+
+def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": "200"},
+        {"problem": "What is 1?" * 200, "answer": "1"},
+        {"problem": "What is 100 + 101?", "answer": " "},
+        {"problem": "", "answer": "3"},
+        {"problem": "What is 100 + 102?", "answer": "$202$"},
+    ]
+    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
+    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [rows[0], rows[4]]
+    report = capsys.readouterr().out
+    assert "2 of 5 rows usable" in report
+    for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty prompt"):
+        assert reason in report
+
+
+def test_a_prompt_set_without_faults_is_used_as_it_is(tmp_path, tokenizer, prompts_file):
+    assert usable(str(prompts_file), tokenizer, tmp_path / "out") == str(prompts_file)
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_become_text(tmp_path, tokenizer):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
+    kept = usable(path, tokenizer, tmp_path / "out")
+    assert json.loads(Path(kept).read_text())["answer"] == "200"
+
+
+def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokenizer):
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": "100 + 100 = 200\n#### 200"},
+        {"problem": "What is 100 + 101?", "answer": 201.0},
+        {"problem": "What is 100 + 102?", "answer": "He sold 202 of them."},
+        {"problem": "What is 100 + 103?", "answer": "203"},
+    ]
+    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
+    assert [json.loads(line)["answer"] for line in Path(kept).read_text().splitlines()] == ["200", "201", "203"]
+    report = capsys.readouterr().out
+    assert "3 of 4 rows usable; dropped 1 with a sentence for an answer" in report
+    for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
+        assert shown in report
+
+
+def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
+    """Its responses could not be told from it in the decoded text, and would all be graded wrong."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    characters = {character: number for number, character in enumerate("Andreé 1+=?\n\u0301")}
+    inner = Tokenizer(models.WordLevel(characters))
+    inner.normalizer = normalizers.NFC()
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
+    prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
+    assert reasons_to_drop(prompts, ["2", "2"], 100, tokenizer) == [None, CHANGED_PROMPT]
+
+
+def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
+    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "What is 100 + 100?"}]
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
+    config = SwapConfig(objective="l1_exact", options={"shortest": "7", "longest": "7"})
+    kept = write_usable_prompts(data_arguments(path, max_len=1000), build(config), tokenizer, tmp_path / "out")
+    system, user = json.loads(Path(kept).read_text())["problem"]
+    assert system == chat[0]
+    assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(" Think for 7 tokens.")
