@@ -35,7 +35,8 @@ COPY scripts/common.sh scripts/setup.sh scripts/
 COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/
-COPY openrlhf_swap/integration/platform/ openrlhf_swap/integration/platform/
+COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \
+    openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/cpu_build.py openrlhf_swap/integration/runtime/
 
 # ---------------------------------------------------------------------------------------------------------------- cpu
 FROM base AS cpu

@@ -26,7 +26,7 @@ from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMake
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.integration.startup.defaults import DEFAULTS, REWARD_FILE, as_words
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.families import settle_thought
+from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 
 POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
@@ -106,7 +106,7 @@ def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
             }
         )
     )
-    config, _ = settle_thought(SwapConfig(objective=objective), tokenizer)
+    config, _ = resolve_thought(SwapConfig(objective=objective), tokenizer)
     args.swap, args.swap_run = config, RunConfig()
     return SwapExperienceMaker(
         MadeUpActors(),

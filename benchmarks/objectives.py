@@ -19,7 +19,7 @@ from benchmarks.driver import GROUP, embedded_tokenizer, make_maker, make_sample
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.conversion import METADATA
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.registry import METHODS
+from openrlhf_swap.objectives.registry import OBJECTIVES
 
 NOT_ALONE = {"adaptthink", "lc_r1"}  # work with what they left on a response when it was sampled
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     tokenizer, close_id = embedded_tokenizer()
-    makers = {name: make_maker(tokenizer, name) for name in METHODS if name not in NOT_ALONE}
+    makers = {name: make_maker(tokenizer, name) for name in OBJECTIVES if name not in NOT_ALONE}
     plain = {name: maker for name, maker in makers.items() if is_plain(maker._objective)}
     best = dict.fromkeys(plain, float("inf"))
     with without_ray():

@@ -27,7 +27,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Cache, PreTrained
 
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, remembering, score_branches
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
 
 PROMPT_TOKENS = 100
 ANSWER_TOKENS = 6
@@ -149,7 +149,7 @@ class Case:
 
     def fused(self, packed: bool) -> list[torch.Tensor]:
         """The same pass, kept, and the branches."""
-        with remembering(self.model, self.model.config, self.mask, self.requests, packed=packed) as cache:
+        with recorded_prefix(self.model, self.model.config, self.mask, self.requests, packed=packed) as cache:
             self.plain(packed, cache)
         return score_branches(self.model, self.model.config, cache, self.ids, self.mask, self.requests)
 

@@ -23,7 +23,7 @@ from addition import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
 from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
 from openrlhf_swap.integration import patches  # noqa: E402
-from openrlhf_swap.integration.platform.cpu import set_cpu_environment  # noqa: E402
+from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # noqa: E402
 from openrlhf_swap.integration.startup.defaults import (  # noqa: E402
     CPU_DEFAULTS,
     DEFAULTS,

@@ -20,7 +20,7 @@ from tabulate import tabulate
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
 from openrlhf_swap.integration.patches import parse_arguments
 from openrlhf_swap.integration.startup.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS, Flags, as_words
-from openrlhf_swap.objectives.registry import METHODS, method
+from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
 REASONS = {
     "--algo.advantage.estimator": "the outcome term is GRPO's",
@@ -104,8 +104,8 @@ def changed_defaults(defaults: Flags, stock: SimpleNamespace) -> list[tuple[str,
 
 def _objectives() -> str:
     plain, sections = [], []
-    for name in METHODS:
-        objective, parts = method(name), [f"### {name}"]
+    for name in OBJECTIVES:
+        objective, parts = objective_class(name), [f"### {name}"]
         if objective.flags:
             flags = ", ".join(_code(f"{flag} {value}") for flag, value in objective.flags.items())
             parts.append(f"Sets OpenRLHF's {flags}.")

@@ -20,7 +20,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.families import settle_thought
+from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
 
@@ -43,8 +43,8 @@ def main(argv: list[str]) -> None:
     llm = open_engine(settings["model"], max_model_len=args.max_model_len or None)
     close = args.close_template.replace("\\n", "\n")
     marks = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
-    marks, told = settle_thought(marks, llm.get_tokenizer())
-    print(told[0])
+    marks, messages = resolve_thought(marks, llm.get_tokenizer())
+    print(messages[0])
     for name in names:
         accuracies = force(args.folder, name, args.budgets, llm, marks, settings["suffix"])
         rows = [{"budget": b, "accuracy": accuracy} for b, accuracy in zip(args.budgets, accuracies, strict=True)]

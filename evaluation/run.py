@@ -42,7 +42,7 @@ from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.answers import SUFFIX
-from openrlhf_swap.rollouts.families import settle_thought
+from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import fingerprint, made_of
 
@@ -153,8 +153,10 @@ def end_of_thought(args: argparse.Namespace) -> str:
     with reader_errors(f"--model is {args.model}, which cannot be read: {{reason}}", ConfigError):
         tokenizer = AutoTokenizer.from_pretrained(args.model)
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
-        marks, told = settle_thought(SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n")), tokenizer)
-    print(f"[evaluation] {told[0]}")
+        marks, messages = resolve_thought(
+            SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n")), tokenizer
+        )
+    print(f"[evaluation] {messages[0]}")
     return marks.end_of_thought
 
 
@@ -246,7 +248,7 @@ def start_engines(
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
-    from openrlhf_swap.integration.platform.cpu import is_cpu_build
+    from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     ray.init(ignore_reinit_error=True, include_dashboard=False)

@@ -17,13 +17,13 @@ from typing import Any
 from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.registry import METHODS, check_name
+from openrlhf_swap.objectives.registry import OBJECTIVES, check_name
 
 OPENRLHF_VERSION = "0.11.2"
 NEEDED = {  # flags of OpenRLHF, with remedies
     "actor.model_name_or_path": "give a Hugging Face model or a folder",
     "data.prompt_dataset": "give a data set or a file",
-    "data.label_key": "name the column with the known answers",
+    "data.label_key": "name the column with the reference answers",
 }
 KINDS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
 
@@ -68,7 +68,7 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
     for flag in own:
         method, name = flag.split(".")[1:]
         if method != short_name(objective):
-            if method not in METHODS:
+            if method not in OBJECTIVES:
                 raise ConfigError(f"unknown flag {flag}; {did_you_mean(flag, known)}")
             raise ConfigError(f"{flag} belongs to {method}, but --swap.objective is {objective}; leave it out")
         options[name] = values.pop(f"{method}.{name}")
@@ -79,19 +79,19 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
     return SwapConfig.from_text({**method_values, "options": options}), RunConfig.from_text(run_values), rest
 
 
-def room_for_prompts(context: int, new_tokens: int | None) -> int:
+def prompt_capacity(context: int, new_tokens: int | None) -> int:
     """Tokens that a prompt may have.
 
     Raises:
         ConfigError: when there are none.
     """
-    room = context - (new_tokens or 1)
-    if room < 1:
+    capacity = context - (new_tokens or 1)
+    if capacity < 1:
         raise ConfigError(
             f"--data.max_len is {context}, in which --rollout.max_new_tokens {new_tokens} leaves no room for a "
             "prompt; use fewer new tokens, or a longer --data.max_len"
         )
-    return room
+    return capacity
 
 
 def parse_stock_arguments(argv: Sequence[str]) -> dict[str, Any]:

@@ -50,20 +50,20 @@ def main(argv: list[str]) -> None:
     check_model_exists("--model", args.model)
     check_writable("--output", args.output.parent)
     from openrlhf_swap.integration.startup.model_check import check_model
-    from openrlhf_swap.rollouts.families import settle_thought
+    from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
 
     with flags_called(TRAINING_FLAGS):
         tokenizer = check_model(args.model, args.max_model_len or 0)
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
-        config, told = settle_thought(marks, tokenizer)
+        config, messages = resolve_thought(marks, tokenizer)
         answers = known_answers(args, tokenizer)
     done = {row["key"] for row in read_rows(args.output)}
     left = [(prompt, answer) for prompt, answer in answers.items() if prompt_key(prompt) not in done]
     if not left:
         print(f"{args.output} is complete")
         return
-    print(told[0])
+    print(messages[0])
     with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
         for row in sample_reference(left, tokenizer, args, config):
             append(row)
@@ -76,7 +76,7 @@ def _parser() -> Parser:
     parser.add_argument("--dataset", required=True, help="the prompts of the training: file, folder or hub id")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to go on with")
     parser.add_argument("--input-key", default="problem", help="column of the problems")
-    parser.add_argument("--label-key", default="answer", help="column of the known answers")
+    parser.add_argument("--label-key", default="answer", help="column of the reference answers")
     parser.add_argument("--split", default="train", help="split of the data set")
     parser.add_argument("--samples", type=int, default=16, help="responses a problem")
     parser.add_argument("--temperature", type=float, default=0.6)
@@ -88,7 +88,7 @@ def _parser() -> Parser:
 
 
 def known_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The known answer of each prompt of the training, as the chat template renders it, without empty ones."""
+    """The reference answer of each prompt of the training, as the chat template renders it, without empty ones."""
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     data = SimpleNamespace(
@@ -113,7 +113,7 @@ def sample_reference(
     args: argparse.Namespace,
     config: SwapConfig,
 ) -> Iterator[Row]:
-    """Sample and grade prompts with their known answers; gives a row of the output for each, in order."""
+    """Sample and grade prompts with their reference answers; gives a row of the output for each, in order."""
     from openrlhf_swap.integration.generation.engine import open_engine
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key

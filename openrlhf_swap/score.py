@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
 
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         scorer = Scorer(model, tokenizer, config, run.scoring)
-    print(*scorer.told, sep="\n", file=sys.stderr)
+    print(*scorer.messages, sep="\n", file=sys.stderr)
     outcomes = score_file(scorer, args.input, args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")

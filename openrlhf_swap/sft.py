@@ -17,9 +17,9 @@ def main(_: list[str]) -> None:
     """Train; OpenRLHF reads the command line itself."""
     # The package prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration import patches
-    from openrlhf_swap.integration.platform.cpu import is_cpu_build
-    from openrlhf_swap.integration.platform.cpu_build import build_communication_op
     from openrlhf_swap.integration.policy.strategy import SwapStrategy
+    from openrlhf_swap.integration.runtime.cpu import is_cpu_build
+    from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 
     if is_cpu_build():
         build_communication_op()

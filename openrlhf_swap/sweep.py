@@ -34,7 +34,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import write_text
 from openrlhf_swap.objectives.ablation import ABLATION
-from openrlhf_swap.objectives.registry import METHODS
+from openrlhf_swap.objectives.registry import OBJECTIVES
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _methods(names: Iterable[str]) -> list[Configuration]:
 PRESETS = {
     # The paper's main table; its other row is the policy before training.
     "paper": _methods(("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "swap")),
-    "all": _methods(METHODS),
+    "all": _methods(OBJECTIVES),
     "step_signal": _methods(("swap", "vsrm", "jet", "s_grpo", "decs")),
     "ablation": _vary("objective", tuple(ABLATION), "objective"),
     "theta": _vary("process_weight", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0), "theta"),

@@ -29,7 +29,7 @@ from openrlhf_swap.flags import (
     add_swap_arguments,
     parse_stock_arguments,
     parse_swap_arguments,
-    room_for_prompts,
+    prompt_capacity,
 )
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import quiet_console
@@ -82,7 +82,7 @@ def _check_quickly(run: RunConfig, given: list[str]) -> None:
     if missing := next((flag for flag in NEEDED if not stock[flag]), None):
         raise ConfigError(f"--{missing} is missing; {NEEDED[missing]}")
     if {"--data.max_len", "--rollout.max_new_tokens"} <= set(given):
-        room_for_prompts(stock["data.max_len"], stock["rollout.max_new_tokens"])
+        prompt_capacity(stock["data.max_len"], stock["rollout.max_new_tokens"])
     for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", stock["ckpt.path"])):
         check_writable(flag, Path(folder))
     check_model_exists("--actor.model_name_or_path", stock["actor.model_name_or_path"])
@@ -100,11 +100,11 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     print(command_line(MODULE, redacted(typed)))  # a resumed run appends to the log
     patches.check_versions()
 
-    from openrlhf_swap.integration.platform.cpu import is_cpu_build, set_cpu_environment
+    from openrlhf_swap.integration.runtime.cpu import is_cpu_build, set_cpu_environment
     from openrlhf_swap.integration.startup.defaults import as_words, with_defaults, without
-    from openrlhf_swap.integration.startup.preflight import settle_run
+    from openrlhf_swap.integration.startup.preflight import resolve_run
     from openrlhf_swap.objectives.base import absolute_paths
-    from openrlhf_swap.objectives.registry import method
+    from openrlhf_swap.objectives.registry import objective_class
 
     on_cpu = is_cpu_build()
     if on_cpu:
@@ -122,9 +122,9 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     if not any(word.startswith(RUN_NAME) for word in given):
         argv += [RUN_NAME, run_name or args.logger.wandb.run_name]
     args = patches.parse_arguments(argv)
-    config = config.replaced(options=absolute_paths(method(config.objective), config.options))
+    config = config.replaced(options=absolute_paths(objective_class(config.objective), config.options))
     run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
-    config, data = settle_run(args, config, run, on_cpu)
+    config, data = resolve_run(args, config, run, on_cpu)
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
     names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}
@@ -178,10 +178,10 @@ def redacted(argv: list[str]) -> list[str]:
 def _print_objectives() -> None:
     """Each method in a line, then its settings."""
     from openrlhf_swap.objectives.ablation import ABLATION
-    from openrlhf_swap.objectives.registry import METHODS, method
+    from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
-    for name in METHODS:
-        kind = method(name)
+    for name in OBJECTIVES:
+        kind = objective_class(name)
         changes = ABLATION[name](SwapConfig(objective=name)) if name in ABLATION else {}
         words = "".join(f"; {field} {value}" for field, value in changes.items())
         print(f"{name:16} {(kind.__doc__ or '').splitlines()[0]}{words}")
@@ -202,7 +202,7 @@ LISTS = {"--list-objectives": _print_objectives, "--help-metrics": _print_metric
 
 def _print_help(objective: str) -> int:
     """Our flags, also those of an objective that is given as a class, our defaults, then OpenRLHF's own help."""
-    from openrlhf_swap.objectives.registry import METHODS, method
+    from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
     parser = Parser(MODULE, __doc__)
     add_swap_arguments(parser)
@@ -210,8 +210,8 @@ def _print_help(objective: str) -> int:
     parser.add_argument("--list-objectives", action="store_true", help="each method with its settings, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
-    for name in dict.fromkeys((*METHODS, objective)):
-        for setting, spec in method(name).Settings.declared().items():
+    for name in dict.fromkeys((*OBJECTIVES, objective)):
+        for setting, spec in objective_class(name).Settings.declared().items():
             flag = f"--swap.{short_name(name)}.{setting} {type_name(spec).upper()}"
             print(f"  {flag}  {spec.description} (default: {spec.default!r})")
     from openrlhf_swap.integration import patches

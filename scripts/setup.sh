@@ -122,10 +122,10 @@ fi
 if [[ "$PROFILE" == cpu ]]; then
     printf '[setup] communication op of DeepSpeed\n'
     PATH="$VENV/bin:$PATH" "$VENV/bin/python" -c \
-        'from openrlhf_swap.integration.platform.cpu_build import build_communication_op; build_communication_op()' 2>>"$LOG" \
+        'from openrlhf_swap.integration.runtime.cpu_build import build_communication_op; build_communication_op()' 2>>"$LOG" \
         || fail "DeepSpeed's communication op could not be compiled (details: $LOG)"
 else
-    # OpenRLHF asks for flash-attn, for which openrlhf_swap/integration/platform/attention.py stands in.
+    # OpenRLHF asks for flash-attn, for which openrlhf_swap/integration/runtime/attention.py stands in.
     PROBLEMS="$("$VENV/bin/uv" pip check --python "$VENV/bin/python" 2>&1 | grep '^The package' || true)"
     printf '%s\n' "$PROBLEMS" | sed 's/^./[setup] check: &/' | tee -a "$LOG"
     if grep -v '`flash-attn' <<<"$PROBLEMS" | grep -q .; then fail "packages do not fit each other (details: $LOG)"; fi

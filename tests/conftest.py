@@ -54,7 +54,7 @@ def ray_session():
     """Ray with places for five actors, which find the classes of tests/support."""
     import ray
 
-    from openrlhf_swap.integration.platform.cpu import set_cpu_environment
+    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
     from openrlhf_swap.integration.startup.launch import start_local_ray
 
     set_cpu_environment()

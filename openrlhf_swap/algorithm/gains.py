@@ -1,4 +1,4 @@
-"""How much each step helped: gains in the log-probability of the known answer.
+"""How much each step helped: gains in the log-probability of the reference answer.
 
 Shapes: `...` any leading axes, K steps (padded at the end). Masks are True where a step exists.
 """

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True)
-class Tail:
+class LogitTransform:
     """What a model does to the output of its head: z = cap tanh(scale x / cap), or scale x without a cap."""
 
     scale: float = 1.0
@@ -41,13 +41,13 @@ class HeadPass:
     """How log-probabilities are made.
 
     Attributes:
-        tail: of the model.
+        transform: of the model.
         temperature: of the policy, which divides its logits.
         chunk: tokens whose logits are held at a time.
         entropy: whether the entropy is wanted, too.
     """
 
-    tail: Tail
+    transform: LogitTransform
     temperature: float
     chunk: int
     entropy: bool = False
@@ -126,7 +126,7 @@ class _TokenLogProbs(torch.autograd.Function):
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, how: HeadPass) -> Tensor:
     """(m, V) float32, those of the policy."""
-    logits = how.tail(functional.linear(hidden, weight, bias).float())
+    logits = how.transform(functional.linear(hidden, weight, bias).float())
     return logits if how.temperature == 1.0 else logits.div_(how.temperature)
 
 
@@ -149,7 +149,7 @@ def _slopes(logits: Tensor, targets: Tensor, sums: Tensor, values: Tensor, gradi
 
     With p = softmax(z): d log p_y / dz = 1_y - p, and d entropy / dz = -p (log p + entropy).
     """
-    steepness = how.tail.slope(logits * how.temperature if how.tail.cap else logits)
+    steepness = how.transform.slope(logits * how.temperature if how.transform.cap else logits)
     log_p = logits.sub_(sums.unsqueeze(-1))
     factor = -gradient[:, :1]
     if how.entropy:

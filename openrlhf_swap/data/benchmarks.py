@@ -15,7 +15,7 @@ from openrlhf_swap.rollouts.answers import strip_answer
 
 @dataclass(frozen=True)
 class Problem:
-    r"""One problem with its known answer, wrappers such as `$` and `\boxed{}` taken off."""
+    r"""One problem with its reference answer, wrappers such as `$` and `\boxed{}` taken off."""
 
     id: str
     problem: str

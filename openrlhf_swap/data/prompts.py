@@ -19,18 +19,18 @@ CHANGED_PROMPT = (
 
 
 def reasons_to_drop(
-    prompts: Sequence[str | None], answers: Sequence[str], room: int, tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[str | None], answers: Sequence[str], capacity: int, tokenizer: PreTrainedTokenizerBase
 ) -> list[str | None]:
     """Why each row cannot be trained on, in words that follow "dropped with"; None for a row that can.
 
     Args:
         prompts: as the chat template renders them; None for an empty one.
-        answers: the known answers, in their normal form.
-        room: tokens that a prompt may have.
+        answers: the reference answers, in their normal form.
+        capacity: tokens that a prompt may have.
         tokenizer: the policy's.
     """
     bar = tqdm(prompts, desc="[swap] checking prompts", unit="row", leave=False)
-    faults = [_fault_of_prompt(prompt, room, tokenizer) for prompt in bar]
+    faults = [_fault_of_prompt(prompt, capacity, tokenizer) for prompt in bar]
     reasons = [fault or fault_of(answer) for fault, answer in zip(faults, answers, strict=True)]
     usable = gradable((answer for answer, reason in zip(answers, reasons, strict=True) if reason is None), "swap")
     return [
@@ -39,11 +39,11 @@ def reasons_to_drop(
     ]
 
 
-def _fault_of_prompt(prompt: str | None, room: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
+def _fault_of_prompt(prompt: str | None, capacity: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
     if prompt is None:
         return "an empty prompt"
     ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    if len(ids) > room:
-        return f"a prompt of more than {room} tokens (--data.max_len minus --rollout.max_new_tokens)"
+    if len(ids) > capacity:
+        return f"a prompt of more than {capacity} tokens (--data.max_len minus --rollout.max_new_tokens)"
     # The reward function finds the response behind the prompt in the decoded text.
     return None if prompt in tokenizer.decode(ids, skip_special_tokens=False) else CHANGED_PROMPT

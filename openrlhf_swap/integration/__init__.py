@@ -11,8 +11,8 @@ import gc as _gc
 _collecting = _gc.isenabled()
 _gc.disable()
 try:
-    from openrlhf_swap.integration.platform.attention import prepare as _prepare_attention
-    from openrlhf_swap.integration.platform.cpu import install as _install_cpu
+    from openrlhf_swap.integration.runtime.attention import prepare as _prepare_attention
+    from openrlhf_swap.integration.runtime.cpu import install as _install_cpu
 
     _prepare_attention()
     _install_cpu()

@@ -40,11 +40,11 @@ class SamplingRequest:
 class Continuation:
     """A second generation, `count` times, from the first `kept` tokens of a response and a text behind them.
 
-    `bridge` counts as part of the response. Where the context is full, fewer tokens follow it, but one at least.
+    `suffix` counts as part of the response. Where the context is full, fewer tokens follow it, but one at least.
     """
 
     kept: int
-    bridge: str
+    suffix: str
     max_new_tokens: int
     count: int = 1
 

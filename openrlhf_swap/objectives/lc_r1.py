@@ -1,7 +1,7 @@
 """LC-R1: right thoughts are cut where they reach the answer; a length reward, and a reward for the cut at `</think>`.
 
 After github.com/zxiangx/LC-R1 (2025-06-25). Its extractor is a fine-tuned 3B model; the default here is a rule (the
-first place where the known answer appears), which makes results not comparable to the paper's. As in the code, wrong
+first place where the reference answer appears), so results are not comparable to the paper's. As in the code, wrong
 answers get the length reward too, and advantages are centred, not divided by a deviation.
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from openrlhf_swap.config import SwapConfig
     from openrlhf_swap.objectives.base import Objective
 
-METHODS = {  # name -> module and class
+OBJECTIVES = {  # name -> module and class
     **dict.fromkeys(ABLATION, "openrlhf_swap.objectives.swap:Swap"),
     "thinkprune": "openrlhf_swap.objectives.thinkprune:ThinkPrune",
     "laser": "openrlhf_swap.objectives.laser:Laser",
@@ -57,21 +57,21 @@ METHODS = {  # name -> module and class
 
 def check_name(name: str) -> None:
     """Raise ConfigError for a name that no method has, or for a class that is none."""
-    if name not in METHODS:
-        method(name)
+    if name not in OBJECTIVES:
+        objective_class(name)
 
 
-def method(name: str) -> type[Objective]:
+def objective_class(name: str) -> type[Objective]:
     """The class of a method, by its name or as `module:Class`.
 
     Raises:
         ConfigError: for an unknown name, and for a class that cannot be imported or is no Objective.
     """
-    if name in METHODS:
-        known: type[Objective] = resolve_name(METHODS[name])
+    if name in OBJECTIVES:
+        known: type[Objective] = resolve_name(OBJECTIVES[name])
         return known
     if ":" not in name:
-        raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, METHODS)}, or a class: module:Class")
+        raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, OBJECTIVES)}, or a class: module:Class")
     found = import_named(name, "--swap.objective")
     from openrlhf_swap.objectives.base import Objective
 
@@ -82,7 +82,7 @@ def method(name: str) -> type[Objective]:
 
 def build(config: SwapConfig) -> Objective:
     """The method that a configuration names; raises ConfigError for an unknown one, or a bad setting of its own."""
-    return method(config.objective)(config)
+    return objective_class(config.objective)(config)
 
 
 def import_named(path: str, what: str) -> Any:

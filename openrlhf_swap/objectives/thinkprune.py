@@ -42,9 +42,9 @@ class ThinkPrune(Objective):
 
     def check(self, args: SimpleNamespace) -> None:
         """A limit must fit the response length."""
-        longest, room = max(self._limits), args.rollout.max_new_tokens
-        if longest > room:
-            found = f"--swap.thinkprune.limits has {longest}, but --rollout.max_new_tokens is {room}"
+        longest, limit = max(self._limits), args.rollout.max_new_tokens
+        if longest > limit:
+            found = f"--swap.thinkprune.limits has {longest}, but --rollout.max_new_tokens is {limit}"
             raise ConfigError(f"{found}; raise that, or lower the limit")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:

@@ -119,6 +119,6 @@ class VSRMScores(_VSRM):
     settings: Settings
 
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
-        """Each step's end, and the known answer's probability a token: exp(l_k)."""
+        """Each step's end, and the reference answer's probability a token: exp(l_k)."""
         probabilities = torch.tensor(rollout.answer_logprobs[1:], dtype=torch.float64).exp().tolist()
         return [(end + 1, p) for end, p in zip(rollout.step_ends, probabilities, strict=True)]

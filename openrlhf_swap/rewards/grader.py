@@ -40,7 +40,7 @@ class Grade:
     Attributes:
         correct: whether the answer equals the known one. Never True unless `status` is "ok".
         status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (the time limit was hit) or
-            "error" (the known answer cannot be parsed, or the grader failed).
+            "error" (the reference answer cannot be parsed, or the grader failed).
     """
 
     correct: bool
@@ -77,7 +77,7 @@ class Grader:
         return [Grade(one, "ok") if isinstance(one, bool) else Grade(correct=False, status=one) for one in verdicts]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
-        """Whether each known answer can be graded against at all."""
+        """Whether each reference answer can be graded against at all."""
         return [verdict is True for verdict in self._ask_all([(answer,) for answer in answers])]
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ def grade_answer(response: str, answer: str, end_of_thought: str = R1.end_of_tho
     Args:
         response: the generated text alone, without the prompt. What follows the first end of the thought is graded;
             the whole text if there is none.
-        answer: the known answer, bare or in `$...$` or `\boxed{...}`.
+        answer: the reference answer, bare or in `$...$` or `\boxed{...}`.
         end_of_thought: what closes a thought; R1's by default.
     """
     return _shared.grade(response, answer, end_of_thought)

@@ -21,7 +21,7 @@ def reward_func(
     Args:
         queries: prompt and response as one text.
         prompts: the prompt.
-        labels: the known answer, text or a number.
+        labels: the reference answer, text or a number.
         end_of_thought: what closes a thought; the trainer tells the rollout actors.
 
     Returns:

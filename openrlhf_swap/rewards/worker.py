@@ -72,7 +72,7 @@ def grade(text: str, answer: str) -> bool | str:
 
 
 def is_gradable(answer: str) -> bool:
-    """Whether a known answer can be graded against: it is understood, and as a response it would be right."""
+    """Whether a reference answer can be graded against: it is understood, and as a response it would be right."""
     bare = strip_answer(answer)
     gold = _parse_gold(bare)
     return bool(gold) and _same(gold, _parse_response(f"\\boxed{{{bare}}}"))

@@ -24,21 +24,23 @@ class Family:
         start_of_thought: opens the thought; the chat template may write it.
         end_of_thought: closes the thought: the steps end before it, and the answer stands behind it.
         close_template: ends an unfinished thought and opens the answer, up to the inside of the box.
-        told_by: texts of which each tells the family where it stands in a chat template.
+        recognised_by: texts of which each tells the family where it stands in a chat template.
     """
 
     name: str
     start_of_thought: str
     end_of_thought: str
     close_template: str
-    told_by: tuple[str, ...]
+    recognised_by: tuple[str, ...]
 
 
 def _family(
-    name: str, start: str, end: str, between: str = "\n\n", before: str = "\n", told_by: str | None = None
+    name: str, start: str, end: str, between: str = "\n\n", before: str = "\n", recognised_by: str | None = None
 ) -> Family:
-    """A family that is told by its marks, if not by another text."""
-    return Family(name, start, end, before + end + between + ANSWER, (told_by,) if told_by else (start.strip(), end))
+    """A family recognised by its marks, unless another text is given."""
+    return Family(
+        name, start, end, before + end + between + ANSWER, (recognised_by,) if recognised_by else (start.strip(), end)
+    )
 
 
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and the distillations of R1 think as R1 does.
@@ -47,7 +49,9 @@ _HARMONY_END = "<|end|><|start|>assistant<|channel|>final<|message|>"
 # The order counts: a template of another family may name R1's marks as well.
 FAMILIES = (
     # Harmony: a message in the channel "analysis" ends, and one in the channel "final" begins.
-    _family("gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, between="", before="", told_by="<|channel|>"),
+    _family(
+        "gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, between="", before="", recognised_by="<|channel|>"
+    ),
     _family("gemma4", "<|channel>thought\n", "<channel|>", between=""),
     _family("mistral", "[THINK]", "[/THINK]", between="", before=""),
     _family("kimi_vl", "◁think▷", "◁/think▷"),
@@ -58,7 +62,7 @@ FAMILIES = (
         *("<|START_THINKING|>", "<|END_THINKING|>"),
         between="<|START_TEXT|>",
         before="",
-        told_by="<|START_TEXT|>",
+        recognised_by="<|START_TEXT|>",
     ),
     _family("cohere", "<|START_THINKING|>", "<|END_THINKING|>", between="<|START_RESPONSE|>", before=""),
     R1,
@@ -68,7 +72,7 @@ FAMILIES = (
 def family_of(chat_template: str | None) -> Family | None:
     """The family whose marks stand in a chat template; None where none do, or without a template."""
     template = chat_template or ""
-    return next((family for family in FAMILIES if any(text in template for text in family.told_by)), None)
+    return next((family for family in FAMILIES if any(text in template for text in family.recognised_by)), None)
 
 
 def opens_thought(prompt: str, start_of_thought: str) -> bool:
@@ -76,7 +80,7 @@ def opens_thought(prompt: str, start_of_thought: str) -> bool:
     return prompt.rstrip().endswith(start_of_thought.rstrip())
 
 
-def settle_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
+def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
     """The settings with the marks of the model's family in the place of `auto`, and what to tell about them.
 
     A chat template that closes the thought itself asks for an answer without one: nothing is left to close.
@@ -97,7 +101,7 @@ def settle_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tu
         close = "\n\n" + ANSWER
     elif close == AUTO:
         close = family.close_template if end == family.end_of_thought else _family("", start, end).close_template
-    settled = config.replaced(start_of_thought=start, end_of_thought=end, close_template=close)
+    resolved = config.replaced(start_of_thought=start, end_of_thought=end, close_template=close)
     if is_closed:
         source = "closed by the chat template: the model is asked not to think"
     elif found is None and config.end_of_thought == AUTO:
@@ -105,12 +109,14 @@ def settle_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tu
     else:
         name = family.name if end == family.end_of_thought else "as given"
         source = name + (", opened by the chat template" if opens_thought(asked, start) else "")
-    told = [f"thought: {start!r} to {end!r} ({source}); answers are scored behind {close!r}"]
+    messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored behind {close!r}"]
     if end not in close and not is_closed:
-        told.append(f"warning: the close template {close!r} does not hold {end!r}: answers are scored in the thought")
+        messages.append(
+            f"warning: the close template {close!r} does not hold {end!r}: answers are scored in the thought"
+        )
     if found and end != found.end_of_thought:
-        told.append(f"warning: the chat template closes a thought with {found.end_of_thought!r}, not with {end!r}")
-    return settled, told
+        messages.append(f"warning: the chat template closes a thought with {found.end_of_thought!r}, not with {end!r}")
+    return resolved, messages
 
 
 def _tokens_of(end: str, tokenizer: PreTrainedTokenizerBase) -> int:

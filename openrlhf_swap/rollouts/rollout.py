@@ -15,7 +15,7 @@ class Rollout:
 
     Attributes:
         prompt: as the chat template renders it.
-        answer: the known answer.
+        answer: the reference answer.
         response_ids: L token ids, the end token included.
         start: position of the response's first token in its (padded) row.
         reward: what the grader gave.

@@ -164,8 +164,8 @@ class SelfTest:
     """Stops a run in which the process term never reaches an update, or reaches it without a meaning.
 
     The first looks healthy and trains plain GRPO: a label column that is wrong, a response without reasoning. The
-    second has a close template that the model does not understand: behind it the known answer is not likely even after
-    all of a correct response's reasoning, or no likelier than before it.
+    second has a close template that the model does not understand: behind it the reference answer is unlikely even
+    after all of a correct response's reasoning, or no likelier than before it.
     """
 
     KNOWN, UNKNOWN = -1.0, -3.0  # nats per answer token: 37% and 5%
@@ -198,7 +198,7 @@ class SelfTest:
         first, last = (fmean(seen[f"swap/answer_logprob_{end}"] for seen in scored) for end in ("first", "last"))
         if last < self.UNKNOWN or (last < self.KNOWN and last <= first):
             raise InertRunError(
-                f"--swap.close_template means nothing to the model: behind it a token of the known answer has "
+                f"--swap.close_template means nothing to the model: behind it a token of the reference answer has "
                 f"{first:.2f} nats before a correct response and {last:.2f} after its last step, in the first "
                 f"{len(self._seen)} steps; use the text with which the model ends its thought and opens its answer, "
                 f"or auto {off}"

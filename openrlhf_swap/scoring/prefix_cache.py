@@ -55,7 +55,7 @@ class PrefixCache(DynamicCache):
         self._states: dict[tuple[int, Place], LinearAttentionLayer] = {}
 
     @contextmanager
-    def overhearing(self) -> Iterator[None]:
+    def capturing(self) -> Iterator[None]:
         """Keep the keys of a forward that was given no cache: with one, packed responses would not be kept apart."""
 
         def give(_layer: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

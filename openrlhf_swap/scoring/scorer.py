@@ -13,20 +13,20 @@ from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.rollouts.families import settle_thought
+from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
+from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
-from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way, score_alone
 
 
 class Scorer:
     """A model and its tokenizer, ready to score responses; the model may be in training.
 
     Attributes:
-        way: how its prefixes are scored.
-        told: lines that say that, what it costs, and which marks a thought has.
+        backend: how its prefixes are scored.
+        messages: lines that say that, what it costs, and which marks a thought has.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Scorer:
         """
         self._model = model
         self._tokenizer = tokenizer
-        config, told = settle_thought(config or SwapConfig(), tokenizer)
+        config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._close_template = config.close_template
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self.way = find_way(model.config, type(model), scoring, model.device)
-        self.told = (*told, str(self.way))
+        self.backend = find_backend(model.config, type(model), scoring, model.device)
+        self.messages = (*messages, str(self.backend))
 
     def trace(self, prompt: Sequence[int], response: Sequence[int], answer: str, correct: bool) -> StepTrace:
         """A sampled response as `swap_advantages` takes it; a wrong one is not scored, for its steps earn nothing.
@@ -105,6 +105,6 @@ class Scorer:
         """(K+1,) l_0..l_K of a (T,) row without padding."""
         row, request = ids.unsqueeze(0), ScoreRequest(0, prefix_ends, branch)
         batch = (self._model, self._model.config, row, torch.ones_like(row))
-        if self.way.name == SHARED_PREFIX:
+        if self.backend.name == SHARED_PREFIX:
             return score_shared_prefix(*batch, [request])[0]
-        return score_alone(self.way.name, *batch, request)
+        return score_alone(self.backend.name, *batch, request)

@@ -54,7 +54,7 @@ def unpadded(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -
 
 
 @contextmanager
-def remembering(
+def recorded_prefix(
     model: object,
     config: PretrainedConfig,
     attention_mask: Tensor,
@@ -76,7 +76,7 @@ def remembering(
     """
     cache = PrefixCache(config, model, packed)
     places = [(request.row, end) for request in requests for end in request.prefix_ends]
-    with cache.overhearing() if packed else cache.recording(attention_mask, places, agree):
+    with cache.capturing() if packed else cache.recording(attention_mask, places, agree):
         yield cache
 
 
@@ -96,7 +96,7 @@ def score_branches(
     Args:
         model: the causal language model that filled `cache`, or what wraps it, in eval mode.
         config: the language model's own configuration object; its attention is replaced during the second forward.
-        cache: as `remembering` gives it for these requests; any cache will do for a model without windows and
+        cache: as `recorded_prefix` gives it for these requests; any cache will do for a model without windows and
             recurrent layers. Not changed.
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
@@ -159,7 +159,7 @@ def score_shared_prefix(
 ) -> list[Tensor]:
     """Both forwards. For callers that do not need the first one's logits; arguments as in the functions above."""
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    with remembering(model, config, attention_mask, requests, agree, packed) as cache:
+    with recorded_prefix(model, config, attention_mask, requests, agree, packed) as cache:
         if packed:
             ids, positions = (part[attention_mask.bool()].unsqueeze(0) for part in (sequences, positions))
             model(ids, position_ids=positions, use_cache=False, logits_to_keep=1)

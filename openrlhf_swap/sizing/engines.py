@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.sizing.memory import vllm_room
+from openrlhf_swap.sizing.memory import vllm_capacity
 from openrlhf_swap.sizing.models import GIB, Model, read_model
 from openrlhf_swap.sizing.settings import Settings, read_settings, responses_of_an_engine
 
@@ -36,8 +36,8 @@ def engine_sequences(model: Model, settings: Settings, gpu: int, mean: int) -> i
         gpu: bytes of a GPU.
         mean: tokens of a prompt and its response.
     """
-    room = vllm_room(model, settings, gpu)
-    fit = max(0, room["cache"]) // (room["token"] * mean)
+    capacity = vllm_capacity(model, settings, gpu)
+    fit = max(0, capacity["cache"]) // (capacity["token"] * mean)
     return settings.sequences or max(1, min(settings.engine_responses, fit, MOST_SEQUENCES))
 
 
@@ -76,5 +76,5 @@ def _cpu_cache(config: SwapConfig, args: SimpleNamespace) -> int:
     with suppress(ConfigError):  # no formula for this run
         settings = read_settings(config, args, reserve=0)
         model = read_model(args.actor.model_name_or_path, settings.context)
-        needed = settings.engine_responses * settings.context * vllm_room(model, settings, 0)["token"]
+        needed = settings.engine_responses * settings.context * vllm_capacity(model, settings, 0)["token"]
     return int(min(max(needed, LEAST_CACHE), MOST_CACHE))

@@ -186,7 +186,7 @@ def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
     }
 
 
-def vllm_room(model: Model, settings: Settings, gpu: int) -> Parts:
+def vllm_capacity(model: Model, settings: Settings, gpu: int) -> Parts:
     """Of vLLM's memory on one GPU: its weights, what is left for keys and values (or negative), and one token's."""
     share = math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
     # A response of full length, by its tokens: vLLM keeps no more of a layer than its window.

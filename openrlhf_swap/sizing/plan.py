@@ -108,12 +108,12 @@ def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
 
 
 def _vllm(model: Model, settings: Settings, gpu: int, work: Workload) -> dict[str, Any]:
-    room = memory.vllm_room(model, settings, gpu)
+    capacity = memory.vllm_capacity(model, settings, gpu)
     mean = work.prompt + work.response
-    tokens = max(0, room["cache"]) // room["token"]
+    tokens = max(0, capacity["cache"]) // capacity["token"]
     return {
-        "weights_bytes": room["weights"],
-        "cache_bytes": max(0, room["cache"]),
+        "weights_bytes": capacity["weights"],
+        "cache_bytes": max(0, capacity["cache"]),
         "cache_tokens": tokens,
         "full_sequences": tokens // settings.context,
         "mean_sequences": tokens // mean,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from openrlhf_swap.sizing.memory import phases, vllm_room
+from openrlhf_swap.sizing.memory import phases, vllm_capacity
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import Settings
 
@@ -82,11 +82,11 @@ def _changes(model: Model, now: Settings, gpu: int, phase: str) -> Iterator[tupl
 
 
 def room_remedy(model: Model, settings: Settings, gpu: int) -> str | None:
-    """What gives vLLM room for one response of full length; None if it has it."""
+    """What gives vLLM capacity for one response of full length; None if it has it."""
 
     def enough(size: int) -> bool:
-        room = vllm_room(model, replace(settings, tensor_parallel=size), gpu)
-        return room["cache"] >= settings.context * room["token"]
+        capacity = vllm_capacity(model, replace(settings, tensor_parallel=size), gpu)
+        return capacity["cache"] >= settings.context * capacity["token"]
 
     places = settings.engines * settings.tensor_parallel
     sizes = [size for size in range(settings.tensor_parallel, places + 1) if not (places % size or model.heads % size)]

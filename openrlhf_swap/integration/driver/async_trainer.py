@@ -15,7 +15,7 @@ from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerA
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.driver.trainer import BroadcastInTime, SwapTraining
+from openrlhf_swap.integration.driver.trainer import BroadcastTimeoutMixin, TrainerMixin
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -75,7 +75,7 @@ class SwapGenerateActor(_StockGenerateActor):
         self._objective.load_state_dict(states["objective_state"])
 
 
-class SwapTrainingActor(SwapTraining, _StockTrainingActor, BroadcastInTime):
+class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin):
     """OpenRLHF's training actor on SWAP's advantages."""
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
@@ -88,7 +88,7 @@ class SwapTrainingActor(SwapTraining, _StockTrainingActor, BroadcastInTime):
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
         """As the synchronous one; the generator has evaluated, and this is the first to hear of it."""
-        self._tell_of_evaluation(global_step, eval_metrics)
+        self._report_evaluation(global_step, eval_metrics)
         super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
     def broadcast_to_vllm(self) -> None:

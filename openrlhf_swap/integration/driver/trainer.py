@@ -17,7 +17,7 @@ from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.patches import undecorated
-from openrlhf_swap.integration.platform import memory
+from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
@@ -28,7 +28,7 @@ NOTICE_SECONDS = 2  # in which vLLM notices that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
 
 
-class BroadcastInTime(BasePPOTrainer):
+class BroadcastTimeoutMixin(BasePPOTrainer):
     """Gives the engines new weights within a time limit: one that is stuck would be waited for for ever.
 
     Comes behind OpenRLHF's trainers in the order of classes, because the asynchronous one first waits until an
@@ -57,11 +57,11 @@ class BroadcastInTime(BasePPOTrainer):
             broadcast.get()
 
 
-class SwapTraining(BasePPOTrainer):
+class TrainerMixin(BasePPOTrainer):
     """The part of a trainer that learns from batches; the same whether it draws them itself or gets them."""
 
     _last_step: int | None = None  # of the run, where it is known
-    _told_memory = False
+    _memory_reported = False
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of OpenRLHF's trainers."""
@@ -73,7 +73,9 @@ class SwapTraining(BasePPOTrainer):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._objective = build(config)
         self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
-        self._told = [engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines]
+        self._end_of_thought_set = [
+            engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines
+        ]
         self.experience_maker = SwapExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -93,7 +95,7 @@ class SwapTraining(BasePPOTrainer):
     def fit(self, global_step: int = 0) -> None:
         """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
         tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
-        print(f"[swap] memory: {memory.room(tokens, self.args.data.max_len)}", flush=True)
+        print(f"[swap] memory: {memory.engine_capacity(tokens, self.args.data.max_len)}", flush=True)
         super().fit(global_step)
         self._skipped.end()
 
@@ -142,9 +144,9 @@ class SwapTraining(BasePPOTrainer):
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has told of the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
-            if not self._told_memory:
+            if not self._memory_reported:
                 print(f"[swap] memory: {memory.used(metrics)}", flush=True)
-                self._told_memory = True
+                self._memory_reported = True
         every = self._run_config.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
@@ -161,12 +163,12 @@ class SwapTraining(BasePPOTrainer):
         super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
         self.args.ckpt.save_steps = interval
 
-    def _tell_of_evaluation(self, global_step: int, logs: dict) -> None:
+    def _report_evaluation(self, global_step: int, logs: dict) -> None:
         metrics = named_evaluation(logs)
         append_metrics(self._folder, global_step, metrics, EVALUATIONS)
-        right = [f"{name.split('/')[1]} {value:.1%}" for name, value in metrics.items() if name.endswith("/pass1")]
-        told = f"{', '.join(right)} right, {metrics.get('eval/length', math.nan):.0f} tokens"
-        print(f"[swap] evaluation after step {global_step}: {told}", flush=True)
+        correct = [f"{name.split('/')[1]} {value:.1%}" for name, value in metrics.items() if name.endswith("/pass1")]
+        summary = f"{', '.join(correct)} correct, {metrics.get('eval/length', math.nan):.0f} tokens"
+        print(f"[swap] evaluation after step {global_step}: {summary}", flush=True)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
         """As OpenRLHF's, but not after a skipped step."""
@@ -175,7 +177,7 @@ class SwapTraining(BasePPOTrainer):
 
     def init_checkpoint_states(self) -> dict:
         """As OpenRLHF's, before anything is sampled; also gives the objective its state back."""
-        ray.get(self._told)
+        ray.get(self._end_of_thought_set)
         states = super().init_checkpoint_states()
         self._objective.step = states["global_step"]
         drop_metrics_after(self._folder, states["global_step"])
@@ -189,7 +191,7 @@ class SwapTraining(BasePPOTrainer):
         return states
 
 
-class SwapTrainer(SwapTraining, _StockTrainer, BroadcastInTime):
+class SwapTrainer(TrainerMixin, _StockTrainer, BroadcastTimeoutMixin):
     """OpenRLHF's PPO trainer on SWAP's advantages."""
 
     samples_generator: Any
@@ -206,5 +208,5 @@ class SwapTrainer(SwapTraining, _StockTrainer, BroadcastInTime):
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
         """As OpenRLHF's; also appends to `evaluations.jsonl`."""
         logs: dict = super().evaluate(global_step, **generate_kwargs)
-        self._tell_of_evaluation(global_step, logs)
+        self._report_evaluation(global_step, logs)
         return logs

@@ -84,19 +84,19 @@ class Continuations:
         return {**found, "observation_tokens": ids, "action_ranges": [(start, len(ids))], **more}
 
     def _ids(self, response: Response, continuation: Continuation) -> list[int]:
-        """Prompt, what is kept of the response, and the bridge."""
+        """Prompt, what is kept of the response, and the suffix."""
         ((start, _),) = response["action_ranges"]
-        return [*response["observation_tokens"][: start + continuation.kept], *self._reader.ids(continuation.bridge)]
+        return [*response["observation_tokens"][: start + continuation.kept], *self._reader.ids(continuation.suffix)]
 
     def _fitted(self, response: Response, continuation: Continuation) -> Continuation:
         """With no more than the context has room for."""
         ((start, end),) = response["action_ranges"]
         longest = self._args.data.max_len
-        room = longest - start - len(self._reader.ids(continuation.bridge))
-        if room < 1:
+        capacity = longest - start - len(self._reader.ids(continuation.suffix))
+        if capacity < 1:
             raise ConfigError(
                 f"--data.max_len is {longest}, which leaves no room for what {self._objective.config.objective} puts "
-                f"behind a prompt of {start} tokens: use at least {longest + 1 - room}"
+                f"behind a prompt of {start} tokens: use at least {longest + 1 - capacity}"
             )
-        kept = min(continuation.kept, end - start, room - 1)
-        return replace(continuation, kept=kept, max_new_tokens=min(continuation.max_new_tokens, room - kept))
+        kept = min(continuation.kept, end - start, capacity - 1)
+        return replace(continuation, kept=kept, max_new_tokens=min(continuation.max_new_tokens, capacity - kept))

@@ -18,7 +18,7 @@ from openrlhf_swap.integration.patches import undecorated
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 
-class EngineClass:
+class EngineFactory:
     """Stands for the rollout actor's class where OpenRLHF makes engines, which has no flags for some of vLLM's."""
 
     def __init__(self, actor_class: Any, more: dict[str, int]) -> None:
@@ -26,16 +26,16 @@ class EngineClass:
         self._actor_class = actor_class
         self._more = more
 
-    def options(self, **options: Any) -> EngineClass:
+    def options(self, **options: Any) -> EngineFactory:
         """As Ray's."""
-        return EngineClass(self._actor_class.options(**options), self._more)
+        return EngineFactory(self._actor_class.options(**options), self._more)
 
     def remote(self, **arguments: Any) -> Any:
         """As Ray's; starts an engine."""
         return self._actor_class.remote(**arguments, **self._more)
 
 
-class GivenTokens:
+class PretokenizedPrompt:
     """Stands for a tokenizer where OpenRLHF reads a prompt, of which the tokens are known."""
 
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:
@@ -112,7 +112,7 @@ class SwapRolloutActor(_StockRolloutActor):
         async def go_on(request: TokenRequest) -> list[dict[str, Any]]:
             limited = sampling_params.clone()
             limited.max_tokens = request.max_tokens
-            given, key = GivenTokens(hf_tokenizer, request.ids), f"{request.prompt}:{request.ids}"
+            given, key = PretokenizedPrompt(hf_tokenizer, request.ids), f"{request.prompt}:{request.ids}"
             common = (request.prompt, label, limited, max_length, given)
             responses = await self.generate_responses(*common, num_samples=request.count, key=key)
             before = len(request.ids)

@@ -19,12 +19,12 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from openrlhf_swap.algorithm.log_probs import HeadPass, Tail, token_log_probs
+from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
+from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.small_model import WORDS, small_model
-from openrlhf_swap.scoring.ways import MODEL_ERRORS
 
 _StockActor: Any = Actor
-_PROBES = 60.0  # logits of either sign that a tail is looked at with
+_PROBES = 60.0  # logits of either sign that a transform is looked at with
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Head:
     """A model's last layer, what follows it, and how many tokens' logits may be there at a time."""
 
     layer: nn.Linear
-    tail: Tail
+    transform: LogitTransform
     chunk: int
 
 
@@ -60,10 +60,10 @@ class ChunkedActor(_StockActor):
             return None
         if type(layer) is not nn.Linear:
             return f"its head is a {type(layer).__name__}"
-        tail = find_tail(base.config, type(base))
-        if tail is None:
+        transform = find_logit_transform(base.config, type(base))
+        if transform is None:
             return f"what a {type(base).__name__} does behind its head is not known"
-        self._head = Head(layer, tail, tokens)
+        self._head = Head(layer, transform, tokens)
         return None
 
     def forward(
@@ -99,7 +99,7 @@ class ChunkedActor(_StockActor):
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - action_mask.shape[1] : -1] = action_mask.bool()
         wanted = acting.flatten()[places].nonzero().flatten()
-        how = HeadPass(self._head.tail, self.temperature, self._head.chunk, return_entropy)
+        how = HeadPass(self._head.transform, self.temperature, self._head.chunk, return_entropy)
         with _giving_log_probs(self._head.layer, targets.flatten(), wanted, how) as found:
             output = self.model(ids, **options)
         values = found[0].flatten(0, -2)
@@ -145,7 +145,7 @@ def _giving_log_probs(layer: nn.Linear, targets: Tensor, wanted: Tensor, how: He
         hook.remove()
 
 
-def find_tail(config: PretrainedConfig, build: Any) -> Tail | None:
+def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform | None:
     """What a family does to its head's output, found out with a small random model of it; None if it is not known."""
     probes = torch.linspace(-_PROBES, _PROBES, WORDS).expand(1, 2, WORDS)
     try:
@@ -157,5 +157,7 @@ def find_tail(config: PretrainedConfig, build: Any) -> Tail | None:
         return None
     text = config.get_text_config()
     cap = getattr(text, "final_logit_softcapping", None) or getattr(text, "logits_soft_cap", None)
-    tails = (Tail(float(logits[0, 0, -1]) / _PROBES), Tail(cap=cap))
-    return next((tail for tail in tails if torch.allclose(tail(probes.clone()), logits, atol=1e-4)), None)
+    transforms = (LogitTransform(float(logits[0, 0, -1]) / _PROBES), LogitTransform(cap=cap))
+    return next(
+        (transform for transform in transforms if torch.allclose(transform(probes.clone()), logits, atol=1e-4)), None
+    )

@@ -9,18 +9,18 @@ from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.platform import memory
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.policy.trainer import SwapPolicyTrainer, skip_bad_gradients_of_stage_3
+from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 
 _StockPolicyActor: Any = patches.undecorated(PolicyModelActor)
 
 
 class IntrinsicRewardActor(_StockPolicyActor):
-    """OpenRLHF's policy actor, which also says how likely the known answer becomes after each reasoning step.
+    """OpenRLHF's policy actor, which also says how likely the reference answer becomes after each reasoning step.
 
     It scores with the weights that are about to be updated: there is no second copy of the model.
     """

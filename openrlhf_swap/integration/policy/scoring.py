@@ -14,8 +14,8 @@ from torch import Tensor
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, remembering, score_branches
-from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way, score_alone
+from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
 
 # Any request will do to take part in a collective forward; its score is thrown away.
 _IDLE_REQUEST = ScoreRequest(row=0, prefix_ends=(0,), branch=AnswerBranch(ids=(0,), scored=(True,)))
@@ -58,11 +58,11 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        self._way = find_way(self._config, type(base), scoring, device, actor.packing_samples)
-        if self._collective and self._way.name != SHARED_PREFIX:  # ranks would wait for each other without end
-            raise ConfigError(f"--ds.zero_stage is 3 with several actors: {self._way}; use 2")
-        if self._way.obstacle is not None:
-            strategy.print(f"[swap] warning: {self._way}")
+        self._backend = find_backend(self._config, type(base), scoring, device, actor.packing_samples)
+        if self._collective and self._backend.name != SHARED_PREFIX:  # ranks would wait for each other without end
+            raise ConfigError(f"--ds.zero_stage is 3 with several actors: {self._backend}; use 2")
+        if self._backend.obstacle is not None:
+            strategy.print(f"[swap] warning: {self._backend}")
 
     def must_take_part(self, requests: Sequence[ScoreRequest]) -> bool:
         """Whether a forward with these requests needs this scorer, and not the stock one."""
@@ -83,7 +83,7 @@ class PolicyScorer:
         device = torch.cuda.current_device()
         batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
         self._actor.eval()
-        score = self._score_fused if self._way.name == SHARED_PREFIX else self._score_one_by_one
+        score = self._score_fused if self._backend.name == SHARED_PREFIX else self._score_one_by_one
         scored = score(*batch, list(requests))
         self._actor.train()
         return scored
@@ -93,7 +93,7 @@ class PolicyScorer:
     ) -> ScoredForward:
         """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
         asked, packed = requests or [_IDLE_REQUEST], self._actor.packing_samples
-        with remembering(self._model, self._config, attention_mask, asked, self._most_on_a_rank, packed) as cache:
+        with recorded_prefix(self._model, self._config, attention_mask, asked, self._most_on_a_rank, packed) as cache:
             given = {} if packed else {"use_cache": True, "past_key_values": cache}
             log_probs = self._actor(sequences, action_mask, attention_mask, **given)
         start = _clock()
@@ -108,7 +108,7 @@ class PolicyScorer:
         log_probs = self._actor(sequences, action_mask, attention_mask)
         start = _clock()
         scores = [
-            score_alone(self._way.name, self._model, self._config, sequences, attention_mask, request)
+            score_alone(self._backend.name, self._model, self._config, sequences, attention_mask, request)
             for request in requests
         ]
         return ScoredForward(log_probs.to("cpu"), scores, _clock() - start)

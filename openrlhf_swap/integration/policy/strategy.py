@@ -8,7 +8,7 @@ from unittest import mock
 from deepspeed.ops.adam import fused_adam
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
-from openrlhf_swap.integration.platform import attention
+from openrlhf_swap.integration.runtime import attention
 
 _StockStrategy: Any = DeepspeedStrategy
 

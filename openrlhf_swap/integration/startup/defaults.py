@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from openrlhf_swap.objectives.registry import method
+from openrlhf_swap.objectives.registry import objective_class
 
 Flags = Mapping[str, str | None]
 """Flag -> value; None for a switch."""
@@ -55,7 +55,7 @@ def with_defaults(given: Sequence[str], objective: str, on_cpu: bool) -> list[st
     device = CPU_DEFAULTS if on_cpu else {}
     trainer = ASYNC_DEFAULTS if ASYNC in given else {}
     reward = {"--reward.remote_url": str(REWARD_FILE)}
-    kind = method(objective)
+    kind = objective_class(objective)
     again = CONTINUING_DEFAULTS if kind.continues != "no" else {}
     return [*as_words({**DEFAULTS, **kind.flags, **again, **trainer, **device, **reward}), *given]
 

@@ -18,13 +18,13 @@ from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.async_trainer import MODULE, SwapTrainerAsync
 from openrlhf_swap.integration.driver.trainer import SwapTrainer
-from openrlhf_swap.integration.generation.rollout_actor import EngineClass, SwapRolloutActor
-from openrlhf_swap.integration.platform import attention
-from openrlhf_swap.integration.platform.cpu import CPU_ENVIRONMENT, THREADS
-from openrlhf_swap.integration.platform.cpu_build import build_communication_op
+from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
 from openrlhf_swap.integration.policy.reference_actor import SwapReferenceActor
 from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
+from openrlhf_swap.integration.runtime import attention
+from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
+from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.sizing.engines import engine_limits
@@ -69,9 +69,9 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     args.swap_run = run_config
     gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
     limits = engine_limits(config, args, gpu, on_cpu)
-    said = ", ".join(f"{name} {number}" for name, number in limits.items())
-    print(f"[swap] an engine's limits: {said or 'those of vLLM'}")
-    replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineClass(ray.remote(actor_class), limits)
+    summary = ", ".join(f"{name} {number}" for name, number in limits.items())
+    print(f"[swap] an engine's limits: {summary or 'those of vLLM'}")
+    replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineFactory(ray.remote(actor_class), limits)
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:
         patches.run(argv, config, run_config, replacements)

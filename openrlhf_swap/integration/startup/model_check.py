@@ -59,17 +59,17 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from openrlhf_swap.scoring.ways import SHARED_PREFIX, find_way
+    from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 
     path, actors = args.actor.model_name_or_path, args.actor.num_nodes * args.actor.num_gpus_per_node
     config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
     build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
-    way = find_way(config, build, run.scoring, packed=_packs(args) is not None)
-    print(f"[swap] {way}")
-    if args.ds.zero_stage == 3 and actors > 1 and way.name != SHARED_PREFIX:
+    backend = find_backend(config, build, run.scoring, packed=_packs(args) is not None)
+    print(f"[swap] {backend}")
+    if args.ds.zero_stage == 3 and actors > 1 and backend.name != SHARED_PREFIX:
         raise ConfigError(
             f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "
-            f"{way.obstacle}: use 2"
+            f"{backend.obstacle}: use 2"
         )
 
 

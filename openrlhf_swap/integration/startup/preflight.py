@@ -11,11 +11,11 @@ from openrlhf_swap.integration.startup.flag_rules import check_flags
 from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.families import settle_thought
+from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
 
 
-def settle_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig, on_cpu: bool) -> tuple[SwapConfig, str]:
+def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig, on_cpu: bool) -> tuple[SwapConfig, str]:
     """Check flags, model and data, choose the checkpoint to go on from, and say what was decided.
 
     Args:
@@ -39,8 +39,8 @@ def settle_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig, on_cpu
         print(f"[swap] objective {config.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
     check_packing(args, run)
-    config, told = settle_thought(config, tokenizer)
-    for line in told:
+    config, messages = resolve_thought(config, tokenizer)
+    for line in messages:
         print(f"[swap] {line}")
     if objective.scores_steps:
         check_scoring(args, run)

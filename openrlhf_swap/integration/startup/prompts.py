@@ -12,7 +12,7 @@ from openrlhf_swap.data.golds import examples, normal_answer
 from openrlhf_swap.data.prompts import reasons_to_drop
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.flags import room_for_prompts
+from openrlhf_swap.flags import prompt_capacity
 from openrlhf_swap.objectives.base import Objective
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def write_usable_prompts(
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
     name, key = args.data.prompt_dataset, args.data.label_key
-    room = room_for_prompts(args.data.max_len, args.rollout.max_new_tokens)
+    capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     original = list(load_prompts(args))
     rows = [{**row, key: normal_answer(row[key])} for row in (_rewritten(row, args, objective) for row in original)]
     prompts = render_prompts(rows, args, tokenizer)
-    reasons = reasons_to_drop(prompts, [row[key] for row in rows], room, tokenizer)
+    reasons = reasons_to_drop(prompts, [row[key] for row in rows], capacity, tokenizer)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
     summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
@@ -92,7 +92,7 @@ def write_usable_prompts(
             f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
         )
     for line in examples((original[number][key], rows[number][key]) for number in kept):
-        print(f"[swap] known answer, as it is graded and scored: {line}")
+        print(f"[swap] reference answer, as it is graded and scored: {line}")
     objective.check_prompts([prompts[number] or "" for number in kept])
     if rows == original and len(kept) == len(rows):
         return str(name)

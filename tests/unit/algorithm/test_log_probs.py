@@ -4,15 +4,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_swap.algorithm.log_probs import HeadPass, Tail, token_log_probs
+from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
 
-TAILS = [Tail(), Tail(scale=0.125), Tail(cap=3.0)]
+TAILS = [LogitTransform(), LogitTransform(scale=0.125), LogitTransform(cap=3.0)]
 
 
 def all_at_once(hidden, weight, bias, targets, wanted, how):
-    """What the head, its tail and a softmax say, with autograd's own gradients."""
-    logits = torch.nn.functional.linear(hidden, weight, bias).float() * how.tail.scale
-    logits = logits if how.tail.cap is None else how.tail.cap * torch.tanh(logits / how.tail.cap)
+    """What the head, its transform and a softmax say, with autograd's own gradients."""
+    logits = torch.nn.functional.linear(hidden, weight, bias).float() * how.transform.scale
+    logits = logits if how.transform.cap is None else how.transform.cap * torch.tanh(logits / how.transform.cap)
     log_p = torch.log_softmax(logits / how.temperature, -1)
     columns = [log_p.gather(-1, targets[:, None]).squeeze(-1)]
     if how.entropy:
@@ -39,8 +39,8 @@ def both(how, dtype=torch.float32, bias=True, tokens=23):
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(TAILS), st.sampled_from([0.6, 1.0]), st.integers(1, 30), st.booleans(), st.booleans())
-def test_values_and_gradients_are_those_of_all_logits(tail, temperature, chunk, entropy, bias):
-    (values, gradients), (expected, theirs) = both(HeadPass(tail, temperature, chunk, entropy), bias=bias)
+def test_values_and_gradients_are_those_of_all_logits(transform, temperature, chunk, entropy, bias):
+    (values, gradients), (expected, theirs) = both(HeadPass(transform, temperature, chunk, entropy), bias=bias)
     assert values.dtype == torch.float32
     torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-5)
     for ours, other in zip(gradients, theirs, strict=True):
@@ -48,10 +48,10 @@ def test_values_and_gradients_are_those_of_all_logits(tail, temperature, chunk, 
 
 
 def test_bfloat16_gradients_are_as_good_in_many_chunks_as_in_one():
-    (_, exact), _ = both(HeadPass(Tail(), 0.6, 2000), tokens=2000)
+    (_, exact), _ = both(HeadPass(LogitTransform(), 0.6, 2000), tokens=2000)
     errors = []
     for chunk in (2000, 16):
-        (values, gradients), (_, stock) = both(HeadPass(Tail(), 0.6, chunk), torch.bfloat16, tokens=2000)
+        (values, gradients), (_, stock) = both(HeadPass(LogitTransform(), 0.6, chunk), torch.bfloat16, tokens=2000)
         assert values.dtype == torch.float32 and gradients[1].dtype == torch.bfloat16
         errors.append((gradients[1] - exact[1]).norm() / exact[1].norm())
         errors.append((stock[1] - exact[1]).norm() / exact[1].norm())
@@ -61,10 +61,10 @@ def test_bfloat16_gradients_are_as_good_in_many_chunks_as_in_one():
 def test_frozen_weights_get_no_gradient_and_no_wanted_token_gives_zeros():
     hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(10, 8)
     targets = torch.zeros(4, dtype=torch.int64)
-    values = token_log_probs(hidden, weight, None, targets, torch.tensor([2]), HeadPass(Tail(), 1.0, 2))
+    values = token_log_probs(hidden, weight, None, targets, torch.tensor([2]), HeadPass(LogitTransform(), 1.0, 2))
     values.sum().backward()
     assert weight.grad is None
     assert hidden.grad[2].norm() > 0 and hidden.grad[[0, 1, 3]].norm() == 0
     weight.requires_grad_()
-    token_log_probs(hidden, weight, None, targets, targets[:0], HeadPass(Tail(), 1.0, 2)).sum().backward()
+    token_log_probs(hidden, weight, None, targets, targets[:0], HeadPass(LogitTransform(), 1.0, 2)).sum().backward()
     assert weight.grad.norm() == 0

@@ -13,7 +13,7 @@ import pytest
 from openrlhf_swap import sweep
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags import parse_swap_arguments
-from openrlhf_swap.objectives.registry import METHODS
+from openrlhf_swap.objectives.registry import OBJECTIVES
 
 TRAIN = f"""{sys.executable} -c "
 import pathlib, sys
@@ -132,7 +132,7 @@ def test_a_preset_of_methods_takes_their_rows_from_the_file(tmp_path, capsys):
 
 
 def test_methods_of_the_presets_are_those_there_are():
-    assert [row.name for row in sweep.PRESETS["all"]] == list(METHODS)
+    assert [row.name for row in sweep.PRESETS["all"]] == list(OBJECTIVES)
     assert sweep.PRESETS["step_signal"][0].train == ("--swap.objective", "swap")
 
 

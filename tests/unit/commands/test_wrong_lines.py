@@ -22,7 +22,7 @@ LINES = [
     ("train", "--actor.model_name_or_path is missing; give a Hugging Face model or a folder"),
     (
         GOOD.removesuffix(" --data.label_key answer"),
-        "--data.label_key is missing; name the column with the known answers",
+        "--data.label_key is missing; name the column with the reference answers",
     ),
     (
         GOOD + " --data.max_len 300 --rollout.max_new_tokens 320",

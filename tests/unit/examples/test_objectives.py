@@ -6,7 +6,7 @@ from support.scripts import bash
 from world import NAMES
 
 from openrlhf_swap.flags import parse_swap_arguments
-from openrlhf_swap.objectives.registry import METHODS, build
+from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.sweep import read_configurations
 
 
@@ -29,7 +29,7 @@ def test_the_rows_of_a_world_can_be_run(world):
 )
 def test_every_method_has_a_row_that_can_be_run(world, variants):
     rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / f"{world}.json")
-    assert {row.name for row in rows} == set(METHODS) | set(variants)
+    assert {row.name for row in rows} == set(OBJECTIVES) | set(variants)
     assert all(parse_swap_arguments(list(row.train))[0].objective == variants.get(row.name, row.name) for row in rows)
 
 

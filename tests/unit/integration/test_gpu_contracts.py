@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.platform import attention
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.startup import launch
 
 # flash-attn
@@ -109,7 +109,7 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
     import vllm
     from openrlhf.trainer.ray import vllm_engine
 
-    from openrlhf_swap.integration.generation.rollout_actor import EngineClass
+    from openrlhf_swap.integration.generation.rollout_actor import EngineFactory
 
     made = []
 
@@ -120,7 +120,7 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
 
     monkeypatch.setattr(vllm_engine, "PlacementGroupSchedulingStrategy", lambda **_: "place")
     limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
-    monkeypatch.setattr(vllm_engine, "RolloutRayActor", EngineClass(Actor, limits))
+    monkeypatch.setattr(vllm_engine, "RolloutRayActor", EngineFactory(Actor, limits))
     vllm_engine.create_vllm_engines(2, 1, "model", 1, False, False, False, 14_000, shared_pg="group")
     assert len(made) == 2
     for options, arguments in made:

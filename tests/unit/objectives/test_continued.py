@@ -135,5 +135,5 @@ def test_s_grpo_leaves_the_thought_at_places_of_its_own():
     assert asked == method.continuations(whole, READER)  # the same when a step is done again
     places = [one.kept for one in asked]
     assert len(places) == 5 and places == sorted(places) and places[0] >= 0 and places[-1] < len("a thought")
-    assert {one.bridge for one in asked} == {"Stop\n</think>"}
+    assert {one.suffix for one in asked} == {"Stop\n</think>"}
     assert method.continuations(rollout("b thought#\\boxed{42}"), READER) != asked

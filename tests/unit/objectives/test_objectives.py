@@ -14,12 +14,12 @@ from openrlhf_swap.objectives.adaptthink import is_right
 from openrlhf_swap.objectives.base import Monitor
 from openrlhf_swap.objectives.laser_de import is_repetitive
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
-from openrlhf_swap.objectives.registry import METHODS
+from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_method_can_be_built_and_saves_a_state_that_it_reads(name):
     method = objective(name)
     method.load_state_dict(json.loads(json.dumps(method.state_dict())))

@@ -10,7 +10,7 @@ from support.real_tokenizers import deepseek, gpt_oss, qwen3_5
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.families import R1, family_of, settle_thought
+from openrlhf_swap.rollouts.families import R1, family_of, resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 
@@ -145,7 +145,7 @@ def grader():
 def test_a_family_by_hand(model, grader):
     case = CASES[model]
     tokenizer = tokenizer_of(*WORDS, special=case.special, template=case.template)
-    config, (told,) = settle_thought(SwapConfig(step_tokens=6), tokenizer)
+    config, (told,) = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
     assert (config.end_of_thought, config.close_template) == (case.end, case.close)
     assert f"({case.family}{case.told}); answers are scored behind {case.close!r}" in told
 
@@ -189,7 +189,7 @@ def test_a_family_with_its_real_tokenizer(model, load, grader):
     """Where tokens merge what stands side by side, such as `?` and the newline behind it."""
     case, tokenizer = CASES[model], load()
     tokenizer.chat_template = case.template
-    config, _ = settle_thought(SwapConfig(step_tokens=6), tokenizer)
+    config, _ = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
     assert (config.end_of_thought, config.close_template) == (case.end, case.close)
 
     ids = tokenizer(case.response.format(THOUGHT, answer=r"\boxed{12}"), add_special_tokens=False)["input_ids"]
@@ -210,7 +210,7 @@ def test_a_family_with_its_real_tokenizer(model, load, grader):
 def test_an_unfinished_thought_is_open(model):
     case = CASES[model]
     tokenizer = tokenizer_of(special=case.special, template=case.template)
-    config, _ = settle_thought(SwapConfig(), tokenizer)
+    config, _ = resolve_thought(SwapConfig(), tokenizer)
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
     ids = tokenizer(case.first + "3+4=7\n7+", add_special_tokens=False)["input_ids"]
     assert reader.thought_length(ids) is None
@@ -220,33 +220,33 @@ def test_an_unfinished_thought_is_open(model):
 def test_without_marks_it_is_taken_for_r1():
     assert family_of(None) is family_of(ASK) is None
     for template in (None, ASK):
-        config, (told,) = settle_thought(SwapConfig(), tokenizer_of(template=template))
+        config, (told,) = resolve_thought(SwapConfig(), tokenizer_of(template=template))
         assert config.end_of_thought == R1.end_of_thought
         assert "(assumed, the chat template names none; '</think>' takes 8 tokens)" in told
 
 
 def test_a_template_that_closes_the_thought_leaves_nothing_to_close():
     tokenizer = tokenizer_of(special=THINK, template=ASK + "ASSISTANT\n<think>\n\n</think>\n\n")
-    config, (told,) = settle_thought(SwapConfig(), tokenizer)
+    config, (told,) = resolve_thought(SwapConfig(), tokenizer)
     assert (config.end_of_thought, config.close_template) == ("</think>", f"\n\n{HEAD}")
     assert "(closed by the chat template: the model is asked not to think)" in told
 
 
 def test_what_is_given_wins():
     tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
-    config, (told,) = settle_thought(SwapConfig(close_template="</think>x"), tokenizer)
+    config, (told,) = resolve_thought(SwapConfig(close_template="</think>x"), tokenizer)
     assert config.close_template == "</think>x"
     assert told.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template)")
-    config, told = settle_thought(SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer)
+    config, told = resolve_thought(SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer)
     assert (config.start_of_thought, config.close_template) == ("<t>", f"\n</t>\n\n{HEAD}")
     assert told[0].startswith("thought: '<t>' to '</t>' (as given); ")
     assert told[1] == "warning: the chat template closes a thought with '</think>', not with '</t>'"
-    assert settle_thought(config, tokenizer)[0] == config
+    assert resolve_thought(config, tokenizer)[0] == config
 
 
 def test_a_close_template_that_closes_nothing_is_told():
     tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
-    _, (_, warning) = settle_thought(SwapConfig(close_template="foo"), tokenizer)
+    _, (_, warning) = resolve_thought(SwapConfig(close_template="foo"), tokenizer)
     assert warning == "warning: the close template 'foo' does not hold '</think>': answers are scored in the thought"
 
 
@@ -254,4 +254,4 @@ def test_an_end_that_the_tokenizer_does_not_know_is_refused():
     with pytest.raises(
         ConfigError, match=r"--swap.end_of_thought is '◁end', which the model's tokenizer gives back as"
     ):
-        settle_thought(SwapConfig(end_of_thought="◁end"), tokenizer_of())
+        resolve_thought(SwapConfig(end_of_thought="◁end"), tokenizer_of())

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.objectives.registry import METHODS, method
+from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.runs.metric_names import METRICS, NAMES, SAID_TWICE, meaning, named, named_evaluation, step_line
 from openrlhf_swap.runs.metrics import step_metrics
@@ -44,9 +44,9 @@ def test_every_metric_of_a_step_is_declared_once():
     assert not SAID_TWICE & found.keys()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objectives_metrics_are_declared(name):
-    source = Path(inspect.getfile(method(name))).read_text()
+    source = Path(inspect.getfile(objective_class(name))).read_text()
     for found in re.findall(r'"(swap/[^"]+)"', source):
         assert meaning(found.replace("{name}", name).replace("{band}", "high")), found
 

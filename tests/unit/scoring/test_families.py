@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, remembering, score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
 WORDS = 32
@@ -236,7 +236,7 @@ def test_the_pass_that_keeps_states_gives_the_same_logits(family):
     model = build(family, torch.float64)
     ids, mask, requests, _ = ragged_case(11, rows=3, left=False, longest=60)
     with torch.no_grad(), float64_throughout():
-        with remembering(model, model.config, mask, requests) as cache:
+        with recorded_prefix(model, model.config, mask, requests) as cache:
             kept = model(ids, attention_mask=mask, use_cache=True, past_key_values=cache).logits
         plain = model(ids, attention_mask=mask).logits
     assert ((kept - plain).abs().amax(-1)[mask.bool()] < 1e-9).all()

@@ -66,7 +66,7 @@ def test_a_model_that_cannot_be_branched_is_scored_in_segments(tokenizer):
         BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2), attn_implementation="eager"
     ).eval()
     scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
-    scores, said = scorer.score(*TRACE), "\n".join(scorer.told)
+    scores, said = scorer.score(*TRACE), "\n".join(scorer.messages)
     assert said.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template); ")
     assert "\nscoring all prefixes in one more pass over each correct response" in said
     assert "(segments), because branching the cache of a small BloomForCausalLM is off by " in said

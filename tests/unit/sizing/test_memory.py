@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, Qwen2Config
 
-from openrlhf_swap.algorithm.log_probs import Tail
+from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, read_model
@@ -146,7 +146,7 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
         model.train(train)
         actor = ChunkedActor(model)
         if chunk:
-            actor._head = Head(model.lm_head, Tail(), chunk)
+            actor._head = Head(model.lm_head, LogitTransform(), chunk)
             # These tensors have no values: all tokens are actions.
             monkeypatch.setattr(torch.Tensor, "nonzero", lambda mask: torch.arange(mask.numel()).unsqueeze(-1))
         actor.packing_samples, actor.temperature = False, temperature
@@ -233,7 +233,7 @@ def test_lora_trains_and_keeps_its_adapters_only():
         "deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000),
         "model": 2_000_000,
     }
-    assert memory.vllm_room(model, NODE, 80 * GIB)["weights"] == 2 * SMALL.parameters  # vLLM gets merged weights
+    assert memory.vllm_capacity(model, NODE, 80 * GIB)["weights"] == 2 * SMALL.parameters  # vLLM gets merged weights
     # Forward, the same again for checkpointing, and a backward pass without gradients of frozen weights.
     full, lora = (step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
     assert lora["update"] == full["update"] - full["generate"]

@@ -44,7 +44,7 @@ def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_
     actor = SwapTrainingActor.__new__(SwapTrainingActor)
     actor._objective, actor.vllm_engines = build(objective.config), []
     step = lambda self, samples, step: seen.append(self._objective.limit) or ({}, step + 1)  # noqa: E731
-    monkeypatch.setattr(trainer.SwapTraining, "train_step", step)
+    monkeypatch.setattr(trainer.TrainerMixin, "train_step", step)
     monkeypatch.setattr(async_trainer, "weight_updates", lambda _: 3)
     assert actor.train_step(batches[2], 2) == ({"swap/batch_age": 2}, 3)
     assert actor.train_step(batches[1], 3) == ({"swap/batch_age": 3}, 4)

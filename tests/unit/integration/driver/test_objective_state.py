@@ -11,7 +11,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.runs import guards
 
 STEPS, KILLED_AFTER = 6, 3
-METHODS = {
+OBJECTIVES = {
     "hapo": {},
     "a_dlp": {"target": "0.5"},
     "short_rl": {"tolerance": "5"},
@@ -38,8 +38,8 @@ def one_step(objective, step):
 
 def a_trainer(objective, folder):
     """The part of the trainer that keeps an objective's state."""
-    made = trainer.SwapTraining.__new__(trainer.SwapTraining)
-    made._objective, made._folder, made._told = objective, folder, []
+    made = trainer.TrainerMixin.__new__(trainer.TrainerMixin)
+    made._objective, made._folder, made._end_of_thought_set = objective, folder, []
     made._collapse, made._sudden_fall = guards.CollapseWatch(), guards.SuddenFall()
     made._skipped = guards.SkippedSteps(5)
     made._run_config = SimpleNamespace(rollouts_every=0)
@@ -48,13 +48,13 @@ def a_trainer(objective, folder):
     return made
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_killed_run_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
     file, stock = tmp_path / "states.pt", trainer.BasePPOTrainer
     monkeypatch.setattr(stock, "save_logs_and_checkpoints", lambda self, step, logs, states: torch.save(states, file))
     monkeypatch.setattr(stock, "init_checkpoint_states", lambda self: torch.load(file, weights_only=True))
     monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
-    config = MARKS.replaced(objective=name, options=METHODS[name])
+    config = MARKS.replaced(objective=name, options=OBJECTIVES[name])
 
     never_killed, killed = build(config), build(config)
     expected = [one_step(never_killed, step) for step in range(STEPS)]

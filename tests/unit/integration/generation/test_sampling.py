@@ -8,7 +8,7 @@ from support.actors import make_config
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.objectives.registry import METHODS, build
+from openrlhf_swap.objectives.registry import OBJECTIVES, build
 
 
 class Generator(SwapSamplesGenerator):
@@ -65,5 +65,5 @@ def test_an_episode_without_a_batch_ends_in_an_error(steps):
 
 
 def test_methods_that_learn_from_every_group_are_known():
-    drops = {name for name in METHODS if not build(make_config(objective=name)).needs_all_groups}
+    drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
     assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead"}

@@ -7,8 +7,8 @@ from support.engine import Engine
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.algorithm.log_probs import Tail
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, find_tail
+from openrlhf_swap.algorithm.log_probs import LogitTransform
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, find_logit_transform
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 CHUNK = 7  # does not divide the tokens
@@ -105,14 +105,14 @@ def test_entropy(monkeypatch):
 
 
 def test_the_tails_of_families():
-    def tail(name, **changes):
-        return find_tail(CONFIG_MAPPING[name](**changes), AutoModelForCausalLM.from_config)
+    def transform(name, **changes):
+        return find_logit_transform(CONFIG_MAPPING[name](**changes), AutoModelForCausalLM.from_config)
 
-    assert tail("qwen2") == Tail()
-    assert tail("gemma2") == Tail(cap=30.0)
-    assert tail("recurrent_gemma", logits_soft_cap=20.0) in (Tail(cap=20.0), None)
-    assert tail("granite", logits_scaling=8.0) == Tail(scale=0.125)
-    assert tail("cohere", logit_scale=0.0625) == Tail(scale=0.0625)
+    assert transform("qwen2") == LogitTransform()
+    assert transform("gemma2") == LogitTransform(cap=30.0)
+    assert transform("recurrent_gemma", logits_soft_cap=20.0) in (LogitTransform(cap=20.0), None)
+    assert transform("granite", logits_scaling=8.0) == LogitTransform(scale=0.125)
+    assert transform("cohere", logit_scale=0.0625) == LogitTransform(scale=0.0625)
 
 
 def test_without_a_head_that_is_known_all_stays_as_it_is():

@@ -8,7 +8,7 @@ from transformers import CONFIG_MAPPING
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.platform import attention
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.startup import model_check
 
 

@@ -1,4 +1,4 @@
-"""How a model's prefixes can be scored: the cheapest way that a small model of its architecture proves to be exact."""
+"""Scoring backends: the cheapest one that a small random model of the same architecture proves to be exact."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ COSTS = {
     PER_PREFIX: "each prefix by a forward of its own; 25 steps cost about 13 forwards of each correct response",
 }
 TOLERANCE = 1e-4
-# What the code of a model raises when it is used in a way that it was not written for.
+# What the code of a model raises when it is used in a backend that it was not written for.
 MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
-class Way:
+class ScoringBackend:
     """How prefixes are scored.
 
     Attributes:
         name: shared_prefix, segments or per_prefix.
-        obstacle: why no cheaper way is exact; None for the cheapest.
+        obstacle: why no cheaper backend is exact; None for the cheapest.
     """
 
     name: str
     obstacle: str | None = None
 
     def __str__(self) -> str:
-        """One line: the way, its cost and the reason."""
+        """One line: the backend, its cost and the reason."""
         reason = "" if self.obstacle is None else f", because {self.obstacle}"
         return f"scoring {COSTS[self.name]} ({self.name}){reason}"
 
 
-def find_way(
+def find_backend(
     config: PretrainedConfig,
     build: Callable[[PretrainedConfig], PreTrainedModel],
     wanted: str = SHARED_PREFIX,
     device: torch.device | str = "cpu",
     packed: bool = False,
-) -> Way:
-    """The cheapest exact way, tried out on a small random model of the same architecture.
+) -> ScoringBackend:
+    """The cheapest exact backend, tried out on a small random model of the same architecture.
 
     Args:
         config: the model's configuration.
@@ -63,7 +63,7 @@ def find_way(
         packed: whether the forward whose keys the branches share gets all rows in one.
     """
     if wanted == PER_PREFIX:
-        return Way(PER_PREFIX)
+        return ScoringBackend(PER_PREFIX)
     batches = [_batch(left, device) for left in (False, True)]
     for narrow in (True, False):
         try:
@@ -73,14 +73,14 @@ def find_way(
         except MODEL_ERRORS as error:
             reason = f"no small model of its architecture could be tried ({first_line(error)})"
     else:
-        return Way(PER_PREFIX, reason)
+        return ScoringBackend(PER_PREFIX, reason)
     obstacle = None
     for name, score in ((SHARED_PREFIX, partial(_shared_prefix, packed)), (SEGMENTS, _segments)):
         problem = _problem(score, model, batches, expected)
         if problem is None:
-            return Way(name, obstacle)
+            return ScoringBackend(name, obstacle)
         obstacle = obstacle or problem
-    return Way(PER_PREFIX, obstacle)
+    return ScoringBackend(PER_PREFIX, obstacle)
 
 
 Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, requests
@@ -89,7 +89,7 @@ Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, re
 def _problem(
     score: Callable[..., list[Tensor]], model: PreTrainedModel, batches: list[Batch], expected: list[list[Tensor]]
 ) -> str | None:
-    """What is wrong with a way, or None."""
+    """What is wrong with a backend, or None."""
     kind = type(model).__name__
     try:
         scores = [score(model, *batch) for batch in batches]
@@ -133,16 +133,16 @@ def _per_prefix(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: lis
 
 
 def score_alone(
-    way: str,
+    backend: str,
     model: Callable[..., object],
     config: PretrainedConfig,
     sequences: Tensor,
     attention_mask: Tensor,
     request: ScoreRequest,
 ) -> Tensor:
-    """(K+1,) of one request, on the CPU, in a way that takes one response at a time; see `score_branches`."""
+    """(K+1,) of one request, on the CPU, in a backend that takes one response at a time; see `score_branches`."""
     row, alone = unpadded(request, sequences, attention_mask)
     lengths = [end + 1 for end in alone.prefix_ends]
-    if way == SEGMENTS:
+    if backend == SEGMENTS:
         return score_segments(model, config, row[0], lengths, request.branch).cpu()
     return score_per_prefix(model, row[0], lengths, request.branch).cpu()

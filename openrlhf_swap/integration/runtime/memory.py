@@ -25,7 +25,7 @@ def of_this_machine() -> dict[str, float]:
     return {"memory/host_used_gib": psutil.virtual_memory().used / GIB}
 
 
-def room(tokens: int, context: int) -> str:
+def engine_capacity(tokens: int, context: int) -> str:
     """What a vLLM engine has room for, in words; `tokens` fit its cache, `context` is the longest sequence."""
     return f"a vLLM engine's cache holds {tokens:,} tokens, {tokens // context:,} sequences of --data.max_len"
 

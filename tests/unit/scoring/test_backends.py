@@ -5,8 +5,8 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BloomConfig, Qwen2Config
 
 from openrlhf_swap.scoring import branch_attention
+from openrlhf_swap.scoring.backends import find_backend
 from openrlhf_swap.scoring.small_model import small_model
-from openrlhf_swap.scoring.ways import find_way
 
 build = AutoModelForCausalLM.from_config
 
@@ -19,15 +19,15 @@ def test_published_shapes_are_branched(family):
     """The default configuration of a family is that of a model which was published: billions of parameters."""
     config = CONFIG_MAPPING[family]()
     before = config.to_dict()
-    way = find_way(config, build)
+    way = find_backend(config, build)
     assert (way.name, way.obstacle) == ("shared_prefix", None)
     assert config.to_dict() == before
 
 
 def test_what_cannot_be_branched_runs_in_segments():
     """Llama 4 attends in chunks that our attention does not know, Bloom through none that can be replaced."""
-    llama = find_way(CONFIG_MAPPING["llama4_text"](num_hidden_layers=4), build)
-    bloom = find_way(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2), build)
+    llama = find_backend(CONFIG_MAPPING["llama4_text"](num_hidden_layers=4), build)
+    bloom = find_backend(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2), build)
     assert llama.name == bloom.name == "segments"
     assert "a small Llama4ForCausalLM is off by" in llama.obstacle
     assert "because branching the cache of a small BloomForCausalLM is off by" in str(bloom)
@@ -36,12 +36,12 @@ def test_what_cannot_be_branched_runs_in_segments():
 def test_a_packed_pass_is_proved_as_it_will_be():
     """gpt-oss reads on from one packed response into the next, so its keys there are not those of a response."""
     for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "segments")):
-        assert find_way(CONFIG_MAPPING[family](), build, packed=True).name == name
+        assert find_backend(CONFIG_MAPPING[family](), build, packed=True).name == name
 
 
 def test_what_has_a_cache_of_its_own_is_scored_prefix_by_prefix():
     config = CONFIG_MAPPING["minimax"](num_hidden_layers=2, layer_types=["full_attention", "linear_attention"])
-    way = find_way(config, build)
+    way = find_backend(config, build)
     assert way.name == "per_prefix"
     assert "MiniMax uses cache of its own" in way.obstacle
     assert str(way).startswith("scoring each prefix by a forward of its own; 25 steps cost about 13 forwards")
@@ -51,14 +51,14 @@ def test_the_slow_reference_needs_no_proof():
     def never(config):
         raise AssertionError("built")
 
-    assert find_way(Qwen2Config(), never, "per_prefix").name == "per_prefix"
+    assert find_backend(Qwen2Config(), never, "per_prefix").name == "per_prefix"
 
 
 def test_an_architecture_that_cannot_be_built_small_is_scored_prefix_by_prefix():
     def broken(config):
         raise ValueError("no such kernel\nat line 3")
 
-    way = find_way(Qwen2Config(), broken)
+    way = find_backend(Qwen2Config(), broken)
     assert (way.name, way.obstacle) == (
         "per_prefix",
         "no small model of its architecture could be tried (no such kernel)",
@@ -74,7 +74,7 @@ def test_the_proof_notices_what_an_attention_forgets(forgotten, monkeypatch):
         return real(*args, **{**kwargs, forgotten: None})
 
     monkeypatch.setattr(branch_attention, "branch_attention", forgetful)
-    way = find_way(CONFIG_MAPPING["gpt_oss"](), build)
+    way = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
     assert way.name == "segments"
     assert "is off by" in way.obstacle
 
@@ -83,7 +83,7 @@ def test_the_random_state_is_left_alone():
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    find_way(CONFIG_MAPPING["qwen2"](), build)
+    find_backend(CONFIG_MAPPING["qwen2"](), build)
     assert torch.equal(torch.rand(2), expected)
 
 
