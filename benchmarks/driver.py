@@ -28,6 +28,7 @@ from openrlhf_swap.integration.startup.defaults import DEFAULTS, REWARD_FILE, as
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 
 POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT = 200  # tokens
@@ -53,24 +54,26 @@ def without_ray() -> Any:
 
 def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) -> list[Any]:
     """One response each, two of three correct, their thought closed near the end."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
+    from openrlhf_swap.integration.generation.response import Sample
 
     torch.manual_seed(0)
     samples = []
     for number in range(responses):
         sequences = torch.randint(vocabulary, (1, PROMPT + tokens))
         sequences[0, -tokens // 10] = close_id
+        reward = float(number % 3 > 0)
         action_mask = torch.zeros(1, PROMPT + tokens - 1, dtype=torch.int64)
         action_mask[0, PROMPT - 1 :] = 1
         samples.append(
-            Experience(
+            Sample(
+                rollout=Rollout("p", "42", sequences[0, PROMPT:].tolist(), PROMPT, reward),
                 sequences=sequences,
                 attention_mask=torch.ones_like(sequences),
                 action_mask=action_mask,
                 prompts=["p"],
                 labels=["42"],
-                rewards=torch.tensor([float(number % 3 > 0)]),
-                scores=torch.tensor([float(number % 3 > 0)]),
+                rewards=torch.tensor([reward]),
+                scores=torch.tensor([reward]),
                 truncated=torch.tensor([False]),
                 info={},
             )
@@ -159,7 +162,7 @@ def main() -> None:
     loop *= args.responses / LOOPED
     total = splitting + making + advantages
     print(f"{args.responses} responses of {args.tokens} tokens, one a micro-batch")
-    print(f"micro-batches {splitting:.2f} s, reading and steps {making:.2f} s, advantages {advantages:.2f} s")
+    print(f"steps and micro-batches {splitting:.2f} s, scores {making:.2f} s, advantages {advantages:.2f} s")
     print(f"together {total:.2f} s; OpenRLHF's loop alone {loop:.0f} s (from {LOOPED} responses)")
     print(f"advantages equal to those of OpenRLHF's loop: {equal}")
     print(f"ratio {(total + loop) / total:.0f}: the driver's seconds of a step with OpenRLHF's loop, to ours")

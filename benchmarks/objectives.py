@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from benchmarks.driver import GROUP, embedded_tokenizer, make_maker, make_samples, without_ray
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
-from openrlhf_swap.integration.generation.conversion import METADATA
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
 
@@ -33,8 +31,9 @@ def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id
     """Of the driver's part of a step."""
     samples: list[Any] = make_samples(responses, tokens, close_id, close_id)
     for number, sample in enumerate(samples):
-        sample.info[METADATA + "part"] = torch.tensor([float(number % GROUP * 4 // GROUP)])  # HBPO's four budgets
-        sample.prompts = [maker._objective.rewrite_problem(f"p{number // GROUP}", random.Random(number // GROUP))]
+        prompt = maker._objective.rewrite_problem(f"p{number // GROUP}", random.Random(number // GROUP))
+        part = {"part": float(number % GROUP * 4 // GROUP)}  # HBPO's four budgets
+        sample.rollout = replace(sample.rollout, prompt=prompt, metadata=part)
     start = time.perf_counter()
     experiences = maker.make_experience(maker.split_rollout_samples(samples))
     maker.compute_advantages_and_returns(experiences)

@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "worlds"))
@@ -74,6 +75,16 @@ def make_responses(tokenizer) -> list[dict]:  # noqa: ANN001
     return responses
 
 
+def as_sample(response: dict) -> Any:
+    """The sample that the generator makes of a response."""
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    from openrlhf_swap.integration.generation.response import Sample, rollout_of
+
+    stock = SamplesGenerator._process_response_into_experience(None, response, max_len=400)
+    return Sample(**vars(stock), rollout=rollout_of(response))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=10)
@@ -83,7 +94,6 @@ def main() -> None:
     import ray
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy
     from transformers import AutoTokenizer
@@ -112,7 +122,7 @@ def main() -> None:
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in makers}
     for repeat in range(repeats + 1):
         for name, maker in makers.items():
-            samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in responses]
+            samples = [as_sample(response) for response in responses]
             start = time.perf_counter()
             experiences = maker.make_experience_batch(samples)
             made = time.perf_counter()

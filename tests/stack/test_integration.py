@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.actors import CLOSE, GROUP_SIZE, GROUPS, changed, make_batch, make_config, makers, running_actors
+from support.actors import (
+    CLOSE,
+    GROUP_SIZE,
+    GROUPS,
+    changed,
+    make_batch,
+    make_config,
+    make_sample,
+    makers,
+    running_actors,
+)
 from support.paths import POLICY
 from support.slow_advantages import slow_advantages
 
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.generation.conversion import read_rollouts
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -225,12 +234,11 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, 
     over several CPU ranks (stock OpenRLHF actors then disagree with one rank as well, in about half of the starts).
     """
     import ray
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     _, swap_class = makers()
     changes = {"ds.zero_stage": 3, "actor.num_gpus_per_node": 2, "rollout.micro_batch_size": 4}
     half_wrong = [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
-    samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in half_wrong]
+    samples = [make_sample(response) for response in half_wrong]
     with running_actors(changed(arguments, changes), ranks=2) as (group, strategy):
         maker = swap_class(group, None, None, None, None, strategy, tokenizer, config=make_config())
         batches = maker.split_rollout_samples(samples)
@@ -238,7 +246,7 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, 
             name: [getattr(batch, name) for batch in batches]
             for name in ("sequences", "action_mask", "attention_mask")
         }
-        requests = [maker._build_requests(read_rollouts(batch, maker._objective, maker._reader)) for batch in batches]
+        requests = [maker._build_requests(batch) for batch in batches]
         refs = group.async_run_method_batch("forward", score_requests=requests, **inputs)
         scored = [batch for rank in ray.get(refs, timeout=300) for batch in rank]
     assert [len(batch.answer_logprobs) for batch in scored] == [len(asked) for asked in requests]

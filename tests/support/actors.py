@@ -40,14 +40,23 @@ def running_actors(arguments, ranks=1, engines=None):
         remove_placement_group(places)
 
 
+def make_sample(response):
+    """The sample that the generator makes of a response that no objective changes."""
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    from openrlhf_swap.integration.generation.response import Sample, rollout_of
+
+    stock = SamplesGenerator._process_response_into_experience(None, response, max_len=400)
+    return Sample(**vars(stock), rollout=rollout_of(response))
+
+
 def make_experiences(maker_class, actor_group, tokenizer, responses, **options):
     """Run a real experience maker on fresh copies of the responses; returns its micro-batches."""
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     group, strategy = actor_group
     maker = maker_class(group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options)
-    samples = [SamplesGenerator._process_response_into_experience(None, r, max_len=400) for r in responses]
+    samples = [make_sample(response) for response in responses]
     return maker, maker.make_experience_batch(samples)
 
 

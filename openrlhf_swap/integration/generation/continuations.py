@@ -12,12 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.generation.conversion import reward_of, rollout_of_response
+from openrlhf_swap.integration.generation.response import EngineResponse, action_range, reward_of, rollout_of
 from openrlhf_swap.integration.generation.rollout_actor import TokenRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rollouts.reader import StepReader
-
-Response = dict[str, Any]  # what OpenRLHF's rollout actor returns
 
 
 class Continuations:
@@ -31,15 +29,15 @@ class Continuations:
         """Takes the objective, a reader of its responses, and OpenRLHF's arguments."""
         self._objective, self._reader, self._args = objective, reader, args
         self._asked: dict[int, list[tuple[int, Continuation]]] = {}
-        self.groups: dict[int, list[Response]] = {}
+        self.groups: dict[int, list[EngineResponse]] = {}
 
-    def requests(self, number: int, responses: list[Response]) -> list[TokenRequest]:
+    def requests(self, number: int, responses: list[EngineResponse]) -> list[TokenRequest]:
         """What to ask an engine about the responses of a prompt, which is the step's `number`-th."""
         self.groups[number] = responses
         wanted = [
             (row, self._fitted(response, continuation))
             for row, response in enumerate(responses)
-            for continuation in self._objective.continuations(rollout_of_response(response), self._reader)
+            for continuation in self._objective.continuations(rollout_of(response), self._reader)
         ]
         self._asked[number] = wanted
         return [
@@ -47,7 +45,7 @@ class Continuations:
             for row, c in wanted
         ]
 
-    def put(self, number: int, results: list[list[Response]]) -> None:
+    def put(self, number: int, results: list[list[EngineResponse]]) -> None:
         """Take an engine's answer to `requests`; afterwards `groups` has the whole group."""
         size = self._args.rollout.n_samples_per_prompt
         add = self._joined if self._objective.continues == "join" else self._graded
@@ -60,37 +58,41 @@ class Continuations:
             )
         self.groups[number] = group
 
-    def _graded(self, responses: list[Response], results: list[Any]) -> list[Response]:
-        group = [{**response, "probes": [], "continued_tokens": 0} for response in responses]
+    def _graded(self, responses: list[EngineResponse], results: list[Any]) -> list[EngineResponse]:
+        group: list[EngineResponse] = [{**response, "probes": [], "continued_tokens": 0} for response in responses]
         for (row, continuation), found in results:
             group[row]["probes"].append((continuation.kept, fmean(reward_of(one) > 0 for one in found)))
             group[row]["continued_tokens"] += sum(len(one["observation_tokens"]) for one in found)
         return group
 
-    def _joined(self, responses: list[Response], results: list[Any]) -> list[Response]:
-        group = []
+    def _joined(self, responses: list[EngineResponse], results: list[Any]) -> list[EngineResponse]:
+        group: list[EngineResponse] = []
         for response in responses:
-            ((start, end),) = response["action_ranges"]
+            start, end = action_range(response)
             group.append({**response, "metadata": {"kept": float(end - start)}})
         for (row, continuation), found in results:
             group += [self._whole(responses[row], continuation, one) for one in found]
         return group
 
-    def _whole(self, response: Response, continuation: Continuation, found: Response) -> Response:
+    def _whole(self, response: EngineResponse, continuation: Continuation, found: EngineResponse) -> EngineResponse:
         """The continuation with what it began with, as one response."""
         ids = self._ids(response, continuation) + found["observation_tokens"]
-        ((start, _),) = response["action_ranges"]
-        more = {"metadata": {"kept": float(continuation.kept)}, "continued_tokens": len(found["observation_tokens"])}
-        return {**found, "observation_tokens": ids, "action_ranges": [(start, len(ids))], **more}
+        return {
+            **found,
+            "observation_tokens": ids,
+            "action_ranges": [(action_range(response)[0], len(ids))],
+            "metadata": {"kept": float(continuation.kept)},
+            "continued_tokens": len(found["observation_tokens"]),
+        }
 
-    def _ids(self, response: Response, continuation: Continuation) -> list[int]:
+    def _ids(self, response: EngineResponse, continuation: Continuation) -> list[int]:
         """Prompt, what is kept of the response, and the suffix."""
-        ((start, _),) = response["action_ranges"]
-        return [*response["observation_tokens"][: start + continuation.kept], *self._reader.ids(continuation.suffix)]
+        end_of_kept = action_range(response)[0] + continuation.kept
+        return [*response["observation_tokens"][:end_of_kept], *self._reader.ids(continuation.suffix)]
 
-    def _fitted(self, response: Response, continuation: Continuation) -> Continuation:
+    def _fitted(self, response: EngineResponse, continuation: Continuation) -> Continuation:
         """With no more than the context has room for."""
-        ((start, end),) = response["action_ranges"]
+        start, end = action_range(response)
         longest = self._args.data.max_len
         capacity = longest - start - len(self._reader.ids(continuation.suffix))
         if capacity < 1:

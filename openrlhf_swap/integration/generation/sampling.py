@@ -20,7 +20,13 @@ from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.integration.generation.continuations import Continuations
-from openrlhf_swap.integration.generation.conversion import metadata_as_info, probes_as_info, rollout_of_response
+from openrlhf_swap.integration.generation.response import (
+    EngineResponse,
+    Sample,
+    rollout_of,
+    with_rollout,
+    within_context,
+)
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
@@ -82,7 +88,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             **{**generate_kwargs, "n_samples_per_prompt": request.samples},
         )
         done = dict(self._as_they_finish(parts))
-        groups = [[rollout_of_response(response) for response in done[number]] for number in range(len(rows))]
+        groups = [[rollout_of(response) for response in done[number]] for number in range(len(rows))]
         return Batch(groups, self._objective.coefficients, self._reader)
 
     def _generate_vllm(
@@ -151,7 +157,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         return [found[number] for number in range(len(parts))]
 
     def _continued(
-        self, finished: Iterable[tuple[int, list[dict[str, Any]]]], **generate_kwargs: Any
+        self, finished: Iterable[tuple[int, list[EngineResponse]]], **generate_kwargs: Any
     ) -> list[list[Experience]]:
         """Each prompt's samples, with what the objective wants of their continuations."""
         continuing = Continuations(self._objective, self._reader, self.args)
@@ -225,13 +231,13 @@ class SwapSamplesGenerator(SamplesGenerator):
                 parts[number].append(ref)
         return parts
 
-    def _process_response_into_experience(self, response: dict[str, Any], **generate_kwargs: Any) -> Experience:
-        """As OpenRLHF's, of the response as the objective trains on it."""
+    def _process_response_into_experience(self, response: EngineResponse, **generate_kwargs: Any) -> Experience:
+        """Overrides SamplesGenerator: the sample has the response that the objective trains on, and its rollout."""
         if self._evaluating:
             response = {**response, "prompt": self._plain[response["prompt"]]}  # which tells its data source
             return super()._process_response_into_experience(response, **generate_kwargs)
         prompt, part, sampling = self._parts[response["prompt"]]
-        rollout = rollout_of_response(response, prompt)
+        rollout = rollout_of(response)
         forced = self._reader.ids(sampling.forced)
         if forced:
             head = response["observation_tokens"][: rollout.start]
@@ -241,18 +247,11 @@ class SwapSamplesGenerator(SamplesGenerator):
                 )
         rollout = replace(
             rollout,
+            prompt=prompt,
             start=rollout.start - len(forced),
             response_ids=[*forced, *rollout.response_ids],
-            probes=response.get("probes", ()),
-            metadata={"part": float(part), **response.get("metadata", {})},
+            metadata={"part": float(part), **rollout.metadata},
         )
-        rollout = self._objective.edit(rollout, self._reader)
-        start, ids = rollout.start, list(rollout.response_ids)
-        changed = {"prompt": prompt, "observation_tokens": response["observation_tokens"][:start] + ids}
-        changed["action_ranges"] = [(start, start + len(ids))]
-        experience = super()._process_response_into_experience({**response, **changed}, **generate_kwargs)
-        if self._objective.reshapes_responses:
-            experience.info.update(metadata_as_info(rollout))
-        if self._objective.continues == "grade":
-            experience.info.update(probes_as_info(rollout))
-        return experience
+        rollout = within_context(self._objective.edit(rollout, self._reader), generate_kwargs["max_len"])
+        experience = super()._process_response_into_experience(with_rollout(response, rollout), **generate_kwargs)
+        return Sample(**vars(experience), rollout=rollout)

@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from openrlhf.trainer.ppo_utils.experience import Experience
 from support.actors import CLOSE, make_config
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.generation import sampling
-from openrlhf_swap.integration.generation.conversion import PROBES, read_rollouts
 from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor, TokenRequest
 from openrlhf_swap.integration.startup.defaults import with_defaults
 from openrlhf_swap.objectives.base import Continuation, Objective
@@ -116,16 +114,13 @@ def vsrm(**more):
 def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
     plain, *_ = drawn(build(make_config(objective="grpo")), seed="3")
     objective = vsrm()
-    samples, actor, reader = drawn(objective, seed="3")
+    samples, actor, _ = drawn(objective, seed="3")
     for ours, theirs in zip(samples, plain, strict=True):
         for name in ("sequences", "action_mask", "attention_mask", "rewards", "truncated"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name))
 
-    # Two cuts and the end of the thought, each asked four times behind the closed thought, as many as are right.
-    samples[1].info[PROBES] = samples[1].info[PROBES][:, :0]  # as of one that is cut nowhere
-    merged = Experience.concat_experiences(samples[:2], 0)
-    (first, bare), (other,) = read_rollouts(merged, objective, reader), read_rollouts(samples[3], objective, reader)
-    assert bare.probes == []
+    # Two cuts and the end of the thought, each asked four times after the closed thought.
+    first, other = samples[0].rollout, samples[3].rollout
     cuts = ["ones: 1+3+0=04\n", "ones: 1+3+0=04\nwait ones: 1+3+0=04\n", THOUGHT]
     assert [tokenizer.decode(first.response_ids[:kept]) for kept, _ in first.probes] == cuts
     prompt = first.prompt
@@ -139,7 +134,6 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
     total = samples[0].info["swap/continued_tokens"].item()
     assert 12 * tokens[0] <= total <= 12 * tokens[1] and total == int(total)
     assert samples[0].info["swap/continued_seconds"] >= 0
-    assert samples[0].info[PROBES].shape == (1, 6)
 
 
 def test_nothing_to_cut_asks_for_nothing(drawn):
@@ -151,7 +145,7 @@ def test_nothing_to_cut_asks_for_nothing(drawn):
 def test_joining_continuations_are_trained_on(drawn, tokenizer):
     options = {"shares": "20,60", "phrase": CLOSE, "answer_tokens": "9"}
     objective = build(make_config(objective="jet", options=options))
-    samples, actor, reader = drawn(objective)
+    samples, actor, _ = drawn(objective)
     found = texts(samples, tokenizer)
     assert found[0] == THOUGHT + CLOSE + "234}"
     for text, share in zip(found[1:3], (0.2, 0.6), strict=True):
@@ -160,7 +154,7 @@ def test_joining_continuations_are_trained_on(drawn, tokenizer):
         assert behind == CLOSE[8:] + "234}<|end|>"
     assert [sample.rewards.item() for sample in samples] == [1, 1, 1, 0, 0, 0]
     assert {sample.prompts[0] for sample in samples[:3]} == {next(iter(PROMPTS))}
-    kept = [read_rollouts(sample, objective, reader)[0].metadata["kept"] for sample in samples[:3]]
+    kept = [sample.rollout.metadata["kept"] for sample in samples[:3]]
     assert kept[0] == samples[0].action_mask.sum() and kept[1] < kept[2]
     assert {tokens for text, tokens, _ in actor.asked if text.endswith("{")} == {9}
 
@@ -198,7 +192,7 @@ def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
 
 def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
     samples, actor, _ = drawn(vsrm(), evaluating=True)
-    assert len(actor.asked) == len(samples) == 2 * GROUP and PROBES not in samples[0].info
+    assert len(actor.asked) == len(samples) == 2 * GROUP
     objective = build(make_config(objective="autothink").replaced(start_of_thought="<think>"))
     samples, actor, _ = drawn(objective, evaluating=True)
     assert {text for text, *_ in actor.asked} == {prompt + "...\n" for prompt in PROMPTS}

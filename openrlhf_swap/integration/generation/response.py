@@ -1,0 +1,95 @@
+"""A response in the two forms that OpenRLHF knows: what its rollout actor returns, and the sample made of that.
+
+Everything in between, and everything after, reads the `Rollout` that travels with the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NotRequired, TypedDict
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.rollouts.rollout import Rollout
+
+
+class EngineResponse(TypedDict):
+    """One response as OpenRLHF's rollout actor returns it; other keys are OpenRLHF's own business.
+
+    The last three keys are ours: they are set on responses that were continued (`continuations.py`).
+    """
+
+    prompt: str
+    label: str
+    observation_tokens: list[int]
+    """Prompt and response."""
+    action_ranges: list[tuple[int, int]]
+    """Where the model's turns start and end in `observation_tokens`; `action_range` reads the only one."""
+    reward: float | None
+    scores: float | None
+    truncated: NotRequired[bool]
+    rollout_log_probs: list[float] | None
+    extra_logs: NotRequired[dict[str, Any]]
+    probes: NotRequired[list[tuple[int, float]]]
+    metadata: NotRequired[dict[str, float]]
+    continued_tokens: NotRequired[int]
+
+
+@dataclass
+class Sample(Experience):
+    """One response as OpenRLHF batches it, with the rollout that it was made from.
+
+    OpenRLHF concatenates samples field by field and drops `rollout`, but numbers them first: `Experience.index`
+    finds the rollouts of a micro-batch in the list of all samples.
+    """
+
+    rollout: Rollout = field(kw_only=True)
+
+
+def action_range(response: EngineResponse) -> tuple[int, int]:
+    """Start and end of the response in `observation_tokens`: a rollout has one turn."""
+    ((start, end),) = response["action_ranges"]
+    return start, end
+
+
+def reward_of(response: EngineResponse) -> float:
+    """The response's reward; raises DataError when the reward function returned none."""
+    if response["reward"] is None:
+        raise DataError("the reward function gave no reward for a response; its own error is in the log above")
+    return float(response["reward"])
+
+
+def rollout_of(response: EngineResponse) -> Rollout:
+    """The rollout of a response.
+
+    Raises:
+        DataError: when the reward function returned no reward.
+    """
+    start, end = action_range(response)
+    return Rollout(
+        prompt=response["prompt"],
+        answer=response["label"],
+        response_ids=response["observation_tokens"][start:end],
+        start=start,
+        reward=reward_of(response),
+        truncated=bool(response.get("truncated", False)),
+        probes=response.get("probes", ()),
+        metadata=response.get("metadata", {}),
+    )
+
+
+def with_rollout(response: EngineResponse, rollout: Rollout) -> EngineResponse:
+    """The response with the prompt and the tokens of a rollout that was made from it and changed since."""
+    start, ids = rollout.start, list(rollout.response_ids)
+    changed = {
+        "prompt": rollout.prompt,
+        "observation_tokens": response["observation_tokens"][:start] + ids,
+        "action_ranges": [(start, start + len(ids))],
+    }
+    return {**response, **changed}  # type: ignore[typeddict-item]  # `changed` has the right types
+
+
+def within_context(rollout: Rollout, context: int) -> Rollout:
+    """The rollout without the tokens beyond `context`, which OpenRLHF drops from its samples."""
+    return replace(rollout, response_ids=rollout.response_ids[: max(0, context - rollout.start)])

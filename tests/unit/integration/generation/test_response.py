@@ -1,0 +1,76 @@
+"""A response from the engine to the sample that is trained on."""
+
+import pickle
+import random
+
+import pytest
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.integration.generation.response import (
+    Sample,
+    action_range,
+    rollout_of,
+    with_rollout,
+    within_context,
+)
+
+RESPONSE = {
+    "prompt": "2 + 2?",
+    "label": "4",
+    "observation_tokens": [7, 8, 9, 1, 2, 3, 4],
+    "action_ranges": [(3, 7)],
+    "reward": 1,
+    "scores": 1.0,
+    "rollout_log_probs": None,
+    "truncated": True,
+}
+
+
+def make_sample(response, context):
+    rollout = within_context(rollout_of(response), context)
+    stock = SamplesGenerator._process_response_into_experience(None, with_rollout(response, rollout), max_len=context)
+    return Sample(**vars(stock), rollout=rollout)
+
+
+def test_a_response_is_read():
+    rollout = rollout_of(RESPONSE)
+    assert (rollout.prompt, rollout.answer, rollout.response_ids, rollout.start) == ("2 + 2?", "4", [1, 2, 3, 4], 3)
+    assert (rollout.reward, rollout.truncated, rollout.correct) == (1.0, True, True)
+    assert with_rollout(RESPONSE, rollout) == RESPONSE
+
+
+def test_a_response_without_a_reward_is_an_error():
+    with pytest.raises(DataError, match="the reward function gave no reward"):
+        rollout_of({**RESPONSE, "reward": None})
+
+
+def test_a_response_of_several_turns_is_refused():
+    with pytest.raises(ValueError):
+        action_range({**RESPONSE, "action_ranges": [(1, 2), (3, 7)]})
+
+
+@pytest.mark.parametrize("context", [3, 5, 7, 9])
+def test_the_rollout_has_the_tokens_that_openrlhf_keeps(context):
+    sample = make_sample(RESPONSE, context)
+    kept = sample.sequences[0, 1:][sample.action_mask[0].bool()].tolist()
+    assert sample.rollout.response_ids == kept
+
+
+def test_the_index_of_a_micro_batch_finds_the_rollouts():
+    rng = random.Random(0)
+    samples = []
+    for number in range(6):
+        ids = [rng.randrange(50) for _ in range(rng.randint(4, 9))]
+        response = {**RESPONSE, "observation_tokens": ids, "action_ranges": [(2, len(ids))], "prompt": str(number)}
+        samples.append(pickle.loads(pickle.dumps(make_sample(response, 20))))  # as Ray carries it
+        samples[-1].index = [number]
+    merged = Experience.concat_experiences([samples[4], samples[1], samples[3]], pad_token_id=0)
+    assert merged.index == [4, 1, 3]
+    for row, index in enumerate(merged.index):
+        rollout = samples[index].rollout
+        assert merged.prompts[row] == rollout.prompt
+        actions = merged.sequences[row, 1:][merged.action_mask[row].bool()]
+        assert actions.tolist() == rollout.response_ids
+        assert merged.sequences[row, rollout.start] == rollout.response_ids[0]
