@@ -4,26 +4,26 @@
 # scripts/docker_run.sh builds and runs both; docs/use/docker.md explains how, and what was checked. Needs BuildKit.
 
 # The base is pinned by tag, for people, and by digest, for the build. It can be replaced, by a mirror for example.
-# Debian 12 ships Python 3.11. Why not python:3.11-slim: a plain Debian can be made with debootstrap, so the CPU target could
-# be built where no image can be pulled (docs/use/docker.md). It works for CUDA too: the driver comes from the container
-# toolkit, everything else from the Python packages.
+# Debian 12 ships Python 3.11. Why not python:3.11-slim: a plain Debian can be made with debootstrap, so the CPU target
+# could be built where no image can be pulled (docs/use/docker.md). It works for CUDA too: the driver comes from the
+# container toolkit, everything else from the Python packages.
 ARG DEBIAN=debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 
 # --------------------------------------------------------------------------------------------------------------- base
 # hadolint ignore=DL3006  # the ARG above carries tag and digest
 FROM ${DEBIAN} AS base
 
-# DL3008: Debian removes a version from its mirrors when it publishes the next one, so pins would break the build at every
-# security update. The base image and all Python packages are pinned.
-# libnuma1 is for vLLM; g++ and the Python headers are for DeepSpeed and Triton, which compile when a run starts.
+# DL3008: Debian removes a version from its mirrors when it publishes the next one, so pins would break the build at
+# every security update. The base image and all Python packages are pinned. libnuma1 is for vLLM; g++ and the Python
+# headers are for DeepSpeed and Triton, which compile when a run starts.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         ca-certificates g++ libnuma1 python3.11 python3.11-dev python3.11-venv \
     && rm -rf /var/lib/apt/lists/*
 
-# HOME is writable for every uid, because docker run --user makes the caller the owner of the outputs. USER and LOGNAME give
-# a name to uids that /etc/passwd does not list.
+# HOME is writable for every uid, because docker run --user makes the caller the owner of the outputs. USER and LOGNAME
+# give a name to uids that /etc/passwd does not list.
 RUN useradd --uid 1000 --create-home --shell /bin/bash swap && chmod 1777 /home/swap
 ENV VENV=/opt/venv PATH=/opt/venv/bin:$PATH HOME=/home/swap USER=swap LOGNAME=swap PYTHONUNBUFFERED=1 \
     MYPY_CACHE_DIR=/home/swap/.cache/mypy UV_LINK_MODE=copy
@@ -48,8 +48,8 @@ RUN --mount=type=cache,target=/var/cache/pip \
     && chmod -R a+rwX /opt/venv/torch_extensions
 
 COPY . .
-# a+rX: file modes come from the checkout, whose umask may be strict. vllm._C: if a system library is missing, vLLM carries
-# on without its kernels and fails much later.
+# a+rX: file modes come from the checkout, whose umask may be strict. vllm._C: if a system library is missing, vLLM
+# carries on without its kernels and fails much later.
 RUN chmod -R a+rX . && install -d -m 1777 outputs \
     && python -c "import evaluation.run, openrlhf_swap.train, torch, vllm._C"
 USER 1000:1000

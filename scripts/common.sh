@@ -15,14 +15,15 @@ require_count() {
     fi
 }
 
-# print_help [SCRIPT]: prints the comment at the top of a script in scripts/, by default the one that was called, or of the
-# file that HELP_OF names.
+# print_help [SCRIPT]: prints the comment at the top of a script in scripts/, by default the one that was called, or of
+# the file that HELP_OF names.
 print_help() {
     sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' "${HELP_OF:-scripts/${1:-$(basename "$0")}}"
 }
 
-# read_flags "FLAG ..." WORD ...: the first argument lists the flags that the script supports: --dry-run, --print, --block.
-# Sets DRY_RUN, PRINT and BLOCK to 1 if given, and FLAGS to the remaining words. --help prints the help and exits.
+# read_flags "FLAG ..." WORD ...: the first argument lists the flags that the script supports: --dry-run, --print,
+# --block. Sets DRY_RUN, PRINT and BLOCK to 1 if given, and FLAGS to the remaining words. --help prints the help and
+# exits.
 read_flags() {
     local own=" $1 " word name
     # shellcheck disable=SC2034  # used by the sourcing script
@@ -62,8 +63,8 @@ detect_profile() {
     if (( $(count_gpus) )); then echo gpu; else echo cpu; fi
 }
 
-# use_cpu_environment: the quickstart and the tests need no GPU. On a machine with GPUs .venv is for training on them, so these
-# use a second environment next to it.
+# use_cpu_environment: the quickstart and the tests need no GPU. On a machine with GPUs .venv is for training on them,
+# so these use a second environment next to it.
 use_cpu_environment() {
     if [[ "$(detect_profile)" == gpu ]]; then VENV="${VENV:-$PWD/.venv-cpu}"; else VENV="${VENV:-$PWD/.venv}"; fi
     export PROFILE=cpu VENV

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Creates .venv in the checkout and installs everything into it. Safe to run again: whatever is up to date is left alone.
+# Creates .venv in the checkout and installs everything into it. Safe to run again: whatever is up to date is left
+# alone.
 #   VENV=...      put the environment elsewhere
 #   PROFILE=cpu   or gpu; by default gpu if there is a CUDA device
-#   FLASH_ATTN=1  gpu only: also compiles flash-attn, which takes hours, with the compiler shipped in the Python packages
+#   FLASH_ATTN=1  gpu only: also compiles flash-attn, for hours, with the compiler shipped in the Python packages
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,8 +36,8 @@ require_disk() {
     fi
 }
 
-# logged WORD ...: runs an installer, shows what it downloads and builds, keeps the rest in the log, and reports a failure in
-# one line.
+# logged WORD ...: runs an installer, shows what it downloads and builds, keeps the rest in the log, and reports a
+# failure in one line.
 logged() {
     if "$@" 2>&1 | tee -a "$LOG" | sed -nE 's/^ *((Downloading|Building|Prepared|Installed) .*)/[setup] \1/p'; then
         return 0
@@ -48,8 +49,8 @@ logged() {
     return 1
 }
 
-# install WORD ...: without dependencies, because the lists are complete. With bytecode: otherwise the five processes of a run
-# compile the same sources at the same time, and on every start if Python may not write the results.
+# install WORD ...: without dependencies, because the lists are complete. With bytecode: otherwise the five processes
+# of a run compile the same sources at the same time, and on every start if Python may not write the results.
 install() {
     logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --compile-bytecode "$@"
 }

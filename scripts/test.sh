@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs everything, checks style, scripts, types, imports and code figures, and runs the tests: first the unit part, then
-# the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the totals of both.
-# If there are arguments, pytest runs once, with these arguments.
+# Installs everything, checks style, scripts, types, imports and code figures, and runs the tests: first the unit part,
+# then the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the totals of both. If there are
+# arguments, pytest runs once, with these arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

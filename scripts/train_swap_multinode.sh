@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Trains on several nodes, which form one Ray cluster. Checkout, prompts and OUTPUT must be on a file system that all of
-# them share, under the same path. Export what the run needs (HF_HOME, HF_HUB_OFFLINE, NCCL_*, WANDB_KEY) before `head`
-# and `worker`: every process inherits it from there, and no secret appears on a command line that Ray would store.
+# Trains on several nodes, which form one Ray cluster. Checkout, prompts and OUTPUT must be on a file system that all
+# of them share, under the same path. Export what the run needs (HF_HOME, HF_HUB_OFFLINE, NCCL_*, WANDB_KEY) before
+# `head` and `worker`: every process inherits it from there, and no secret appears on a command line that Ray would
+# store.
 #   head [--block] [flags of ray start]     on the first node
 #   worker [--block] [flags of ray start]   on each other node, with HEAD_IP=address of the first
 #   submit [--dry-run] [flags]              on the first node: waits for all nodes, trains, and streams the log
@@ -78,9 +79,10 @@ start_ray() {
 }
 
 start_head() {
-    # The dashboard and its job interface stay on loopback, because anyone who can reach them can run commands as you. The
-    # same holds for the cluster's own port, which must be open to the other nodes; Ray opens it on all interfaces. Keep the
-    # nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and submit.
+    # The dashboard and its job interface stay on loopback, because anyone who can reach them can run commands as you.
+    # The same holds for the cluster's own port, which must be open to the other nodes; Ray opens it on all interfaces.
+    # Keep the nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and
+    # submit.
     start_ray --head --port "$PORT" --dashboard-host 127.0.0.1 --dashboard-port "$DASHBOARD_PORT"
     printf '[ray] on each other node: HEAD_IP=%s PORT=%s NUM_GPUS=%s bash scripts/train_swap_multinode.sh worker\n' \
         "$(grep -oE 'Local node IP: *[^ ]+' "$LOG" | awk '{ print $NF }')" "$PORT" "$NUM_GPUS"
@@ -106,7 +108,8 @@ submit_training() {
     folder="$(realpath -m "${OUTPUT:-outputs/swap_${SIZE,,}}")"
     if [[ -n "${COMMAND:-}" ]]; then line="$COMMAND"; else line="$(bash "$launcher" "$mode" "${FLAGS[@]}")"; fi
     # The command is passed in a file, because Ray quotes words for another shell. No working_dir: Ray would copy the
-    # checkout, and the run would write into the copy. Ray sets RAY_ADDRESS for the job, so its ray.init joins this cluster.
+    # checkout, and the run would write into the copy. Ray sets RAY_ADDRESS for the job, so its ray.init joins this
+    # cluster.
     local submission=(ray job submit --address "$address" -- bash "$folder/job.sh")
     if (( DRY_RUN )); then printf '%s\n' "$line"; fi
     end_dry_run "${submission[@]}"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs
-# or, with ASYNC=1, running concurrently on separate GPUs.
-# Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the size, or train_swap_1gpu.sh. However it was stopped, the same
-# command resumes from the last checkpoint. Paths are relative to the checkout; further flags go to openrlhf_swap.train and
-# take precedence.
+# or, with ASYNC=1, running concurrently on separate GPUs. Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the
+# size, or train_swap_1gpu.sh. However it was stopped, the same command resumes from the last checkpoint. Paths are
+# relative to the checkout; further flags go to openrlhf_swap.train and take precedence.
 #   PROMPTS=...     JSONL of problem and answer, or a hub data set        (default data/deepscaler.jsonl)
 #   OUTPUT=...      folder for metrics, rollouts, checkpoints and policy  (default outputs/swap_<size>)
 #   MODEL=...       hub id, or folder in Hugging Face format              (default the R1 distillation of that size)
@@ -115,8 +114,8 @@ if (( ASYNC )); then
         --train.async_enable --train.async_queue_size "$QUEUE" --vllm.gpu_memory_utilization "${UTILIZATION:-0.9}"
     )
 else
-    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and vice versa. Here nccl means that each engine
-    # takes the weights from the process on its own GPU (CUDA IPC).
+    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and vice versa. Here nccl means that each
+    # engine takes the weights from the process on its own GPU (CUDA IPC).
     PLACEMENT_ARGS=(
         --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization "${UTILIZATION:-0.7}"
     )
@@ -125,8 +124,9 @@ PLACEMENT_ARGS+=(
     --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$TRAINING_GPUS" --vllm.sync_backend nccl
     --vllm.num_engines "$((NUM_NODES * ENGINES))" --vllm.tensor_parallel_size 1
 )
-# CUDA graphs stay on the GPU while vLLM sleeps, within the plan's allowance, and need not be captured again. Prefix caching
-# stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would silently corrupt rollouts.
+# CUDA graphs stay on the GPU while vLLM sleeps, within the plan's allowance, and need not be captured again. Prefix
+# caching stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would silently
+# corrupt rollouts.
 if [[ "$EAGER" == 1 ]]; then PLACEMENT_ARGS+=(--vllm.enforce_eager); fi
 # Two checkpoints are kept; while the next one is being written, there are three.
 OUTPUT_ARGS=(
