@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a command in the project's image: bash scripts/docker_run.sh [options] [command ...] Without a command the image
-# prints the help of the training command. No port is published. WANDB_API_KEY, WANDB_KEY and HF_TOKEN are passed on
-# from the environment, by name. Options come first:
+# Runs a command in the project's image: bash scripts/docker_run.sh [options] [command ...]
+# Without a command the image prints the help of the training command. No port is published. WANDB_API_KEY, WANDB_KEY
+# and HF_TOKEN are passed on from the environment, by name. Options come first:
 #   --build         build the image first
 #   --cpu           use the image without CUDA; by default the CUDA image, with every GPU
 #   --dry-run       print the docker commands and stop

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs
 # or, with ASYNC=1, running concurrently on separate GPUs. Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the
-# size, or train_swap_1gpu.sh. However it was stopped, the same command resumes from the last checkpoint. Paths are
-# relative to the checkout; further flags go to openrlhf_swap.train and take precedence.
+# size, or train_swap_1gpu.sh.
+# However it was stopped, the same command resumes from the last checkpoint. Paths are relative to the checkout; further
+# flags go to openrlhf_swap.train and take precedence.
 #   PROMPTS=...     JSONL of problem and answer, or a hub data set        (default data/deepscaler.jsonl)
 #   OUTPUT=...      folder for metrics, rollouts, checkpoints and policy  (default outputs/swap_<size>)
 #   MODEL=...       hub id, or folder in Hugging Face format              (default the R1 distillation of that size)
