@@ -2,8 +2,8 @@ r"""Open a page in headless Chromium, check how it looks, and take screenshots: 
 
     python scripts/page_pictures.py outputs/quickstart/report.html --output outputs/pictures
 
-Fails if the page makes a network request, logs to its console, scrolls sideways, or has text with a contrast below 4.5.
-Needs Chromium (Debian's package chromium, or CHROMIUM=/path/to/it).
+Fails if the page makes a network request, logs to its console, scrolls sideways, or has text with a contrast below
+4.5. Needs Chromium (Debian's package chromium, or CHROMIUM=/path/to/it).
 """
 
 from __future__ import annotations
