@@ -1,4 +1,4 @@
-r"""Figures, one command each; every one is written as PNG and PDF.
+r"""Figures, one command each, written as PNG and PDF.
 
 python -m evaluation.figures pareto outputs/eval/* --output figures/pareto
 python -m evaluation.figures budget outputs/eval/base outputs/eval/swap --output figures/budget
@@ -40,22 +40,22 @@ SIZE = (4.2, 3.4)  # inches, of one panel
 
 
 def main(argv: list[str]) -> None:
-    """Draw a figure; raises DataError for inputs without what it shows."""
+    """Draw a figure; raises DataError for inputs that lack the data it shows."""
     parser = Parser("evaluation.figures", __doc__)
     parser.add_argument("figure", choices=FIGURES)
-    parser.add_argument("inputs", type=Path, nargs="+", help="what the figure is made of, see above")
-    parser.add_argument("--output", type=Path, required=True, help="path without its ending")
+    parser.add_argument("inputs", type=Path, nargs="+", help="what to draw, see above")
+    parser.add_argument("--output", type=Path, required=True, help="output path without extension")
     args = parser.parse_args(argv)
     figure = FIGURES[args.figure](args.inputs)
     figure.axes[0].legend(fontsize="small")
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    for ending in ("png", "pdf"):
-        figure.savefig(f"{args.output}.{ending}", dpi=150)
+    for suffix in ("png", "pdf"):
+        figure.savefig(f"{args.output}.{suffix}", dpi=150)
     print(f"{args.output}.png and .pdf")
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the (tokens, accuracy) points that no other beats in both, by rising tokens."""
+    """Indices of the (tokens, accuracy) points that no other point beats in both, by increasing tokens."""
     front: list[int] = []
     for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
         if not front or points[index][1] > points[front[-1]][1]:
@@ -64,8 +64,8 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def pareto(folders: Sequence[Path]) -> Figure:
-    """Accuracy against tokens of every evaluation, a panel a benchmark, with the Pareto front."""
-    figure, parts = _by_benchmark(folders, xlabel="tokens a response", ylabel="pass@1, %")
+    """Accuracy vs. tokens of every evaluation, one panel per benchmark, with the Pareto front."""
+    figure, parts = _by_benchmark(folders, xlabel="tokens per response", ylabel="pass@1, %")
     for panel, _, runs in parts:
         points = []
         for folder, measured in runs.items():
@@ -79,17 +79,17 @@ def pareto(folders: Sequence[Path]) -> Figure:
 
 
 def accuracy_within(folder: Path, name: str, budgets: Sequence[int]) -> list[float]:
-    """Accuracy when every response is cut off at a budget: right only with no more tokens than that."""
+    """Accuracy at each token budget, where a response counts as correct only if it fits the budget."""
     rows = [(sample["tokens"], grade["correct"]) for sample, grade in graded_samples(folder, name)]
-    return [fmean(right and tokens <= budget for tokens, right in rows) for budget in budgets]
+    return [fmean(correct and tokens <= budget for tokens, correct in rows) for budget in budgets]
 
 
 def budget(folders: Sequence[Path]) -> Figure:
-    """Accuracy against the token budget, a panel a benchmark: by truncation, and with forced answers where there are.
+    """Accuracy vs. token budget, one panel per benchmark: by truncation, and with forced answers if there are any.
 
     Forced answers come from `python -m evaluation.forced`.
     """
-    figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="right within it, %", xscale="log")
+    figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="correct within budget, %", xscale="log")
     for panel, name, runs in parts:
         longest = max(row["tokens"] for folder in runs for row in read_rows(samples_path(folder, name)))
         budgets = np.unique(np.geomspace(max(8, longest / 256), longest, 40).astype(int))
@@ -103,8 +103,8 @@ def budget(folders: Sequence[Path]) -> Figure:
 
 
 def gains(files: Sequence[Path]) -> Figure:
-    """Histogram of the steps' information gain in scored traces, with the share above 0.5 nats."""
-    from openrlhf_swap.runs.metrics import HIGH_GAIN  # here, because it brings torch
+    """Histogram of the information gain per step in scored traces, with the share above 0.5 nats."""
+    from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
 
     figure, (panel,) = _panels({}, xlabel="information gain of a step, nats", ylabel="share of steps")
     values = {file: np.concatenate([row["gains"] for row in read_scored(file)]) for file in files}
@@ -119,8 +119,8 @@ def gains(files: Sequence[Path]) -> Figure:
 
 
 def density(files: Sequence[Path]) -> Figure:
-    """Share of steps above 0.5 nats against the response's length, in ten groups of equal size."""
-    from openrlhf_swap.runs.metrics import HIGH_GAIN  # here, because it brings torch
+    """Share of steps above 0.5 nats vs. response length, in ten groups of equal size."""
+    from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
 
     ylabel = f"steps above {HIGH_GAIN} nats, %"
     figure, (panel,) = _panels({}, xlabel="reasoning tokens", ylabel=ylabel, xscale="log")
@@ -135,8 +135,8 @@ def density(files: Sequence[Path]) -> Figure:
 
 
 def sweep(folders: Sequence[Path]) -> Figure:
-    """Accuracy and tokens against the value that a sweep varied, mean and range over seeds."""
-    figure, panels = _panels({"ylabel": "accuracy, %"}, {"ylabel": "tokens a response"}, xlabel="value")
+    """Accuracy and tokens vs. the value that a sweep varied, mean and range over seeds."""
+    figure, panels = _panels({"ylabel": "accuracy, %"}, {"ylabel": "tokens per response"}, xlabel="value")
     for folder in folders:
         results: dict[float, list[dict[str, float]]] = defaultdict(list)
         for file in folder.glob("*/seed_*/result.json"):
@@ -153,10 +153,10 @@ def sweep(folders: Sequence[Path]) -> Figure:
 
 
 def dynamics(files: Sequence[Path]) -> Figure:
-    """Accuracy and length of the rollouts over the training, from metrics.jsonl: each step pale, and smoothed."""
+    """Accuracy and length of the rollouts during training, from metrics.jsonl: each step, in pale, and smoothed."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens a rollout"}, xlabel="step")
+    figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens per rollout"}, xlabel="step")
     for file in files:
         rows = read_steps(file)
         steps = [row["step"] for row in rows]
@@ -169,7 +169,7 @@ def dynamics(files: Sequence[Path]) -> Figure:
 
 
 def smoothed(values: Floats) -> Floats:
-    """(S,) the mean of each value and its neighbours: as many on either side, at most a tenth of all values."""
+    """(S,) moving mean of each value with equally many neighbours on either side, at most a tenth of all values."""
     reach = len(values) // 10
     sides = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
     return np.array([values[i - side : i + side + 1].mean() for i, side in enumerate(sides)])
@@ -181,7 +181,7 @@ FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, density
 def _by_benchmark(
     folders: Sequence[Path], **labels: str
 ) -> tuple[Figure, Iterator[tuple[Axes, str, dict[Path, Measures]]]]:
-    """A figure with a panel a benchmark; each panel, the benchmark's name, and the evaluations that have it."""
+    """A figure with one panel per benchmark; and each panel, its benchmark, and the evaluations that have it."""
     runs = {folder: measure_evaluation(folder) for folder in folders}
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     figure, panels = _panels(*({"title": title_of(name)} for name in names), **labels)
@@ -190,8 +190,8 @@ def _by_benchmark(
 
 
 def _panels(*labels: Mapping[str, str], **shared: str) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each set of labels, at most three in a row; the `shared` ones go to all."""
-    from matplotlib.figure import Figure  # here, because it takes a second
+    """A figure with a panel for each set of labels, at most three per row; `shared` labels apply to all panels."""
+    from matplotlib.figure import Figure  # takes a second, so not at module level
 
     rows, columns = -(-len(labels) // 3), min(len(labels), 3)
     figure = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")

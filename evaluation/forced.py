@@ -1,9 +1,9 @@
-r"""Accuracy when the model has to answer after so many tokens of thought.
+r"""Accuracy when the model is forced to answer after a budget of tokens.
 
     python -m evaluation.forced outputs/eval/base --budgets 500 1000 2000 4000
 
-Takes the samples of an evaluation. A response that is longer than a budget is cut there, its thought is closed, and
-the model writes an answer; a shorter one counts as it is. Writes `<benchmark>.forced.jsonl` (accuracy for each budget)
+Takes the samples of an evaluation. A response longer than the budget is cut there, its thought is closed, and the
+model writes an answer; a shorter response counts as is. Writes `<benchmark>.forced.jsonl` (accuracy for each budget)
 next to the samples.
 """
 
@@ -27,12 +27,12 @@ from openrlhf_swap.rollouts.tokenizer import prompt_ids
 def main(argv: list[str]) -> None:
     """Write the accuracies of every benchmark; raises DataError for a folder without graded samples."""
     parser = Parser("evaluation.forced", __doc__)
-    parser.add_argument("folder", type=Path, help="of an evaluation")
-    parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens of a response before it is cut")
+    parser.add_argument("folder", type=Path, help="folder of an evaluation")
+    parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
     parser.add_argument(
-        "--close-template", default=AUTO, help="text that ends the thought; \\n means a newline (auto: the model's)"
+        "--close-template", default=AUTO, help="text that ends the thought; \\n is a newline (auto: the model's)"
     )
-    parser.add_argument("--max-model-len", type=int, help="longest prompt and response; the model's by default")
+    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response; the model's by default")
     args = parser.parse_args(argv)
     names = graded_benchmarks(args.folder)
     if not names:
@@ -50,21 +50,21 @@ def main(argv: list[str]) -> None:
         rows = [{"budget": b, "accuracy": accuracy} for b, accuracy in zip(args.budgets, accuracies, strict=True)]
         write_rows(forced_path(args.folder, name), rows)
         for row in rows:
-            print(f"{name}: {100 * row['accuracy']:.1f}% right when forced to answer after {row['budget']} tokens")
+            print(f"{name}: {100 * row['accuracy']:.1f}% correct when forced to answer after {row['budget']} tokens")
 
 
 def forced_path(folder: Path, benchmark: str) -> Path:
-    """Where the accuracies are."""
+    """The file of the accuracies."""
     return folder / f"{benchmark}.forced.jsonl"
 
 
 def force(
     folder: Path, benchmark: str, budgets: Sequence[int], llm: Any, marks: SwapConfig, suffix: str
 ) -> list[float]:
-    """Accuracy of a benchmark's samples at each budget, in tokens; raises DataError when there is no graded sample.
+    """Accuracy of a benchmark's samples at each token budget; raises DataError if there is no graded sample.
 
-    `llm` is a vLLM engine, `marks` holds the end of the thought and what opens the answer, `suffix` followed each
-    problem.
+    `llm` is a vLLM engine, `marks` holds the end of the thought and the text that opens the answer, and `suffix` is
+    the text that followed each problem.
     """
     problems = read_problems(folder, benchmark)
     rows = list(graded_samples(folder, benchmark))
@@ -76,14 +76,14 @@ def force(
         cut = [(row, problems[row["id"]]) for row, _ in rows if row["tokens"] > budget]
         responses = _answers(llm, cut, budget, marks, suffix)
         pairs = [(response, problem["answer"]) for response, (_, problem) in zip(responses, cut, strict=True)]
-        right = [grade.correct for grade in grader.grade_many(pairs, marks.end_of_thought)]
-        accuracies.append(fmean(right + [grade["correct"] for row, grade in rows if row["tokens"] <= budget]))
+        forced = [grade.correct for grade in grader.grade_many(pairs, marks.end_of_thought)]
+        accuracies.append(fmean(forced + [grade["correct"] for row, grade in rows if row["tokens"] <= budget]))
     grader.close()
     return accuracies
 
 
 def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapConfig, suffix: str) -> list[str]:
-    """What (sample, problem) pairs become when the thought ends after `budget` tokens."""
+    """The responses of (sample, problem) pairs when the thought ends after `budget` tokens."""
     from vllm import SamplingParams
 
     if not cut:
@@ -95,7 +95,7 @@ def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapC
     for row, problem in cut:
         ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"][:budget]
         text = tokenizer.decode(ids)
-        # Past the end of the thought only the answer is open.
+        # Once the thought has ended, only the answer is left to write.
         is_open = marks.end_of_thought not in text
         starts.append(text + close * is_open)
         ids = prompt_ids(tokenizer, problem["problem"] + suffix) + ids + close_ids * is_open

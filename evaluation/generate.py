@@ -13,12 +13,12 @@ from openrlhf_swap.files import Row, appending
 from openrlhf_swap.rollouts.reader import ThoughtReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
-QUEUE = 1024  # requests that wait in the engine at a time: enough to keep it busy, few enough to start at once
+QUEUE = 1024  # requests in the engine at a time: enough to keep it busy, few enough to start quickly
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to sample."""
+    """Sampling parameters."""
 
     temperature: float
     top_p: float
@@ -37,10 +37,10 @@ class Task:
 
 
 class Sampler:
-    """A vLLM engine in this process, or in the one of a Ray actor."""
+    """A vLLM engine, in this process or in a Ray actor's."""
 
     def __init__(self, model: str, **options: Any) -> None:
-        """Takes a hub id or folder, and vLLM's options; returns when the engine is ready."""
+        """Start the engine for a hub id or folder, with vLLM's options; returns when it is ready."""
         from openrlhf_swap.integration.generation.engine import open_engine
 
         self._llm = open_engine(model, **options)
@@ -53,10 +53,10 @@ class Sampler:
         end_of_thought: str,
         files: dict[str, Path],
     ) -> Iterator[int]:
-        """Sample every task and append it to its benchmark's file, one of `files`; yields the tokens of each sample.
+        """Sample every task and append it to its benchmark's file in `files`; yields the token count of each sample.
 
-        A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix`
-        follows each problem; `end_of_thought` closes a thought.
+        A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix` is
+        appended to each problem; `end_of_thought` closes a thought.
         """
         with ExitStack() as stack:
             append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
@@ -65,7 +65,7 @@ class Sampler:
                 yield row["tokens"]
 
     def generate_all(self, *arguments: Any) -> None:
-        """The same to its end."""
+        """Run `generate` to completion."""
         for _ in self.generate(*arguments):
             pass
 
@@ -73,13 +73,13 @@ class Sampler:
 def _sampled(
     llm: Any, tasks: Sequence[Task], settings: SamplingSettings, suffix: str, end_of_thought: str
 ) -> Iterator[tuple[Task, Row]]:
-    """Each task with its line of the samples file, as it finishes."""
+    """Each task with its row of the samples file, as it finishes."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     engine, tokenizer = llm.llm_engine, llm.get_tokenizer()
     reader = ThoughtReader(tokenizer, end_of_thought)
-    # Responses are looked at when they are whole; vLLM would make another one for each of their tokens.
+    # Only complete responses are read; otherwise vLLM would build an output for every token.
     fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
     left = iter(enumerate(tasks))
     while True:
@@ -100,7 +100,7 @@ def _sampled(
 
 
 def _row(task: Task, text: str, ids: list[int], finish_reason: str, reader: ThoughtReader) -> Row:
-    """A line of the samples file; `thinking_tokens` counts those up to the end of the thought, or all."""
+    """A row of the samples file; `thinking_tokens` counts through the end of the thought, or all if it is open."""
     before = reader.thought_length(ids)
     thinking = len(ids) if before is None else before + reader.end_tokens
     counts = {"tokens": len(ids), "thinking_tokens": thinking, "truncated": finish_reason == "length"}

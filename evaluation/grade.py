@@ -1,4 +1,4 @@
-"""Grade samples with the grader that training uses; nothing is generated again."""
+"""Grade samples with the grader that training uses, without generating anything."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def grade_file(
     end_of_thought: str,
     again: bool = False,
 ) -> None:
-    """Grade the samples of a benchmark that have no grade yet; `again` throws the grades away first.
+    """Grade the samples of a benchmark that have no grade yet; `again` discards existing grades first.
 
-    What follows the first `end_of_thought` is graded; all if there is none.
+    Grades the text after the first `end_of_thought`, or the whole response if there is none.
     """
     answers = {problem.id: problem.answer for problem in problems}
     path = grades_path(folder, benchmark)
@@ -45,9 +45,9 @@ def grade_file(
 
 
 def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:
-    """A grade, and the answers that two ways of extraction find: after the thought, and in the whole response.
+    """A grade, with the answers extracted in two ways: after the thought, and from the whole response.
 
-    The first is what the grader takes for the stated answer, and what is voted on.
+    The first is what the grader takes as the stated answer, and what the majority vote counts.
     """
     found = stated_answer(text_after_thought(row["text"], end_of_thought)), last_boxed(row["text"])
     stated, boxed = (None if answer is None else strip_answer(answer) for answer in found)

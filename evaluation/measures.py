@@ -1,4 +1,4 @@
-"""What the samples of an evaluation amount to, benchmark by benchmark."""
+"""Measures of an evaluation's samples, per benchmark."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from statistics import fmean, median
 import numpy as np
 
 from evaluation.samples import graded_benchmarks, graded_samples, no_samples
-from evaluation.stats import Floats, bootstrap_interval, majority_is_right, pass_at_k
+from evaluation.stats import Floats, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.files import Row
 
 
 @dataclass
 class Measures:
-    """What one benchmark's samples amount to.
+    """Measures of one benchmark's samples.
 
     Attributes:
-        problems: ids, in order.
-        accuracy: (P,) share of right samples of each problem.
-        tokens: (P,) mean tokens of each problem's samples.
-        values: named numbers, see `_values`.
+        problems: (P,) ids, in order.
+        accuracy: (P,) share of correct samples per problem.
+        tokens: (P,) mean tokens per sample of each problem.
+        values: named measures, see `_values`.
     """
 
     problems: list[str]
@@ -38,7 +38,7 @@ Evaluation = dict[str, Measures]
 
 
 def measure_evaluation(folder: Path) -> Evaluation:
-    """Measures of every benchmark in an evaluation's folder; raises DataError when there is no graded sample."""
+    """Measures of every benchmark in an evaluation's folder; raises DataError if there is no graded sample."""
     known = list(BENCHMARKS)
     names = sorted(graded_benchmarks(folder), key=lambda name: known.index(name) if name in known else len(known))
     measures = {name: measured for name in names if (measured := measure_benchmark(folder, name)).problems}
@@ -48,7 +48,7 @@ def measure_evaluation(folder: Path) -> Evaluation:
 
 
 def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
-    """Measures of several evaluations, by the folder's name, or by its path where two have the same name."""
+    """Measures of several evaluations, keyed by folder name, or by path where two folders share a name."""
     names = [folder.name for folder in folders]
     return {
         folder.name if names.count(folder.name) == 1 else str(folder): measure_evaluation(folder) for folder in folders
@@ -56,7 +56,7 @@ def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
 
 
 def measure_benchmark(folder: Path, name: str) -> Measures:
-    """Read samples and grades side by side, keeping numbers only."""
+    """Measures of one benchmark; only numbers of its samples are kept in memory."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for sample, grade in graded_samples(folder, name):
         groups[sample["id"]].append({**sample, **grade, "text": None})
@@ -67,7 +67,7 @@ def measure_benchmark(folder: Path, name: str) -> Measures:
 
 
 def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -> dict[str, float]:
-    """The named numbers of a benchmark; `groups` are the samples of each problem."""
+    """The named measures of a benchmark; `groups` holds the samples of each problem."""
     rows = [row for group in groups for row in group]
     samples = min(map(len, groups))
     low, high = bootstrap_interval(accuracy)
@@ -80,7 +80,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         "accuracy_high": high,
         f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
         f"maj@{samples}": fmean(
-            majority_is_right([row["answer"] for row in g], [row["correct"] for row in g]) for g in groups
+            majority_is_correct([row["answer"] for row in g], [row["correct"] for row in g]) for g in groups
         ),
         "tokens": tokens.mean(),
         "tokens_median": median(row["tokens"] for row in rows),

@@ -2,8 +2,8 @@ r"""Tables of evaluations.
 
     python -m evaluation.report outputs/eval/base outputs/eval/swap --format markdown --paper 1.5B
 
-Accuracy is pass@1: the mean over problems of the share of right samples, with a 95% bootstrap interval over problems.
-With several evaluations, the differences to the first are given with paired-bootstrap intervals.
+Accuracy is pass@1: the share of correct samples per problem, averaged over problems, with a 95% bootstrap interval
+over problems. With several evaluations, also prints the differences from the first with paired-bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from openrlhf_swap.files import read_rows
 def main(argv: list[str]) -> None:
     """Print the tables, or the disagreements; raises DataError for a folder without graded samples."""
     parser = Parser("evaluation.report", __doc__)
-    parser.add_argument(
-        "folders", type=Path, nargs="+", help="of evaluations; the first is what others are compared with"
-    )
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the first is the baseline")
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
-    parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print what the paper reports, marked as such")
+    parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such")
     parser.add_argument(
         "--disagreements",
         action="store_true",
-        help="list the samples whose answer after the thought is not the last boxed one anywhere, and stop",
+        help="list the samples whose answer after the thought differs from the last boxed one anywhere, and exit",
     )
     args = parser.parse_args(argv)
     if args.disagreements:
@@ -48,10 +46,10 @@ def main(argv: list[str]) -> None:
 
 
 def disagreements(folder: Path) -> list[str]:
-    """Samples whose answer after the thought is not the last boxed one anywhere: one line each."""
+    """Samples whose answer after the thought differs from the last boxed one anywhere, one line each."""
     return [
         f"{name} {row['id']} sample {row['sample']}: {row['answer']!r} after the thought, "
-        f"{row['answer_anywhere']!r} anywhere ({'right' if row['correct'] else 'wrong'})"
+        f"{row['answer_anywhere']!r} anywhere ({'correct' if row['correct'] else 'wrong'})"
         for name in graded_benchmarks(folder)
         for row in read_rows(grades_path(folder, name))
         if row["answer"] != row["answer_anywhere"]
@@ -59,7 +57,7 @@ def disagreements(folder: Path) -> list[str]:
 
 
 def settings_that_differ(folders: Sequence[Path]) -> list[str]:
-    """What evaluations were not made alike in, what belongs to the model and the seed aside: one line each."""
+    """Settings that differ between evaluations, apart from those of the model and the seed: one line each."""
     runs = {folder: read_settings(folder) for folder in folders if settings_path(folder).exists()}
     warnings = []
     for name in SETTINGS:

@@ -2,8 +2,8 @@ r"""Evaluate a model on benchmarks.
 
     python -m evaluation.run --model MODEL --benchmarks math500 aime24 --output outputs/eval/base
 
-Writes each sample as it finishes, then grades and prints a table. Started again with the same settings, it goes on
-where it stopped; `python -m evaluation.report` makes tables of any number of evaluations.
+Writes each sample as it finishes, then grades and prints a table. Run again with the same settings, it resumes where
+it stopped. `python -m evaluation.report` makes tables of any number of evaluations.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     """Generate what is missing, grade it, print the table.
 
     Raises:
-        ConfigError: for settings that are wrong, or contradict the folder's earlier ones.
+        ConfigError: for settings that are invalid, or differ from those in the folder.
         DataError: for a benchmark that cannot be used.
     """
     args = parse(argv)
@@ -75,10 +75,10 @@ def main(argv: list[str]) -> None:
 
 
 def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
-    """Do what is left to do."""
+    """Generate the missing samples, then grade."""
     tasks = missing_tasks(args.output, problems, args.samples)
     total = sum(map(len, problems.values())) * args.samples
-    print(f"{MARK} {total - len(tasks)} of {counted(total, 'sample')} are there", flush=True)
+    print(f"{MARK} {total - len(tasks)} of {counted(total, 'sample')} already generated", flush=True)
     if tasks:
         print(f"{MARK} starting vLLM with {args.model}", flush=True)
         sample(args, tasks, total)
@@ -90,7 +90,7 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = Parser("evaluation.run", __doc__)
     parser.add_argument("--model", required=True, help="hub id, or folder in Hugging Face format")
     parser.add_argument(
@@ -99,37 +99,37 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default=["math500", "amc23", "aime24", "aime25", "olympiadbench"],
         help=f"some of {', '.join(BENCHMARKS)}, or JSONL files with problem and answer (default: the paper's five)",
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder of this evaluation")
+    parser.add_argument("--output", type=Path, required=True, help="folder for this evaluation")
     parser.add_argument("--data", type=Path, help="folder with local copies of the benchmarks; the hub by default")
-    parser.add_argument("--samples", type=int, default=16, help="responses a problem (default: 16)")
-    parser.add_argument("--limit", type=int, help="only the first so many problems of each benchmark")
+    parser.add_argument("--samples", type=int, default=16, help="responses per problem (default: 16)")
+    parser.add_argument("--limit", type=int, help="use only the first LIMIT problems of each benchmark")
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--max-tokens", type=int, default=32768, help="longest response (default: 32768)")
-    parser.add_argument("--seed", type=int, default=0, help="every sample's seed is made from it")
+    parser.add_argument("--max-tokens", type=int, default=32768, help="maximum response length (default: 32768)")
+    parser.add_argument("--seed", type=int, default=0, help="every sample's seed is derived from it")
     parser.add_argument(
         "--suffix",
         default=SUFFIX,
-        help="text after each problem, as in training, '' for nothing (default: %(default)r)",
+        help="text after each problem, as in training; '' for none (default: %(default)r)",
     )
     parser.add_argument(
         "--end-of-thought",
         default=AUTO,
-        help="text that closes a thought, behind which answers are graded; auto: as in the model's chat template",
+        help="text that closes a thought; what follows it is graded (auto: as in the model's chat template)",
     )
-    parser.add_argument("--max-model-len", type=int, help="longest prompt and response; the model's by default")
+    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response; the model's by default")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
-    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of each engine")
-    parser.add_argument("--verbose", action="store_true", help="show what vLLM says here, instead of in evaluate.log")
-    parser.add_argument("--grade-again", action="store_true", help="throw the grades away and grade the samples again")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
+    parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
+    parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
     return parser.parse_args(argv)
 
 
 def load_problems(args: argparse.Namespace) -> Problems:
-    """The problems of each benchmark, by the name that its files carry.
+    """The problems of each benchmark, keyed by the name used in its files.
 
     Raises:
-        ConfigError: for a number below 1, an unknown benchmark, or two of one name.
+        ConfigError: for a number below 1, an unknown benchmark, or two benchmarks with the same name.
         DataError: for a benchmark that cannot be used.
     """
     for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
@@ -141,10 +141,10 @@ def load_problems(args: argparse.Namespace) -> Problems:
 
 
 def end_of_thought(args: argparse.Namespace) -> str:
-    """What closes a thought: as given, as in the folder's samples, or as in the model's chat template.
+    """The text that closes a thought: as given, as used for the folder's samples, or from the model's chat template.
 
     Raises:
-        ConfigError: for a model whose tokenizer cannot be read, or does not know the text.
+        ConfigError: for a tokenizer that cannot be read or does not know the text.
     """
     if args.end_of_thought == AUTO and settings_path(args.output).exists():
         return str(read_settings(args.output)["end_of_thought"])
@@ -161,10 +161,10 @@ def end_of_thought(args: argparse.Namespace) -> str:
 
 
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
-    """What `run.json` holds; {} when it is not there.
+    """The contents of `run.json`, or {} if there is none.
 
     Raises:
-        ConfigError: for a setting, or a file of the model, that is not what the samples there were made with.
+        ConfigError: for a setting or a model file that differs from what the existing samples were made with.
     """
     if not settings_path(args.output).exists():
         return {}
@@ -191,7 +191,7 @@ def _weights(origin: Row) -> Row:
 
 
 def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
-    """Write `run.json`: the settings, and what the evaluation was made of, at its last start and those before."""
+    """Write `run.json`: the settings, the provenance of this start, and the commands of earlier starts."""
     earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
     origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
     settings = {name: getattr(args, name) for name in SETTINGS}
@@ -200,7 +200,7 @@ def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmark
 
 
 def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
-    """What has not been sampled yet, benchmark by benchmark; parts of a run that was stopped are merged first."""
+    """The samples still to generate, benchmark by benchmark; parts left by an interrupted run are merged first."""
     tasks = []
     for name, rows in problems.items():
         merge_parts(samples_path(folder, name))
@@ -214,16 +214,16 @@ def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
 
 
 def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
-    """Bring a benchmark's samples into order, unless some are of other problems; report the empty ones."""
+    """Sort a benchmark's samples, unless some belong to other problems; report the empty ones."""
     order = {problem.id: number for number, problem in enumerate(problems)}
     if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
-        print(f"{MARK} {counted(empty, 'sample')} of {name} without a text: the problem does not fit the context")
+        print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context")
     if all(row["id"] in order for row in read_rows(path)):
         sort_file(path, order)
 
 
 def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
-    """Generate with a progress bar, which starts when the engines are ready."""
+    """Generate with a progress bar that starts when the engines are ready."""
     options = {"tensor_parallel_size": args.tensor_parallel_size, "max_model_len": args.max_model_len or None}
     files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
     settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
@@ -242,8 +242,8 @@ def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
 def start_engines(
     args: argparse.Namespace, tasks: list[Task], settings: SamplingSettings, files: Files, options: dict[str, Any]
 ) -> Iterator[int]:
-    """Share the tasks among engines, which write files of their own, merged at the end; gives each sample's tokens."""
-    # Ray reads this when it is imported, and then listens on 127.0.0.1 only (on Linux too, whatever the name says).
+    """Split the tasks among engines, each writing its own files, merged at the end; yields each sample's tokens."""
+    # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the name).
     if "RAY_ADDRESS" not in os.environ:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
@@ -270,7 +270,7 @@ def start_engines(
             for path, offset in offsets.items():
                 rows, offsets[path] = read_new_rows(path, offset)
                 yield from (row["tokens"] for row in rows)
-            ray.get(finished)  # an engine's error ends the evaluation at once
+            ray.get(finished)  # raises an engine's error at once
         ray.shutdown()
         for path in paths.values():
             merge_parts(path)

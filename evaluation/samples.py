@@ -1,7 +1,7 @@
-"""The files of an evaluation: one line a sample, appended as it finishes.
+"""The files of an evaluation: one line per sample, appended as it finishes.
 
-`<benchmark>.samples.jsonl` holds what was generated, `<benchmark>.grades.jsonl` what became of it. Both are keyed by
-(problem id, sample number), so that whatever is missing can be told and done later.
+`<benchmark>.samples.jsonl` holds the generated responses, `<benchmark>.grades.jsonl` their grades. Both are keyed by
+(problem id, sample number), so that whatever is missing can be found and added later.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, drop_unfinished_line, read_rows, replacing
 from openrlhf_swap.rollouts.families import R1
 
-# What makes samples comparable; a folder holds samples of one setting only.
+# Samples are comparable only if these agree; a folder holds samples of one setting.
 SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix", "end_of_thought")
 GRADES = ".grades.jsonl"
 
 
 def settings_path(folder: Path) -> Path:
-    """Where the settings are that the samples were made with."""
+    """The file of the settings that the samples were made with."""
     return folder / "run.json"
 
 
 def samples_path(folder: Path, benchmark: str) -> Path:
-    """Where the samples of a benchmark are."""
+    """The file of a benchmark's samples."""
     return folder / f"{benchmark}.samples.jsonl"
 
 
 def problems_path(folder: Path, benchmark: str) -> Path:
-    """Where its problems are, as they were asked."""
+    """The file of its problems, as they were asked."""
     return folder / f"{benchmark}.problems.jsonl"
 
 
 def grades_path(folder: Path, benchmark: str) -> Path:
-    """Where their grades are."""
+    """The file of its grades."""
     return folder / f"{benchmark}{GRADES}"
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings that the samples were made with; before there was one for it, a thought was closed as R1 does."""
+    """The settings that the samples were made with; older folders lack `end_of_thought`, which was R1's."""
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
     return {"end_of_thought": R1.end_of_thought, **settings}
 
 
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:
-    """The problems of a benchmark by id, as they were asked."""
+    """The problems of a benchmark, as they were asked, by id."""
     return {row["id"]: row for row in read_rows(problems_path(folder, benchmark))}
 
 
 def graded_benchmarks(folder: Path) -> list[str]:
-    """The benchmarks of an evaluation that have grades, by name."""
+    """The names of an evaluation's graded benchmarks, sorted."""
     return sorted(path.name.removesuffix(GRADES) for path in folder.glob(f"*{GRADES}"))
 
 
 def graded_samples(folder: Path, benchmark: str) -> Iterator[tuple[Row, Row]]:
-    """The samples of a benchmark that have a grade, each with it."""
+    """The graded samples of a benchmark, each with its grade."""
     grades = {key_of(row): row for row in read_rows(grades_path(folder, benchmark))}
     for row in read_rows(samples_path(folder, benchmark)):
         if grade := grades.get(key_of(row)):
@@ -77,12 +77,12 @@ def key_of(row: Row) -> tuple[str, int]:
 
 
 def part_path(path: Path, number: int) -> Path:
-    """Where one of several engines writes."""
+    """The file that one of several engines writes."""
     return path.with_suffix(f".part{number}")
 
 
 def merge_parts(path: Path) -> None:
-    """Append the complete lines of all parts to those of the file, and remove the parts."""
+    """Append the complete lines of all parts to the file, and remove the parts."""
     drop_unfinished_line(path)
     for part in sorted(path.parent.glob(f"{path.stem}.part*")):
         drop_unfinished_line(part)
@@ -92,13 +92,13 @@ def merge_parts(path: Path) -> None:
 
 
 def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
-    """The sampling seed of one sample; the same in every run, whatever is sampled beside it."""
+    """The sampling seed of one sample; the same in every run, whatever else is sampled."""
     digest = hashlib.sha256(f"{seed}:{benchmark}:{problem}:{sample}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
 def sort_file(path: Path, order: dict[str, int]) -> None:
-    """Rewrite a file in the order of the problems, atomically: a resumed one ends up as an uninterrupted one."""
+    """Rewrite a file in problem order, atomically, so that a resumed evaluation ends like an uninterrupted one."""
     places = []
     with open(path, "rb") as file, replacing(path, "wb") as target:
         while line := file.readline():

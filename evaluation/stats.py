@@ -1,4 +1,4 @@
-"""What is computed from the samples of P problems: arrays in, numbers out."""
+"""Statistics over the samples of P problems: arrays in, numbers out."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ RESAMPLES = 10_000
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k samples is right, 1 - C(n-c, k)/C(n, k); ValueError for k > n."""
+    """Unbiased estimate that at least one of k samples is correct, 1 - C(n-c, k)/C(n, k); ValueError for k > n."""
     if not 1 <= k <= samples:
         raise ValueError(f"k is {k}; use 1 to {samples}, the number of samples")
     return 1.0 - comb(samples - correct, k) / comb(samples, k)
 
 
-def majority_is_right(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
-    """Whether the most frequent answer is right; among equally frequent ones, the share that is.
+def majority_is_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+    """1 if the most frequent answer is correct, else 0; for a tie, the share of the tied answers that is correct.
 
-    Answers count as the same when they are the same text. No answer (None) gets no vote.
+    Answers are compared as text. A missing answer (None) has no vote.
     """
     winners = multimode(answer for answer in answers if answer is not None)
-    right = {answer for answer, is_right in zip(answers, correct, strict=True) if is_right}
-    return fmean(answer in right for answer in winners) if winners else 0.0
+    correct_answers = {answer for answer, is_correct in zip(answers, correct, strict=True) if is_correct}
+    return fmean(answer in correct_answers for answer in winners) if winners else 0.0
 
 
 def bootstrap_interval(values: Floats, level: float = 0.95, seed: int = 0) -> tuple[float, float]:
-    """Percentile interval of the mean over problems, of (P,) values, at a level of confidence."""
+    """Percentile bootstrap interval of the mean of (P,) values, resampling problems, at a confidence level."""
     problems = len(values)
-    # Drawn with replacement: how often each problem is drawn is multinomial.
+    # Problems are drawn with replacement, so their counts are multinomial.
     counts = np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=RESAMPLES)
     low, high = np.quantile(counts @ values / problems, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

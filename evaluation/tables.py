@@ -1,4 +1,4 @@
-"""Tables of evaluations, for terminals, documents and other programs."""
+"""Tables of evaluations for the terminal, documents and other programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = {
     "interval": "95%",
     "tokens": "tokens",
     "tokens_median": "median",
-    "tokens_correct": "right",
+    "tokens_correct": "correct",
     "tokens_wrong": "wrong",
     "tokens_thinking": "thinking",
     "tokens_answer": "answer",
@@ -34,7 +34,7 @@ COLUMNS = {
 
 
 def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
-    """A table of evaluations, by name; `style`: terminal, markdown, csv, or latex (in the paper's layout)."""
+    """A table of evaluations, keyed by name; `style`: terminal, markdown, csv, or latex (the paper's layout)."""
     if style == "latex":
         return _latex(runs)
     if style == "csv":
@@ -43,7 +43,7 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
 
 
 def evaluation_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table of evaluations, by name: a row for each benchmark of each."""
+    """Header and rows of the table: one row per evaluation and benchmark."""
     rows = [
         [run, title_of(name), f"{measured.values['problems']:.0f}", *_cells(measured.values)]
         for run, measures in runs.items()
@@ -53,7 +53,7 @@ def evaluation_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[li
 
 
 def difference_table(runs: Mapping[str, Evaluation], style: str) -> str:
-    """Each evaluation against the first, on the problems that both have; empty where none has any."""
+    """Each evaluation minus the first, on the problems they share; empty if none shares any."""
     (base_name, base), *others = runs.items()
     rows = [
         [f"{run} - {base_name}", title_of(name), *cells]
@@ -66,7 +66,7 @@ def difference_table(runs: Mapping[str, Evaluation], style: str) -> str:
 
 
 def paper_table(model: str) -> str:
-    """Accuracy and tokens that the paper reports for a model size, marked as such."""
+    """The paper's accuracy and tokens for a model size, marked as such."""
     with open(PAPER_ROWS, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == model]
     names = list(dict.fromkeys(key.rpartition("_")[0] for key in rows[0] if "_" in key))
@@ -79,7 +79,7 @@ def paper_table(model: str) -> str:
 
 
 def _cells(values: Mapping[str, float]) -> list[str]:
-    """The cells of a benchmark under COLUMNS; shares become percent."""
+    """A benchmark's cells in the order of COLUMNS; shares are given in percent."""
     k = f"{values['samples']:.0f}"
     cells = {
         key: f"{value:.0f}" if key.startswith("tokens") else f"{100 * value:.1f}" for key, value in values.items()
@@ -90,7 +90,7 @@ def _cells(values: Mapping[str, float]) -> list[str]:
 
 
 def _difference(first: Measures, second: Measures) -> list[str]:
-    """Cells of the problems that two have, and of the second's accuracy and tokens less the first's; [] of none."""
+    """Cells of the shared problems and of second minus first in accuracy and tokens; [] if none are shared."""
     place = {problem: i for i, problem in enumerate(first.problems)}
     shared = [i for i, problem in enumerate(second.problems) if problem in place]
     if not shared:
@@ -106,16 +106,16 @@ def _difference(first: Measures, second: Measures) -> list[str]:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], style: str) -> str:
-    """A table of cells that are text already: Markdown, or for a terminal, where numbers stand to the right."""
+    """A table of text cells: Markdown, or for the terminal, where numbers are right-aligned."""
     if style == "markdown":
         return tabulate(rows, header, tablefmt="github", stralign=None, disable_numparse=True)
     alignment = ["left", "left"] + ["right"] * (len(header) - 2)
-    # tabulate widens columns beyond their header, unless that is a row as well.
+    # As a header, tabulate would make the columns wider than needed; as a row it does not.
     return tabulate([header, *rows], tablefmt="plain", colalign=alignment, disable_numparse=True)
 
 
 def _csv(runs: Mapping[str, Evaluation]) -> str:
-    """All numbers of all evaluations; empty where an evaluation has none of a name."""
+    """All measures of all evaluations; a cell is empty if an evaluation lacks that measure."""
     rows: list[dict[str, str | float]] = [
         {"evaluation": run, "benchmark": name, **measured.values}
         for run, measures in runs.items()
@@ -129,7 +129,7 @@ def _csv(runs: Mapping[str, Evaluation]) -> str:
 
 
 def _latex(runs: Mapping[str, Evaluation]) -> str:
-    """The paper's layout: a method a row, accuracy and tokens of each benchmark under its title, and their average."""
+    """The paper's layout: a row per evaluation, accuracy and tokens per benchmark, and their average."""
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     titles = " & ".join(rf"\multicolumn{{2}}{{c}}{{{title_of(name)}}}" for name in [*names, "Average"])
     lines = [
@@ -146,8 +146,8 @@ def _latex(runs: Mapping[str, Evaluation]) -> str:
 
 
 def _average(measures: Evaluation, names: Sequence[str]) -> str:
-    """Two cells of LaTeX: mean accuracy in percent, and tokens, over benchmarks."""
+    """Two LaTeX cells: accuracy in percent and tokens, averaged over benchmarks."""
     if not measures.keys() >= set(names):
-        return "-- & --"  # an average over other benchmarks would not compare
+        return "-- & --"  # an average over different benchmarks would not be comparable
     accuracy, tokens = (fmean(measures[name].values[key] for name in names) for key in ("accuracy", "tokens"))
     return f"{100 * accuracy:.1f} & {tokens:.0f}"

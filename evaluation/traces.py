@@ -3,7 +3,7 @@ r"""Write an evaluation's responses as traces, the input of `python -m openrlhf_
     python -m evaluation.traces outputs/eval/base --output base.jsonl --samples 1
     python -m openrlhf_swap.score --model MODEL --input base.jsonl --output base.scored.jsonl
 
-One line a response: benchmark, id, sample, problem, answer, response, correct, tokens.
+One line per response: benchmark, id, sample, problem, answer, response, correct, tokens.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from openrlhf_swap.files import Row, read_rows, replacing, to_line
 
 
 def main(argv: list[str]) -> None:
-    """Write the traces; DataError for a folder without graded samples, and a file that was there stays as it was."""
+    """Write the traces; DataError, leaving an existing file untouched, for a folder without graded samples."""
     parser = Parser("evaluation.traces", __doc__)
-    parser.add_argument("folder", type=Path, help="of an evaluation")
+    parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
-    parser.add_argument("--samples", type=int, help="at most so many a problem; all by default")
+    parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
     args = parser.parse_args(argv)
     count = 0
     with replacing(args.output) as file:
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
 
 
 def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
-    """The graded responses of an evaluation, with the problems as they were asked; at most `samples` a problem."""
+    """The graded responses of an evaluation, with the problems as asked; at most `samples` per problem."""
     for name in graded_benchmarks(folder):
         suffix = read_settings(folder)["suffix"]
         problems = read_problems(folder, name)
@@ -44,12 +44,12 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
             if samples is None or sample["sample"] < samples:
                 problem = problems[sample["id"]]
                 asked = {"problem": problem["problem"] + suffix, "answer": problem["answer"]}
-                answered = {"response": sample["text"], "correct": grade["correct"], "tokens": sample["tokens"]}
-                yield {"benchmark": name, "id": sample["id"], "sample": sample["sample"], **asked, **answered}
+                sampled = {"response": sample["text"], "correct": grade["correct"], "tokens": sample["tokens"]}
+                yield {"benchmark": name, "id": sample["id"], "sample": sample["sample"], **asked, **sampled}
 
 
 def read_scored(file: Path) -> list[Row]:
-    """Traces that were scored, those without a step left out; raises DataError when there is none."""
+    """Scored traces that have at least one step; raises DataError if there is none."""
     rows = [row for row in read_rows(file) if row.get("gains")]
     if not rows:
         raise DataError(f"{file} holds no scored traces; make them with python -m openrlhf_swap.score")
@@ -57,8 +57,8 @@ def read_scored(file: Path) -> list[Row]:
 
 
 def read_steps(metrics: Path) -> list[Row]:
-    """A training's steps from its metrics.jsonl, in order; raises DataError when there is none."""
-    # A resumed run does steps again, the last time counts; a step whose scores were not finite measured nothing.
+    """A run's training steps from its metrics.jsonl, in order; raises DataError if there is none."""
+    # A resumed run repeats steps: the last one counts. A step with non-finite scores measured nothing.
     rows = {row["step"]: row for row in read_rows(metrics) if "swap/accuracy" in row}
     if not rows:
         raise DataError(f"{metrics} holds no training steps; it should be a run's metrics.jsonl")

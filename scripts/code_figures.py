@@ -1,8 +1,8 @@
-"""Figures of the code: a row for each folder, and what holds for the two packages as a whole.
+"""Code figures: a row per folder, and figures of the two packages as a whole.
 
     python scripts/code_figures.py [--check]
 
-With --check, bounds that the packages break are listed, and the exit status is 1 when there are any.
+With --check, lists the limits that the packages exceed; the exit status is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("openrlhf_swap", "evaluation")
 FOLDERS = (*PACKAGES, "examples", "benchmarks", "scripts", "tests")
 SUFFIXES = {".py", ".sh", ".sbatch"}
-FILE_LINES, FUNCTION_LINES, BROAD_EXCEPTS, TOP_MODULES = 300, 60, 3, 12  # at most, of the packages
+FILE_LINES, FUNCTION_LINES, BROAD_EXCEPTS, TOP_MODULES = 300, 60, 3, 12  # limits for the packages
 HEADERS = ("folder", "files", "lines", "longest file", "longest function", "annotated", "docstrings", "broad excepts")
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method: where it is, its lines, and whether all arguments and the result have a type."""
+    """A function or method: where it is, its lines, and whether all arguments and the result are annotated."""
 
     place: str
     lines: int
@@ -39,7 +39,7 @@ class Function:
 
 @dataclass(frozen=True)
 class CodeFile:
-    """A file, its functions, its public names with whether they have a docstring, and where it catches everything."""
+    """A file: its functions, its public names and whether each has a docstring, and its broad excepts."""
 
     path: Path
     lines: int
@@ -51,7 +51,7 @@ class CodeFile:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the figures; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a bound is broken")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
     check = parser.parse_args(argv).check
     files = list(read_files(ROOT, FOLDERS))
     print(tabulate([_row(folder, list(group)) for folder, group in _by_folder(files)], HEADERS))
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\n{' and '.join(PACKAGES)} together: {sum(file.lines for file in ours)} lines")
     for package in PACKAGES:
         print(f"modules on the top level of {package}: {len(top_modules(ours, package))}")
-    print(f"circles of imports: {len(circles)}")
+    print(f"import cycles: {len(circles)}")
     broken = broken_bounds(ours, PACKAGES, circles) if check else []
     for line in broken:
         print(f"error: {line}", file=sys.stderr)
@@ -115,7 +115,7 @@ def _public_names(parent: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tu
 
 
 def _broad_excepts(nodes: Iterable[ast.AST]) -> Iterator[int]:
-    """Lines of `except:`, `except Exception` and `suppress(Exception)`, also among others."""
+    """Lines of `except:`, `except Exception` and `suppress(Exception)`, also in tuples."""
     for node in nodes:
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "BaseException"
@@ -150,20 +150,20 @@ def _share(values: Sequence[bool]) -> str:
 
 
 def top_modules(files: Iterable[CodeFile], package: str) -> list[str]:
-    """The modules that lie directly in a package, without its `__init__`."""
+    """The modules directly in a package, without its `__init__`."""
     names = [file.path for file in files if file.path.parent == Path(package)]
     return [path.stem for path in names if path.stem != "__init__"]
 
 
 def import_circles(packages: Sequence[str]) -> list[list[str]]:
-    """Groups of modules that import each other, directly or through others; imports for type checkers do not count."""
+    """Import cycles: groups of modules that import each other, directly or indirectly, type-checking imports aside."""
     graph = grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
     imports = networkx.DiGraph([(a, b) for a in graph.modules for b in graph.find_modules_directly_imported_by(a)])
     return sorted(sorted(group) for group in networkx.strongly_connected_components(imports) if len(group) > 1)
 
 
 def broken_bounds(files: Sequence[CodeFile], packages: Sequence[str], circles: Iterable[Iterable[str]]) -> list[str]:
-    """A line for everything that breaks a bound."""
+    """One line per exceeded limit."""
     functions = [function for file in files for function in file.functions]
     broad = [place for file in files for place in file.broad_excepts]
     tops = {package: len(top_modules(files, package)) for package in packages}

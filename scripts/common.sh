@@ -1,13 +1,13 @@
 # Sourced by the scripts, which are run from the checkout.
 # shellcheck shell=bash
 
-# Prints an error in one line and ends the script.
+# Prints a one-line error and exits.
 fail() {
     printf 'error: %s\n' "$1" >&2
     exit 2
 }
 
-# require_count NAME [LEAST]: the variable holds a whole number of at least LEAST (1).
+# require_count NAME [LEAST]: fails unless the variable holds a whole number of at least LEAST (default 1).
 require_count() {
     local least="${2:-1}"
     if [[ ! "${!1}" =~ ^(0|[1-9][0-9]*)$ ]] || (( ${!1} < least )); then
@@ -15,17 +15,18 @@ require_count() {
     fi
 }
 
-# print_help [SCRIPT]: the comment at the top of a script, by default of the one that was called; of one outside of
-# scripts/ where HELP_OF is its path.
+# print_help [SCRIPT]: prints the comment at the top of a script in scripts/, by default the one that was called, or of
+# the file that HELP_OF names.
 print_help() {
     sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' "${HELP_OF:-scripts/${1:-$(basename "$0")}}"
 }
 
-# read_flags "FLAG ..." WORD ...: the first argument names the flags that the script has: --dry-run, --print, --block.
-# Sets DRY_RUN, PRINT and BLOCK to 1 where they are given, FLAGS to the other words. --help ends with the help.
+# read_flags "FLAG ..." WORD ...: the first argument lists the flags that the script supports: --dry-run, --print,
+# --block. Sets DRY_RUN, PRINT and BLOCK to 1 if given, and FLAGS to the remaining words. --help prints the help and
+# exits.
 read_flags() {
     local own=" $1 " word name
-    # shellcheck disable=SC2034  # for the script
+    # shellcheck disable=SC2034  # used by the sourcing script
     DRY_RUN=0 PRINT=0 BLOCK=0 FLAGS=()
     for word in "${@:2}"; do
         if [[ "$word" == -h || "$word" == --help ]]; then
@@ -41,7 +42,7 @@ read_flags() {
     done
 }
 
-# count_gpus: GPUs that a process started here would see.
+# count_gpus: number of GPUs that a process started here would see.
 count_gpus() {
     if [[ -n "${CUDA_VISIBLE_DEVICES+set}" ]]; then
         tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^ *([0-9]|GPU-|MIG-)' || true  # -1 hides them all
@@ -50,32 +51,32 @@ count_gpus() {
     fi
 }
 
-# has_package NAME: 1 where the environment has it, else 0; nothing is imported.
+# has_package NAME: 1 if the environment has the package, else 0; imports nothing.
 has_package() {
     PATH="${VENV:-$PWD/.venv}/bin:$PATH" python - "$1" <<<'
 import importlib.util, sys
 print(int(importlib.util.find_spec(sys.argv[1]) is not None))'
 }
 
-# detect_profile: gpu or cpu, by whether there are GPUs.
+# detect_profile: gpu if there are GPUs, else cpu.
 detect_profile() {
     if (( $(count_gpus) )); then echo gpu; else echo cpu; fi
 }
 
-# use_cpu_environment: the quickstart and the tests need no GPU. Where there are some, .venv is for training on them,
-# and these get an environment beside it.
+# use_cpu_environment: the quickstart and the tests need no GPU. On a machine with GPUs .venv is for training on them,
+# so these use a second environment next to it.
 use_cpu_environment() {
     if [[ "$(detect_profile)" == gpu ]]; then VENV="${VENV:-$PWD/.venv-cpu}"; else VENV="${VENV:-$PWD/.venv}"; fi
     export PROFILE=cpu VENV
 }
 
-# show WORD ...: prints a command so that it can be pasted.
+# show WORD ...: prints a command, quoted for pasting.
 show() {
     printf '%q ' "$@"
     printf '\n'
 }
 
-# end_dry_run WORD ...: in a dry run, shows the command instead of running it, and ends the script.
+# end_dry_run WORD ...: in a dry run, prints the command and exits.
 end_dry_run() {
     (( DRY_RUN )) || return 0
     show "$@"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs a command in the project's image: bash scripts/docker_run.sh [options] [command ...]
-# Without a command the image shows the help of the training. No port is published. WANDB_API_KEY, WANDB_KEY and
-# HF_TOKEN are passed on from the environment, by name. Options come first:
-#   --build         build the image before
-#   --cpu           the image without CUDA; else the CUDA one, with every GPU
+# Without a command the image prints the help of the training command. No port is published. WANDB_API_KEY, WANDB_KEY
+# and HF_TOKEN are passed on from the environment, by name. Options come first:
+#   --build         build the image first
+#   --cpu           use the image without CUDA; by default the CUDA image, with every GPU
 #   --dry-run       print the docker commands and stop
-#   OUTPUTS=...     folder for what is written            (default outputs)   -> outputs in the container
+#   OUTPUTS=...     folder for everything that is written (default outputs)   -> outputs in the container
 #   DATA=...        folder with prompts or models, read only   (default none) -> /data
 #   HF_HOME=...     cache of the Hugging Face hub  (default ~/.cache/huggingface) -> /huggingface
-#   CACHE=...       all other caches, compiled kernels too  (default ~/.cache/openrlhf-swap) -> /home/swap/.cache
+#   CACHE=...       all other caches, and compiled kernels  (default ~/.cache/openrlhf-swap) -> /home/swap/.cache
 #   GPUS=all        or device=0,1
-#   SHM_SIZE=16g    /dev/shm, which Ray and NCCL need; the limit, not what is taken
-#   IPC=private     host shares /dev/shm with the host instead
+#   SHM_SIZE=16g    limit of /dev/shm, which Ray and NCCL need; not reserved
+#   IPC=private     or host, to share the host's /dev/shm instead
 #   IMAGE=...       tag of the image (default openrlhf-swap:cuda or :cpu)
 #   DOCKER_OPTIONS="..."  further options of docker run, such as "--network host"
 set -euo pipefail
@@ -37,7 +37,7 @@ while (( $# )); do
 done
 
 IMAGE="${IMAGE:-openrlhf-swap:$TARGET}"
-# realpath -m: docker takes absolute paths only, and what is missing is made below.
+# realpath -m: docker takes only absolute paths, and missing folders are created below.
 OUTPUTS="$(realpath -m "${OUTPUTS:-outputs}")"
 HUB="$(realpath -m "${HF_HOME:-$HOME/.cache/huggingface}")"
 CACHE="$(realpath -m "${CACHE:-$HOME/.cache/openrlhf-swap}")"
@@ -48,13 +48,13 @@ done
 
 build=(docker build --target "$TARGET" --tag "$IMAGE" .)
 
-# The caller's ids, so that what the container writes belongs to the caller. It needs no privilege of any kind.
+# The caller's ids, so that the caller owns what the container writes. It needs no privileges.
 run=(docker run --rm --init --user "$(id -u):$(id -g)" --cap-drop ALL --security-opt no-new-privileges)
 if [[ "${IPC:-private}" == host ]]; then run+=(--ipc host); else run+=(--ipc private --shm-size "${SHM_SIZE:-16g}"); fi
 if [[ -t 0 && -t 1 ]]; then run+=(--interactive --tty); fi
 if [[ "$TARGET" == cuda ]]; then
     GPUS="${GPUS:-all}"
-    # Docker reads the value as CSV: a list of devices needs quotes of its own.
+    # Docker reads the value as CSV, so a list of devices needs inner quotes.
     if [[ "$GPUS" == device=*,* ]]; then GPUS="\"$GPUS\""; fi
     run+=(--gpus "$GPUS" --ulimit memlock=-1 --ulimit stack=67108864)
 fi
@@ -63,7 +63,7 @@ run+=(--mount "type=bind,source=$OUTPUTS,target=/app/outputs"
     --mount "type=bind,source=$HUB,target=/huggingface" --env HF_HOME=/huggingface)
 if [[ -n "$DATA" ]]; then run+=(--mount "type=bind,source=$DATA,target=/data,readonly"); fi
 for name in WANDB_API_KEY WANDB_KEY HF_TOKEN; do
-    # The name alone: docker takes the value from the environment, so it is in no command line and no log.
+    # Only the name: docker takes the value from the environment, which keeps it off command lines and out of logs.
     if [[ -n "${!name:-}" ]]; then run+=(--env "$name"); fi
 done
 read -ra options <<<"${DOCKER_OPTIONS:-}"
@@ -72,23 +72,23 @@ run+=("${options[@]}" "$IMAGE" "$@")
 if (( DRY_RUN && BUILD )); then show "${build[@]}"; fi
 end_dry_run "${run[@]}"
 
-command -v docker >/dev/null || fail "docker was not found; install it, or do without: bash scripts/setup.sh"
+command -v docker >/dev/null || fail "docker was not found; install it, or run without it: bash scripts/setup.sh"
 engine="$(docker info --format '{{json .Runtimes}}' 2>/dev/null)" \
-    || fail "the Docker engine does not answer; start it, or ask for access to it (docker info tells more)"
+    || fail "the Docker engine does not answer; start it, or ask for access to it (see docker info)"
 [[ -z "$DATA" || -d "$DATA" ]] || fail "DATA is $DATA, which is not a folder; name one that exists"
 if (( BUILD )); then
     show "${build[@]}" >&2
     "${build[@]}"
 fi
 if [[ "$TARGET" == cuda ]]; then
-    # Which GPUs a process of the host may see is nothing to Docker.
+    # CUDA_VISIBLE_DEVICES restricts processes on the host, not Docker.
     (( $(unset CUDA_VISIBLE_DEVICES; count_gpus) )) \
         || fail "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"
-    # Where Docker uses CDI its list of runtimes does not name NVIDIA's; the toolkit's program is there all the same.
+    # With CDI, Docker's list of runtimes does not name NVIDIA's, but the toolkit's program is still installed.
     [[ "$engine" == *nvidia* ]] || command -v nvidia-ctk >/dev/null \
         || fail "Docker has no GPU runtime; install the NVIDIA Container Toolkit, or run the image without CUDA: --cpu"
 fi
-# Before docker would make them, as root.
+# Otherwise docker would create them, as root.
 mkdir -p "$OUTPUTS" "$HUB" "$CACHE"
 show "${run[@]}" >&2
 exec "${run[@]}"

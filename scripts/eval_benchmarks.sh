@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Evaluates a model on the five benchmarks with the paper's settings: 16 samples, temperature 0.6, top-p 0.95, 32,768
-# tokens. Killed at any time, it goes on when it is started again. Further flags go to evaluation.run.
+# tokens. If it is killed, the same command resumes. Further flags go to evaluation.run.
 #   MODEL=...       hub id, or folder in Hugging Face format
-#   OUTPUT=...      folder of this evaluation
+#   OUTPUT=...      folder for this evaluation (default outputs/eval/<model>)
 #   BENCHMARKS="math500 amc23 aime24 aime25 olympiadbench"
 #   DATA=...        folder with local copies of the benchmarks; the hub by default
-#   ENGINES=...     vLLM engines that share the problems (default: as many as there are GPUs for)
-#   TENSOR_PARALLEL=1  GPUs of each engine
-#   SUFFIX=...      text after each problem (default: the one that R1-style models are asked with)
+#   ENGINES=...     vLLM engines that share the problems (default: as many as the GPUs allow)
+#   TENSOR_PARALLEL=1  GPUs per engine
+#   SUFFIX=...      text after each problem (default: the usual instruction for R1-style models)
 #   --dry-run       print the command and stop
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What to run before renting eight GPUs: some minutes on one. Trains the embedded policy as the presets do it, kills and
-# resumes that, and compares weights, scores and memory with what they should be. Ends with a table, and with a remedy for
-# each thing that is wrong. Exit status: 0, 1 when something is wrong, 2 without a GPU.
-#   --output outputs/gpu_check   folder for the logs, which must be new; further flags go to the training
+# Run this for a few minutes on one GPU before renting eight. Trains the embedded policy the way the presets do, kills
+# and resumes the run, and compares weights, scores and memory with what they should be. Ends with a table, and a
+# remedy for each failed check. Exit status: 0, 1 if a check failed, 2 without a GPU.
+#   --output outputs/gpu_check   new folder for the logs; further flags go to the training command
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

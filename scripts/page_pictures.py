@@ -1,9 +1,9 @@
-r"""Open a page in headless Chromium, check how it looks, and take its pictures: phone and desktop, light and dark.
+r"""Open a page in headless Chromium, check how it looks, and take screenshots: phone and desktop, light and dark.
 
     python scripts/page_pictures.py outputs/quickstart/report.html --output outputs/pictures
 
-Fails when the page asks the network for anything, complains on its console, scrolls sideways, or has text whose
-contrast is below 4.5. Needs Chromium (Debian's package chromium, or CHROMIUM=/path/to/it).
+Fails if the page makes a network request, logs to its console, scrolls sideways, or has text with a contrast below
+4.5. Needs Chromium (Debian's package chromium, or CHROMIUM=/path/to/it).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from websockets.sync.client import connect
 WIDTHS = {"phone": 390, "desktop": 1280}
 SCHEMES = ("light", "dark")
 HEIGHT = 900
-# Of text against what is behind it, by WCAG's formula: where it is below 4.5, what it is.
+# Contrast of text against its background by WCAG's formula, where it is below 4.5.
 CONTRASTS = """
 [...document.querySelectorAll("body *")].flatMap(node => {
   const own = [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
@@ -54,21 +54,21 @@ CONTRASTS = """
 
 
 def find_chromium() -> str | None:
-    """Where Chromium is, if it is here."""
+    """The path of Chromium, or None if it is not installed."""
     names = (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 class Browser:
-    """Headless Chromium with one page, spoken to by its own protocol.
+    """Headless Chromium with one page, controlled through the DevTools protocol.
 
     Attributes:
-        requests: what the page asked for, itself aside.
-        complaints: errors and warnings on its console.
+        requests: URLs that the page requested, apart from its own.
+        complaints: messages on its console.
     """
 
     def __init__(self) -> None:
-        """Start it; RuntimeError where there is none."""
+        """Start Chromium; RuntimeError if it is not installed."""
         chromium = find_chromium()
         if chromium is None:
             raise RuntimeError("Chromium was not found; install it, or name it: CHROMIUM=/path/to/chromium")
@@ -98,7 +98,7 @@ class Browser:
         self._open.close()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a method of the DevTools protocol; RuntimeError when it fails."""
+        """Call a method of the DevTools protocol and return its result; RuntimeError if it fails."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         self._socket.send(json.dumps(message | self._session))
@@ -109,7 +109,7 @@ class Browser:
         return answer["result"]
 
     def open(self, page: Path, width: int = WIDTHS["desktop"], scheme: str = "light") -> None:
-        """Load a page, in a window of a width and with the scheme that the user prefers."""
+        """Load a page in a window of this width, with this colour scheme as the user's preference."""
         self.requests, self.complaints = [], []
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -119,21 +119,21 @@ class Browser:
             time.sleep(0.02)
 
     def ask(self, expression: str) -> Any:
-        """The value of an expression of JavaScript."""
+        """Evaluate a JavaScript expression."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in result:
             raise RuntimeError(result["exceptionDetails"]["exception"]["description"])
         return result["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press a key, by its name in KeyboardEvent.key."""
+        """Press a key, named as in KeyboardEvent.key."""
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         code = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9}.get(key, 0)
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def picture(self, path: Path, height: int = HEIGHT) -> None:
-        """Write the top of the page as PNG."""
+        """Write a screenshot of the top of the page as PNG."""
         width = self.ask("innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
@@ -142,7 +142,7 @@ class Browser:
         whole.quantize(256).save(path, optimize=True)  # a third of the bytes
 
     def faults(self) -> list[str]:
-        """What is wrong with the page as it is shown now."""
+        """What is wrong with the page as currently shown."""
         sideways = self.ask("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         return [
             *(f"asked for {url}" for url in self.requests),
@@ -156,7 +156,7 @@ class Browser:
         self._process.wait(20)
 
     def _address(self, file: Path) -> str:
-        """Where it listens, which it writes into a file."""
+        """The address it listens at, which it writes into a file."""
         until = time.monotonic() + 60
         while not file.exists() or len(lines := file.read_text().split()) < 2:
             if self._process.poll() is not None or time.monotonic() > until:
@@ -165,7 +165,7 @@ class Browser:
         return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
 
     def _receive(self) -> dict[str, Any]:
-        """The next message; events of interest are kept."""
+        """The next message; requests and console messages are recorded."""
         message = json.loads(self._socket.recv(60))
         parameters = message.get("params", {})
         match message.get("method"):
@@ -183,11 +183,11 @@ class Browser:
 
 
 def main() -> int:
-    """Take the pictures; returns the exit status."""
+    """Take the screenshots; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, help="HTML file")
     parser.add_argument("--output", type=Path, required=True, help="folder for PAGE_phone_light.png and so on")
-    parser.add_argument("--height", type=int, default=1000, help="pixels from the top; twice as many of a phone")
+    parser.add_argument("--height", type=int, default=1000, help="pixels from the top; twice as many for a phone")
     args = parser.parse_args()
     faults = []
     with Browser() as browser:
@@ -198,7 +198,7 @@ def main() -> int:
                 browser.picture(
                     args.output / f"{args.page.stem}_{name}_{scheme}.png", args.height * (1 + (name == "phone"))
                 )
-    print("\n".join(faults) or f"4 pictures in {args.output}; no fault")
+    print("\n".join(faults) or f"4 pictures in {args.output}; no faults")
     return bool(faults)
 
 

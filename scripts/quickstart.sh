@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs everything, trains the embedded policy with SWAP on the real stack and shows what changed.
+# Installs everything, trains the embedded policy with SWAP on the real stack and shows what changed. Needs no GPU.
 # Arguments go to examples/worlds/quickstart.py:
 #   --output outputs/quickstart          folder for tables, pictures and the trained policy
 #   --model examples/worlds/policies/addition     the base policy
 #   --steps 24                           training steps of 16 prompts x 8 responses
 #   --problems 500                       held-out problems
-#   --samples 1                          responses a held-out problem
-#   --seed 42                            of the training
+#   --samples 1                          responses per held-out problem
+#   --seed 42                            seed of the training run
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv in the checkout and installs everything into it. Safe to run again: what is up to date is left alone.
+# Creates .venv in the checkout and installs everything into it. Safe to run again: whatever is up to date is left
+# alone.
 #   VENV=...      put the environment elsewhere
-#   PROFILE=cpu   or gpu; by default whether a CUDA device is there decides
-#   FLASH_ATTN=1  gpu only: compiles flash-attn as well, for hours, with the compiler that is among the packages
+#   PROFILE=cpu   or gpu; by default gpu if there is a CUDA device
+#   FLASH_ATTN=1  gpu only: also compiles flash-attn, for hours, with the compiler shipped in the Python packages
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,8 +36,8 @@ require_disk() {
     fi
 }
 
-# logged WORD ...: runs an installer; shows what it downloads and builds, keeps the rest in the log, and says in one line
-# what went wrong.
+# logged WORD ...: runs an installer, shows what it downloads and builds, keeps the rest in the log, and reports a
+# failure in one line.
 logged() {
     if "$@" 2>&1 | tee -a "$LOG" | sed -nE 's/^ *((Downloading|Building|Prepared|Installed) .*)/[setup] \1/p'; then
         return 0
@@ -48,18 +49,18 @@ logged() {
     return 1
 }
 
-# install WORD ...: without what packages ask for, because the lists are complete. With bytecode: without it the five
-# processes of a run compile the same sources at the same time, and do so every time where Python may not write it.
+# install WORD ...: without dependencies, because the lists are complete. With bytecode: otherwise the five processes
+# of a run compile the same sources at the same time, and on every start if Python may not write the results.
 install() {
     logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --compile-bytecode "$@"
 }
 
-# pip_setting NAME: where pip looks for packages, from its own files. uv reads none of them.
+# pip_setting NAME: a setting of where pip looks for packages. uv does not read pip's configuration files.
 pip_setting() {
     "$VENV/bin/python" -m pip config get "global.$1" 2>/dev/null || true
 }
 
-# The compiler is in pieces in the packages' folders; torch looks for one folder that has them all.
+# The packages spread the compiler over several folders; torch expects a single one.
 link_cuda() {
     local parts="$VENV/lib/python3.11/site-packages/nvidia/cu13" library
     mkdir -p "$VENV/cuda/lib64"
@@ -69,7 +70,7 @@ link_cuda() {
     done
 }
 
-[[ "$FLASH_ATTN" =~ ^[01]$ ]] || fail "FLASH_ATTN is $FLASH_ATTN; use 1, or 0 to go without"
+[[ "$FLASH_ATTN" =~ ^[01]$ ]] || fail "FLASH_ATTN is $FLASH_ATTN; use 1, or 0 to skip it"
 PROFILE="${PROFILE:-$(detect_profile)}"
 case "$PROFILE" in
     cpu) PINS=(requirements-cpu.txt) NEEDED_GIB=7 ;;
@@ -84,7 +85,7 @@ fi
 PYTHON_PATH="$(find_python)"
 STAMP="$VENV/.installed"
 if [[ -f "$STAMP" && "$(cut -d ' ' -f 1 "$STAMP")" != "$PROFILE" ]]; then
-    # Its torch has the same version.
+    # The versions alone would not tell: both profiles have the same torch version.
     fail "$VENV holds the $(cut -d ' ' -f 1 "$STAMP") profile; for $PROFILE remove it, or set VENV to another place"
 fi
 WANTED="$PROFILE $(cat "${PINS[@]}" pyproject.toml | sha256sum | cut -d ' ' -f 1)"
@@ -94,20 +95,20 @@ if [[ -f "$STAMP" && "$(cat "$STAMP")" == "$WANTED" ]]; then
 fi
 
 require_disk "$NEEDED_GIB"
-# Triton compiles with it on GPUs, DeepSpeed on a CPU.
-command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which a training needs; install one, such as Debian's package g++"
+# Triton needs it on GPUs, DeepSpeed on a CPU.
+command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which training needs; install one, such as Debian's package g++"
 if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
-    fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it, such as Debian's package libnuma1"
+    fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it (Debian: libnuma1)"
 fi
 "$PYTHON_PATH" -m venv "$VENV" || fail "$PYTHON_PATH cannot make a virtual environment; install its venv package"
 : >"$LOG"
-printf '[setup] %s profile into %s; takes minutes the first time (log: %s)\n' "$PROFILE" "$VENV" "$LOG"
+printf '[setup] installing the %s profile into %s; takes minutes the first time (log: %s)\n' "$PROFILE" "$VENV" "$LOG"
 logged "$VENV/bin/python" -m pip install --no-input "$(grep -ohE '^uv==[^ ]+' "${PINS[@]}")" \
     || fail "the installer uv could not be installed (details: $LOG)"
 export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(pip_setting index-url)}}"
 export UV_INDEX="${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-$(pip_setting extra-index-url)}}"
 export UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(pip_setting find-links)}}"
-export UV_INDEX_STRATEGY=unsafe-best-match  # as pip does it: the pins decide, not the order of the indexes
+export UV_INDEX_STRATEGY=unsafe-best-match  # like pip: the pins decide, not the order of the indexes
 
 # Package indexes carry the CUDA build of torch; PyTorch's own index has the CPU build.
 install -r "${PINS[0]}" || { [[ "$PROFILE" == cpu ]] && install -r "${PINS[0]}" --index "$TORCH_CPU_INDEX"; } \
@@ -115,20 +116,20 @@ install -r "${PINS[0]}" || { [[ "$PROFILE" == cpu ]] && install -r "${PINS[0]}" 
 install --no-build-isolation -e . || fail "this checkout could not be installed (details: $LOG)"
 if (( FLASH_ATTN )); then
     link_cuda
-    printf '[setup] compiling flash-attn, which takes hours (MAX_JOBS and FLASH_ATTN_CUDA_ARCHS are its settings)\n'
+    printf '[setup] compiling flash-attn, which takes hours (see MAX_JOBS and FLASH_ATTN_CUDA_ARCHS)\n'
     CUDA_HOME="$VENV/cuda" PATH="$VENV/bin:$PATH" install --no-build-isolation -r "${PINS[1]}" \
-        || fail "flash-attn could not be compiled (details: $LOG); leave FLASH_ATTN out to go without"
+        || fail "flash-attn could not be compiled (details: $LOG); leave out FLASH_ATTN to do without it"
 fi
 if [[ "$PROFILE" == cpu ]]; then
-    printf '[setup] communication op of DeepSpeed\n'
+    printf "[setup] compiling DeepSpeed's communication op\n"
     PATH="$VENV/bin:$PATH" "$VENV/bin/python" -c \
         'from openrlhf_swap.integration.runtime.cpu_build import build_communication_op; build_communication_op()' 2>>"$LOG" \
         || fail "DeepSpeed's communication op could not be compiled (details: $LOG)"
 else
-    # OpenRLHF asks for flash-attn, for which openrlhf_swap/integration/runtime/attention.py stands in.
+    # OpenRLHF requires flash-attn; openrlhf_swap/integration/runtime/attention.py stands in for it.
     PROBLEMS="$("$VENV/bin/uv" pip check --python "$VENV/bin/python" 2>&1 | grep '^The package' || true)"
     printf '%s\n' "$PROBLEMS" | sed 's/^./[setup] check: &/' | tee -a "$LOG"
-    if grep -v '`flash-attn' <<<"$PROBLEMS" | grep -q .; then fail "packages do not fit each other (details: $LOG)"; fi
+    if grep -v '`flash-attn' <<<"$PROBLEMS" | grep -q .; then fail "the packages are not compatible with each other (details: $LOG)"; fi
 fi
 printf '%s\n' "$WANTED" >"$STAMP"
 printf '[setup] done\n'

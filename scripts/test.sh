@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs everything, checks style, scripts, types, imports and figures, and runs the tests: first the unit part, then
-# the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the sums of both.
-# Arguments go to pytest, which then runs once, with these arguments.
+# Installs everything, checks style, scripts, types, imports and code figures, and runs the tests: first the unit part,
+# then the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the totals of both. If there are
+# arguments, pytest runs once, with these arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,16 +24,16 @@ LOG="$(mktemp)"
 trap 'rm -f "$LOG"' EXIT
 STATUS=0 TIMES=() CLOSINGS=""
 
-# run_part NAME FLAG ...: runs pytest, and keeps the seconds it took and its closing line.
+# run_part NAME FLAG ...: runs pytest; records the seconds it took and its closing line.
 run_part() {
     local start=$SECONDS
     python -m pytest "${@:2}" | tee "$LOG" || STATUS=1
     TIMES+=("[test] $1 part: $((SECONDS - start)) s")
-    # A pytest that ended without one has failed.
+    # Without a closing line, pytest has failed.
     CLOSINGS+="$(grep -E '^=+ .*[0-9] (passed|failed|skipped|error).* in [0-9.]+s' "$LOG" | tail -n 1 || echo '1 failed') "
 }
 
-# sum_of WORDS: how many tests the closing lines count so.
+# sum_of WORDS: total of the tests that the closing lines count under these words.
 sum_of() {
     { grep -oE "[0-9]+ ($1)" <<<"$CLOSINGS" || true; } | awk '{ sum += $1 } END { print sum + 0 }'
 }

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # Supervised fine-tuning with OpenRLHF under the deepspeed launcher, on the GPUs of one node or on a CPU. Only the
-# output is trained on; input and output are joined as they are, without a chat template. Further flags go to
-# openrlhf_swap.sft (OpenRLHF's train_sft) and win. With SAVE_STEPS, the same command goes on from the last checkpoint.
+# output is trained on; input and output are joined as is, without a chat template. Further flags go to
+# openrlhf_swap.sft (OpenRLHF's train_sft) and take precedence. With SAVE_STEPS, the same command resumes from the last
+# checkpoint.
 #   MODEL=...            hub id, or folder in Hugging Face format
 #   DATA=...             JSONL with the columns input and output
-#   OUTPUT=outputs/sft   the trained model in Hugging Face format; below it tensorboard/ and checkpoints/
-#   EPOCHS=1             times through the data
-#   LEARNING_RATE=1e-5   highest, of a cosine schedule
-#   BATCH_SIZE=64        rows of an update
-#   MICRO_BATCH=1        rows of it that a GPU holds at a time
-#   MAX_LEN=4096         tokens of a row; longer ones are cut
-#   NUM_GPUS=8           processes, one a GPU (default on a CPU: 1)
-#   ZERO_STAGE=2         of DeepSpeed (default on a CPU: 0)
-#   SAVE_STEPS=...       updates from checkpoint to checkpoint; none by default
-#   MASTER_PORT=29500    where the processes meet; another one for a second training on the same machine
-#   PROFILE=...          gpu or cpu; by default whether a CUDA device is there decides
+#   OUTPUT=outputs/sft   folder for the trained model in Hugging Face format, tensorboard/ and checkpoints/
+#   EPOCHS=1             passes over the data
+#   LEARNING_RATE=1e-5   peak of a cosine schedule
+#   BATCH_SIZE=64        rows per update
+#   MICRO_BATCH=1        rows that a GPU processes at a time
+#   MAX_LEN=4096         tokens per row; longer rows are truncated
+#   NUM_GPUS=8           processes, one per GPU (default on a CPU: 1)
+#   ZERO_STAGE=2         DeepSpeed's ZeRO stage (default on a CPU: 0)
+#   SAVE_STEPS=...       updates between checkpoints; no checkpoints by default
+#   MASTER_PORT=29500    rendezvous port; choose another for a second run on the same machine
+#   PROFILE=...          gpu or cpu; by default gpu if there is a CUDA device
 #   --dry-run            prints the command and stops
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -59,7 +60,7 @@ if (( BATCH_SIZE % (MICRO_BATCH * NUM_GPUS) != 0 )); then
     fail "BATCH_SIZE is $BATCH_SIZE; use a multiple of MICRO_BATCH x NUM_GPUS, which is $((MICRO_BATCH * NUM_GPUS))"
 fi
 if (( ! DRY_RUN )); then
-    [[ -f "$DATA" ]] || fail "DATA is $DATA, which is not there; use a JSONL file with the columns input and output"
+    [[ -f "$DATA" ]] || fail "DATA is $DATA, which does not exist; use a JSONL file with the columns input and output"
     rows="$(grep -c . "$DATA" || true)"
     (( rows >= BATCH_SIZE )) || fail "BATCH_SIZE is $BATCH_SIZE, but $DATA has $rows rows; use at most as many"
 fi

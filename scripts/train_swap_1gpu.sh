@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains with SWAP on one GPU of 24, 48 or 80 GB, vLLM and DeepSpeed taking turns on it: 32 prompts x 8 responses a step.
-# What fits was computed by openrlhf_swap.plan, not measured. Everything else is train_swap_r1.sh's: resuming, PROMPTS,
-# OUTPUT and the other settings, and further flags.
+# Trains with SWAP on one GPU of 24, 48 or 80 GB, vLLM and DeepSpeed taking turns on it: 32 prompts x 8 responses per
+# step. What fits was computed by openrlhf_swap.plan, not measured. Everything else works as in train_swap_r1.sh:
+# resuming, PROMPTS, OUTPUT and the other settings, and further flags.
 #   MODEL=r1-1.5b   DeepSeek-R1-Distill-Qwen-1.5B; or qwen-0.5b, qwen-1.5b (Qwen2.5-Instruct)
-#   MEMORY=...      GB of the GPU: 24, 48 or 80                  (default the largest that nvidia-smi's number admits)
-#   LORA=0          rank of LoRA's adapters, such as 32; 0 trains the whole model
+#   MEMORY=...      GB of the GPU: 24, 48 or 80                  (default: the largest that nvidia-smi's figure allows)
+#   LORA=0          rank of the LoRA adapters, such as 32; 0 trains the whole model
 #   MAX_LEN=...     tokens of prompt and response together       (default 14000)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,24 +21,24 @@ case "$CHOICE" in
     *) fail "MODEL is $CHOICE; use qwen-0.5b, qwen-1.5b or r1-1.5b" ;;
 esac
 if [[ -z "${MEMORY:-}" ]]; then
-    # In MiB, somewhat less than the name says.
+    # In MiB, and somewhat less than the nominal size.
     FOUND="$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | sort -n | head -n 1 || true)"
     if (( ${FOUND:-0} >= 79000 )); then MEMORY=80; elif (( ${FOUND:-0} >= 44000 )); then MEMORY=48; else MEMORY=24; fi
     (( ${FOUND:-0} >= 22500 )) || fail "MEMORY is not set, and no GPU of 24 GB or more was found; use 24, 48 or 80"
 fi
 LORA="${LORA:-0}"
 require_count LORA 0
-WAY=()
-if (( LORA )); then WAY=(--ds.lora.rank "$LORA" --actor.adam.lr 1e-5); fi
+EXTRA=()
+if (( LORA )); then EXTRA=(--ds.lora.rank "$LORA" --actor.adam.lr 1e-5); fi
 case "$MEMORY" in
     24) UTILIZATION=0.6 ;;
     48 | 80) UTILIZATION=0.7 ;;
     *) fail "MEMORY is $MEMORY; use 24, 48 or 80" ;;
 esac
-# Twelve bytes a parameter go to main memory: 18 GiB at 1.5B.
-if (( MEMORY < 48 && ! LORA )); then WAY+=(--ds.adam_offload); fi
+# Moves twelve bytes per parameter to main memory: 18 GiB at 1.5B.
+if (( MEMORY < 48 && ! LORA )); then EXTRA+=(--ds.adam_offload); fi
 
 MAX_LEN="${MAX_LEN:-14000}"
 export MODEL MAX_LEN ROW_TOKENS="${ROW_TOKENS:-$MAX_LEN}" UTILIZATION NUM_GPUS=1 ZERO_STAGE=2 PROMPTS_A_STEP=32 RESPONSES=8
 export SIZE=1.5B OUTPUT="${OUTPUT:-outputs/swap_1gpu_$CHOICE}"
-exec bash scripts/train_swap_r1.sh "${WAY[@]}" "$@"
+exec bash scripts/train_swap_r1.sh "${EXTRA[@]}" "$@"

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Trains on several nodes, which form one Ray cluster. Checkout, prompts and OUTPUT are on a file system that all of
-# them share, under the same path. Export what the run needs (HF_HOME, HF_HUB_OFFLINE, NCCL_*, WANDB_KEY) before `head`
-# and `worker`: every process inherits it from there, and no secret gets onto a command line that Ray would store.
+# Trains on several nodes, which form one Ray cluster. Checkout, prompts and OUTPUT must be on a file system that all
+# of them share, under the same path. Export what the run needs (HF_HOME, HF_HUB_OFFLINE, NCCL_*, WANDB_KEY) before
+# `head` and `worker`: every process inherits it from there, and no secret appears on a command line that Ray would
+# store.
 #   head [--block] [flags of ray start]     on the first node
 #   worker [--block] [flags of ray start]   on each other node, with HEAD_IP=address of the first
-#   submit [--dry-run] [flags]              on the first node: waits for all nodes, trains, and follows the log
+#   submit [--dry-run] [flags]              on the first node: waits for all nodes, trains, and streams the log
 #   stop                                    on each node: ends the Ray that `head` or `worker` started there
-# --block stays in the foreground; --dry-run, after any of them, prints what would run.
+# --block stays in the foreground; --dry-run, after any subcommand, prints what would run.
 #   SIZE=1.5B             or 7B; PROMPTS, OUTPUT, MODEL and the like as in train_swap_r1.sh
-#   NUM_NODES=2           nodes of the run, this one included
-#   NUM_GPUS=8            GPUs of a node
-#   NODE_IP=...           address of this node, where Ray picks the wrong network
-#   PORT=6379             of the cluster; DASHBOARD_PORT=8265 of its dashboard, where jobs are submitted
-#   RAY_FOLDER=...        local folder for Ray's files and logs (default /tmp/ray_swap_<user>; a short path)
+#   NUM_NODES=2           nodes of the run, including this one
+#   NUM_GPUS=8            GPUs per node
+#   NODE_IP=...           address of this node, if Ray picks the wrong network
+#   PORT=6379             the cluster's port; DASHBOARD_PORT=8265 the dashboard's, to which jobs are submitted
+#   RAY_FOLDER=...        local folder for Ray's files and logs; keep it short (default /tmp/ray_swap_<user>)
 #   WAIT=600              seconds to wait for the nodes
-#   COMMAND=...           shell command to submit instead of the training, to try the cluster out
+#   COMMAND=...           shell command to submit instead of the training, to test the cluster
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -39,12 +40,12 @@ export NUM_NODES NUM_GPUS PATH="${VENV:-$PWD/.venv}/bin:$PATH"
 PID_FILE="$RAY_FOLDER/started.pid"
 LOG="$RAY_FOLDER/started.log"
 
-# Whether the process that `head` or `worker` noted still runs, and is not another one with its number.
+# Whether the process that `head` or `worker` recorded is still running, and its pid has not been reused.
 is_running() {
     [[ -s "$PID_FILE" ]] && tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$PID_FILE")/cmdline" | grep -q 'ray start'
 }
 
-# ray start --block: one process whose end takes the Ray processes of this cluster with it, and no others.
+# ray start --block: one process; when it ends, so do this cluster's Ray processes, and no others.
 start_ray() {
     local command=(
         ray start "$@" --block --num-gpus "$NUM_GPUS" --temp-dir "$RAY_FOLDER/ray" --disable-usage-stats
@@ -53,9 +54,9 @@ start_ray() {
     end_dry_run "${command[@]}"
     show "${command[@]}" >&2
     is_running && fail "Ray already runs here, as process $(cat "$PID_FILE"); end it: bash $0 stop"
-    # The name under which OpenRLHF knows the key; Ray's processes get it in their environment.
+    # OpenRLHF expects the key under this name; Ray's processes get it in their environment.
     if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
-    # An address of another cluster would be passed on to the actors; with the last one off, nodes find no other nodes.
+    # RAY_ADDRESS of another cluster would reach the actors; with the last variable at 0, nodes do not find each other.
     unset WANDB_KEY RAY_ADDRESS RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER
     mkdir -p "$RAY_FOLDER"
     chmod 700 "$RAY_FOLDER"
@@ -63,24 +64,25 @@ start_ray() {
         echo "$$" >"$PID_FILE"
         exec "${command[@]}"
     fi
-    # A session of its own: Ray signals its whole process group when it goes down.
+    # In its own session: Ray signals its whole process group when it goes down.
     setsid "${command[@]}" >"$LOG" 2>&1 </dev/null &
     local ray_pid=$!
     echo "$ray_pid" >"$PID_FILE"
-    # Ray looks once a second whether all of its processes live, and goes down when one does not.
+    # Ray checks once a second that all of its processes are alive, and goes down if one is not.
     local seconds_up=0
     until (( seconds_up >= 3 )); do
-        kill -0 "$ray_pid" 2>/dev/null || fail "Ray did not start; its log tells why: $LOG"
+        kill -0 "$ray_pid" 2>/dev/null || fail "Ray did not start; see its log: $LOG"
         sleep 1
         if grep -q 'Ray runtime started' "$LOG"; then seconds_up=$((seconds_up + 1)); fi
     done
-    printf '[ray] runs as process %s; log: %s\n' "$ray_pid" "$LOG"
+    printf '[ray] running as process %s; log: %s\n' "$ray_pid" "$LOG"
 }
 
 start_head() {
-    # The dashboard and its job interface stay on loopback: whoever reaches them runs commands as you. So does whoever
-    # reaches the cluster's own port, which has to be open to the other nodes; Ray opens it on all interfaces. Keep the
-    # nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and submit.
+    # The dashboard and its job interface stay on loopback, because anyone who can reach them can run commands as you.
+    # The same holds for the cluster's own port, which must be open to the other nodes; Ray opens it on all interfaces.
+    # Keep the nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and
+    # submit.
     start_ray --head --port "$PORT" --dashboard-host 127.0.0.1 --dashboard-port "$DASHBOARD_PORT"
     printf '[ray] on each other node: HEAD_IP=%s PORT=%s NUM_GPUS=%s bash scripts/train_swap_multinode.sh worker\n' \
         "$(grep -oE 'Local node IP: *[^ ]+' "$LOG" | awk '{ print $NF }')" "$PORT" "$NUM_GPUS"
@@ -105,17 +107,17 @@ submit_training() {
     local folder line
     folder="$(realpath -m "${OUTPUT:-outputs/swap_${SIZE,,}}")"
     if [[ -n "${COMMAND:-}" ]]; then line="$COMMAND"; else line="$(bash "$launcher" "$mode" "${FLAGS[@]}")"; fi
-    # The command travels in a file, because Ray quotes words for another shell. There is no working_dir: Ray would
-    # copy the checkout, and what the run writes would land in the copy. Ray sets RAY_ADDRESS for the job, so that
-    # ray.init in it joins this cluster.
+    # The command is passed in a file, because Ray quotes words for another shell. No working_dir: Ray would copy the
+    # checkout, and the run would write into the copy. Ray sets RAY_ADDRESS for the job, so its ray.init joins this
+    # cluster.
     local submission=(ray job submit --address "$address" -- bash "$folder/job.sh")
     if (( DRY_RUN )); then printf '%s\n' "$line"; fi
     end_dry_run "${submission[@]}"
-    # Ray prefers these to the address that it is given.
+    # Ray gives these precedence over --address.
     unset RAY_ADDRESS RAY_API_SERVER_ADDRESS
-    # A proxy would be asked for an address of this machine.
+    # Otherwise requests to this machine would go to the proxy.
     export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
-    # A training that asks for more than there is would wait without a word.
+    # A run that needs more nodes or GPUs than there are would wait silently.
     python -m openrlhf_swap.integration.startup.cluster --address "$address" --pid-file "$PID_FILE" --nodes "$NUM_NODES" \
         --gpus "$NUM_GPUS" --wait "$WAIT"
     mkdir -p "$folder"
@@ -124,7 +126,7 @@ submit_training() {
     exec "${submission[@]}"
 }
 
-# Not `ray stop`: that ends all Ray on the machine, whoever started it.
+# Not `ray stop`: that ends every Ray on the machine, whoever started it.
 stop_ray() {
     is_running || fail "$PID_FILE names no running Ray; nothing was stopped"
     local ray_pid
@@ -139,7 +141,7 @@ stop_ray() {
         fi
         sleep 0.5
     done
-    fail "process $ray_pid still runs 30 s after it was told to end; look at $LOG"
+    fail "process $ray_pid is still running 30 s after it was asked to stop; look at $LOG"
 }
 
 case "$SUBCOMMAND" in

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs,
-# or, with ASYNC=1, at the same time on GPUs of their own.
-# Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the size, or train_swap_1gpu.sh. Stopped in any way, the same command goes on from
-# the last checkpoint. Paths are relative to the checkout; further flags go to openrlhf_swap.train and win.
-#   PROMPTS=...     JSONL of problem and answer, or a data set of the hub (default data/deepscaler.jsonl)
-#   OUTPUT=...      metrics, rollouts, checkpoints and the policy         (default outputs/swap_<size>)
-#   MODEL=...       hub id, or folder in Hugging Face format              (default the R1 distillation of the size)
-#   NUM_GPUS=8      GPUs of a node
-#   NUM_NODES=1     nodes; more than one form a Ray cluster: see train_swap_multinode.sh
-#   ASYNC=0         1 generates while it trains, on rollouts of older weights (docs/use/async.md)
-#   GENERATION_GPUS=...  GPUs of a node that then generate            (default half of NUM_GPUS)
-#   QUEUE=1         batches of rollouts that may then wait
-#   PACKED=...      1 packs as many responses into a row as it has tokens, 0 does not (default 1 with flash-attn)
-#   ROW_TOKENS=...  tokens of such a row                              (default two responses of full length)
-#   MICRO_BATCH=1   responses that a GPU trains on at a time without packing
-#   ZERO_STAGE=...  of DeepSpeed: 2 for 1.5B, 3 for 7B
-#   SAVE_STEPS=20   training steps from checkpoint to checkpoint
+# Trains DeepSeek-R1-Distill-Qwen with SWAP and the paper's settings, vLLM and DeepSpeed taking turns on the same GPUs
+# or, with ASYNC=1, running concurrently on separate GPUs. Use train_swap_1.5b.sh or train_swap_7b.sh, which choose the
+# size, or train_swap_1gpu.sh.
+# However it was stopped, the same command resumes from the last checkpoint. Paths are relative to the checkout; further
+# flags go to openrlhf_swap.train and take precedence.
+#   PROMPTS=...     JSONL of problem and answer, or a hub data set        (default data/deepscaler.jsonl)
+#   OUTPUT=...      folder for metrics, rollouts, checkpoints and policy  (default outputs/swap_<size>)
+#   MODEL=...       hub id, or folder in Hugging Face format              (default the R1 distillation of that size)
+#   NUM_GPUS=8      GPUs per node
+#   NUM_NODES=1     nodes; for more than one, see train_swap_multinode.sh
+#   ASYNC=0         1 generates while training, so rollouts come from older weights (docs/use/async.md)
+#   GENERATION_GPUS=...  with ASYNC, GPUs per node that generate      (default half of NUM_GPUS)
+#   QUEUE=1         with ASYNC, batches of rollouts that may wait
+#   PACKED=...      1 packs responses into rows of ROW_TOKENS, 0 does not (default 1 with flash-attn)
+#   ROW_TOKENS=...  tokens per packed row                             (default two responses of full length)
+#   MICRO_BATCH=1   without packing, responses that a GPU trains on at a time
+#   ZERO_STAGE=...  DeepSpeed's ZeRO stage                            (default 2 for 1.5B, 3 for 7B)
+#   SAVE_STEPS=20   training steps between checkpoints
 #   EAGER=0         1 runs vLLM without CUDA graphs
-#   WANDB_KEY=...   logs to Weights & Biases as well (so does WANDB_API_KEY); TensorBoard is always on
-#   --dry-run       prints the command and stops; --print does so after it has looked for the files
+#   WANDB_KEY=...   also logs to Weights & Biases (as does WANDB_API_KEY); TensorBoard is always on
+#   --dry-run       prints the command and stops; --print does the same after checking that the files exist
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -54,18 +55,18 @@ for name in "${COUNTS[@]}"; do require_count "$name"; done
 GENERATION_GPUS="${GENERATION_GPUS:-$(((NUM_GPUS + 1) / 2))}"
 require_count GENERATION_GPUS
 [[ "$ZERO_STAGE" =~ ^[1-3]$ ]] || fail "ZERO_STAGE is $ZERO_STAGE; use 1, 2 or 3"
-[[ "$ASYNC" =~ ^[01]$ ]] || fail "ASYNC is $ASYNC; use 0, or 1 to generate while it trains"
+[[ "$ASYNC" =~ ^[01]$ ]] || fail "ASYNC is $ASYNC; use 0, or 1 to generate while training"
 [[ "$EAGER" =~ ^[01]$ ]] || fail "EAGER is $EAGER; use 0, or 1 for no CUDA graphs"
 [[ "$PACKED" =~ ^[01]$ ]] || fail "PACKED is $PACKED; use 1 to pack responses into rows, or 0"
 (( ROW_TOKENS >= MAX_LEN )) || fail "ROW_TOKENS is $ROW_TOKENS; use at least MAX_LEN, $MAX_LEN"
-(( MAX_LEN > 2000 )) || fail "MAX_LEN is $MAX_LEN, of which a prompt may take 2000; use more"
+(( MAX_LEN > 2000 )) || fail "MAX_LEN is $MAX_LEN, of which 2000 are reserved for the prompt; use more"
 TRAINING_GPUS="$NUM_GPUS" ENGINES="$NUM_GPUS" SPLIT="NUM_GPUS" # of a node
 if (( ASYNC )); then
     TRAINING_GPUS=$((NUM_GPUS - GENERATION_GPUS)) ENGINES="$GENERATION_GPUS" SPLIT="(NUM_GPUS - GENERATION_GPUS)"
     (( TRAINING_GPUS > 0 )) || fail "GENERATION_GPUS is $GENERATION_GPUS of NUM_GPUS $NUM_GPUS; leave one to train on"
 fi
 RANKS=$((NUM_NODES * TRAINING_GPUS))
-# Ranks with unequal shares of a step would wait for each other without end.
+# Ranks with unequal shares of a step would wait for each other forever.
 if (( PROMPTS_A_STEP * RESPONSES % (RANKS * MICRO_BATCH) != 0 )); then
     fail "NUM_NODES x $SPLIT x MICRO_BATCH is $((RANKS * MICRO_BATCH)), which does not divide the $((
         PROMPTS_A_STEP * RESPONSES)) responses of a step; use a power of two"
@@ -74,17 +75,17 @@ fi
 case "$PROMPTS" in
     *.jsonl | *.json | *.csv | *.parquet | *.arrow | /* | ./* | ../*)
         if (( ! DRY_RUN )) && [[ ! -e "$PROMPTS" ]]; then
-            fail "PROMPTS is $PROMPTS, which is not there; make it: python -m openrlhf_swap.prepare --output $PROMPTS"
+            fail "PROMPTS is $PROMPTS, which does not exist; create it: python -m openrlhf_swap.prepare --output $PROMPTS"
         fi
         NOTE=""
         (( NUM_NODES > 1 )) && PROMPTS="$(realpath -m "$PROMPTS")"
         ;;
-    *) NOTE=" (from the hub, as it is: openrlhf_swap.prepare adds the instruction to box the answer)" ;;
+    *) NOTE=" (from the hub, as is: openrlhf_swap.prepare would add the instruction to box the answer)" ;;
 esac
-# Actors on other nodes write there too: a relative path would depend on where Ray was started.
+# Actors on other nodes write there too, and a relative path would depend on where Ray was started.
 (( NUM_NODES > 1 )) && OUTPUT="$(realpath -m "$OUTPUT")"
 
-# The paper's numbers; what it does not give (tau, eps, close template, learning rate, clip) has our defaults.
+# The paper's numbers; what it does not give (tau, eps, close template, learning rate, clip) is left at our defaults.
 SWAP_ARGS=(
     --swap.objective swap --swap.step_tokens 350 --swap.max_steps 25 --swap.length_coef 1.0
     --swap.outcome_weight 1.0 --swap.process_weight 0.3 --swap.output_dir "$OUTPUT"
@@ -109,13 +110,13 @@ if (( PACKED )); then
     )
 fi
 if (( ASYNC )); then
-    # Nothing else is on an engine's GPU.
+    # An engine has its GPU to itself.
     PLACEMENT_ARGS=(
         --train.async_enable --train.async_queue_size "$QUEUE" --vllm.gpu_memory_utilization "${UTILIZATION:-0.9}"
     )
 else
-    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and the other way round. Then nccl means that
-    # each engine takes the weights over from the process on its own GPU (CUDA IPC).
+    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and vice versa. Here nccl means that each
+    # engine takes the weights from the process on its own GPU (CUDA IPC).
     PLACEMENT_ARGS=(
         --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization "${UTILIZATION:-0.7}"
     )
@@ -124,18 +125,18 @@ PLACEMENT_ARGS+=(
     --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$TRAINING_GPUS" --vllm.sync_backend nccl
     --vllm.num_engines "$((NUM_NODES * ENGINES))" --vllm.tensor_parallel_size 1
 )
-# CUDA graphs stay on the GPU while vLLM sleeps, in the allowance that the plan makes, and need not be captured again.
-# Prefix caching stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would spoil
-# rollouts silently.
+# CUDA graphs stay on the GPU while vLLM sleeps, within the plan's allowance, and need not be captured again. Prefix
+# caching stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would silently
+# corrupt rollouts.
 if [[ "$EAGER" == 1 ]]; then PLACEMENT_ARGS+=(--vllm.enforce_eager); fi
-# Two checkpoints stay; while the next one is written, there are three.
+# Two checkpoints are kept; while the next one is being written, there are three.
 OUTPUT_ARGS=(
     --ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints" --ckpt.load_enable
     --ckpt.save_steps "$SAVE_STEPS" --ckpt.save_hf --ckpt.max_num 2
     --logger.tensorboard_dir "$OUTPUT/tensorboard" --logger.wandb.run_name "$(basename "$OUTPUT")"
 )
 # The key itself stays in the environment: command lines are shown by ps, stored by Ray and sent to the tracker. With
-# WANDB_API_KEY set, OpenRLHF only asks whether the flag has a value.
+# WANDB_API_KEY set, OpenRLHF only checks that the flag has a value.
 TRACKERS=TensorBoard
 if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
 if [[ -n "${WANDB_API_KEY:-}" ]]; then
@@ -144,11 +145,11 @@ if [[ -n "${WANDB_API_KEY:-}" ]]; then
 fi
 unset WANDB_KEY
 
-WAY=", vLLM and DeepSpeed in turn"
-if (( ASYNC )); then WAY=", $GENERATION_GPUS of each node for vLLM"; fi
+PLACEMENT="vLLM and DeepSpeed taking turns"
+if (( ASYNC )); then PLACEMENT="$GENERATION_GPUS of each node for vLLM"; fi
 show_run() {
     local section word
-    printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs$WAY" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
+    printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs, $PLACEMENT" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
         "metrics: $TRACKERS" "command:"
     printf '    python -m openrlhf_swap.train'
     for section in SWAP_ARGS DATA_ARGS ROLLOUT_ARGS TRAIN_ARGS PLACEMENT_ARGS OUTPUT_ARGS FLAGS; do
@@ -166,8 +167,8 @@ COMMAND=(
 )
 DRY_RUN=$((DRY_RUN || PRINT)) end_dry_run "${COMMAND[@]}"
 if (( NUM_NODES == 1 )) && [[ -z "${RAY_ADDRESS:-}" ]] && (( $(count_gpus) < NUM_GPUS )); then
-    # Ray would wait for the others without a word.
-    fail "NUM_GPUS is $NUM_GPUS, but $(count_gpus) are here; set it to what there is"
+    # Ray would silently wait for the missing ones.
+    fail "NUM_GPUS is $NUM_GPUS, but this machine has $(count_gpus); set it to at most as many"
 fi
 if (( NUM_NODES > 1 )) && [[ -z "${RAY_ADDRESS:-}" ]]; then
     fail "NUM_NODES is $NUM_NODES, but RAY_ADDRESS names no Ray cluster; use scripts/train_swap_multinode.sh"

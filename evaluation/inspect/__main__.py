@@ -1,11 +1,11 @@
-r"""One HTML page that shows where the length of responses went; opens offline.
+r"""Write an HTML page that shows where the length of responses went; it opens offline.
 
     python -m evaluation.inspect --traces base.scored.jsonl swap.scored.jsonl --output page.html
 
 Traces come from `python -m openrlhf_swap.score` (see `python -m evaluation.traces`). Each file is a column: responses
-to the same problem stand side by side, step by step, shaded by information gain, with the penalty that SWAP would give
-each step and the answer's log-probability as a curve. Above them, if wanted: a training's curves (--metrics) and the
-table of evaluations (--evaluations).
+to the same problem are shown side by side, step by step, shaded by how each step changed the answer's log-probability,
+with the penalty that SWAP would apply to each step and a curve of that log-probability. A training run's curves
+(--metrics) and the table of evaluations (--evaluations) can be added above.
 """
 
 # The folder has no __init__.py on purpose: as a package it would shadow the standard library's inspect for every
@@ -23,23 +23,23 @@ from openrlhf_swap.errors import ConfigError
 
 
 def main(argv: list[str]) -> None:
-    """Write the page; ConfigError for a penalty that there cannot be, DataError for a file without scored traces."""
+    """Write the page; ConfigError for an invalid penalty, DataError for a file without scored traces."""
     parser = Parser("evaluation.inspect", __doc__)
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="scored traces; one column each")
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
-    parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty that is shown")
-    parser.add_argument("--temperature", type=float, default=1.0, help="tau of the penalty that is shown")
-    parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training whose curves stand above")
+    parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty shown")
+    parser.add_argument("--temperature", type=float, default=1.0, help="tau of the penalty shown")
+    parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show")
     parser.add_argument(
-        "--evaluations", type=Path, nargs="+", default=[], help="folders of the evaluations whose table stands above"
+        "--evaluations", type=Path, nargs="+", default=[], help="folders of the evaluations whose table to show"
     )
-    parser.add_argument("--limit", type=int, default=200, help="most problems on the page (default: 200)")
+    parser.add_argument("--limit", type=int, default=200, help="maximum number of problems on the page (default: 200)")
     args = parser.parse_args(argv)
     if args.temperature <= 0 or args.length_coef < 0:
         raise ConfigError(
             f"--temperature is {args.temperature}, --length-coef {args.length_coef}; use tau > 0 and lambda >= 0"
         )
-    from evaluation.page.contents import charts, page_data, render  # brings torch
+    from evaluation.page.contents import charts, page_data, render  # imports torch
 
     data = page_data(args.traces, args.length_coef, args.temperature, args.limit)
     if args.metrics or args.evaluations:

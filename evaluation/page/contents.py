@@ -1,4 +1,4 @@
-"""What stands on the page: its data, and the HTML that holds them."""
+"""The page's data, and the HTML around it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.files import Row
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
-# What is drawn of a training -> the names of its lines, each with its metric.
+# Title of each chart of a training run -> the metric of each of its lines.
 CHARTS = {
-    "tokens a rollout": {"all": "length/mean", "target": "length/target"},
+    "tokens per rollout": {"all": "length/mean", "target": "length/target"},
     "accuracy of rollouts": {"accuracy": "swap/accuracy"},
 }
 
 
 def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float) -> None:
-    """Give each row `penalties`, P w_k of each step, its file's responses to the same problem being its group."""
+    """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.get("benchmark", ""), row["problem"]].append(row)
@@ -39,13 +39,13 @@ def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float) -
 
 
 def page_data(files: Sequence[Path], length_coef: float, temperature: float, limit: int) -> dict[str, Any]:
-    """Names of the columns, problems with the responses of each, and the formulas in them.
+    """Column names, the problems with each column's responses, and the formulas in them.
 
     Args:
-        files: scored traces, a column each.
+        files: scored traces, one column each.
         length_coef: lambda of the penalties.
         temperature: tau of the penalties, nats.
-        limit: most problems.
+        limit: maximum number of problems.
 
     Raises:
         DataError: for a file without scored traces.
@@ -69,13 +69,13 @@ def page_data(files: Sequence[Path], length_coef: float, temperature: float, lim
 
 
 def charts(metrics: Path) -> list[dict[str, Any]]:
-    """A training's curves, from its metrics.jsonl; DataError when it holds no steps."""
+    """A training run's curves, from its metrics.jsonl; DataError if it holds no steps."""
     rows = read_steps(metrics)
     steps = [row["step"] for row in rows]
     drawn = []
     for title, lines in CHARTS.items():
         values = {name: [row.get(key) for row in rows] for name, key in lines.items()}
-        # A target is there only in steps with a right response, and in some objectives.
+        # There is a target only in steps with a correct response, and only for some objectives.
         drawn.append({"title": title, "steps": steps, "lines": {n: v for n, v in values.items() if set(v) != {None}}})
     return drawn
 
@@ -83,20 +83,20 @@ def charts(metrics: Path) -> list[dict[str, Any]]:
 def render(data: Mapping[str, Any]) -> str:
     """The page: template, script and data in one file.
 
-    `data` is that of `page_data`, and what is to stand above it: `summary` of `notes` (texts), `tables` (`header` and
-    `rows` of texts) and `charts`.
+    `data` is what `page_data` returns, optionally with a `summary` to show above it: `notes` (texts), `tables`
+    (`header` and `rows` of texts) and `charts`.
     """
-    # Without any "<" no text can end the script element that holds it, nor open a comment in it.
+    # Without "<", no text can end the script element that holds it, or open a comment in it.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", SCRIPT.read_text(encoding="utf-8"))
     return page.replace("__DATA__", text)
 
 
 def _problem(benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]) -> Row:
-    """A problem as the page shows it; texts are split at their formulas, whose trees go into `formulas`."""
+    """A problem as the page shows it; texts are split at formulas, whose trees are added to `formulas`."""
     answer = str(next(row["answer"] for rows in columns for row in rows))
     if "\\" in answer and "$" not in answer and to_tree(answer, False):
-        answer = f"${answer}$"  # data sets leave them out
+        answer = f"${answer}$"  # data sets omit the delimiters
     return {
         "benchmark": benchmark,
         "text": split_formulas(problem, formulas),

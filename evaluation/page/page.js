@@ -15,26 +15,26 @@ const counted = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}
 const option = (value, text) => element("option", { value }, text);
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// ── shades: logarithmic, so that small changes are seen beside large ones; nothing below half of SMALL
+// ── shades: logarithmic, so that small changes are visible beside large ones; none below half of SMALL
 const SMALL = 0.01;
 const strength = (change, largest) =>
   Math.abs(change) < SMALL / 2 ? 0 : Math.min(1, Math.log1p(Math.abs(change) / SMALL) / Math.log1p(largest / SMALL));
 const marks = largest => [...[0.01, 0.1, 1, 10].filter(mark => strength(mark, largest) > 0.25 && strength(mark, largest) < 0.75), largest];
 
-// ── filters: a column's share of right responses, and its mean length
+// ── filters: a column's share of correct responses, and its mean length
 const share = (problem, column) => mean(problem.columns[column].filter(r => r.correct !== null).map(r => Number(r.correct)));
 const tokens = (problem, column) => mean(problem.columns[column].map(r => r.tokens));
 const last = data.names.length - 1;
 const changed = problem => share(problem, last) - share(problem, 0);
 const FILTERS = last > 0 ? {
   "all": () => true,
-  "became right": p => changed(p) > 0,
+  "became correct": p => changed(p) > 0,
   "became wrong": p => changed(p) < 0,
   "length changed most": p => Number.isFinite(tokens(p, last) - tokens(p, 0)),
 } : { "all": () => true };
 const ORDERS = { "length changed most": p => -Math.abs(tokens(p, last) - tokens(p, 0)) };
 data.names.forEach((name, i) => {
-  for (const right of [true, false]) FILTERS[`${name}: ${right ? "right" : "wrong"}`] = p => p.columns[i].some(r => r.correct === right);
+  for (const correct of [true, false]) FILTERS[`${name}: ${correct ? "correct" : "wrong"}`] = p => p.columns[i].some(r => r.correct === correct);
 });
 
 let shown = [], position = 0;
@@ -54,13 +54,13 @@ function filter() {
   show(0);
 }
 
-// ── what a problem looks like
+// ── how a problem is shown
 function tree([tag, ...parts]) {
   const attributes = parts.length && typeof parts[0] === "object" && !Array.isArray(parts[0]) ? parts.shift() : {};
   return math(tag, attributes, ...parts.map(part => Array.isArray(part) ? tree(part) : part));
 }
 
-// Texts and formulas come in turn.
+// Texts and formulas alternate.
 function pieces(parts) {
   return parts.map((part, i) => {
     if (i % 2 === 0 || !by("formulas").checked) return part;
@@ -83,7 +83,7 @@ function curve(r, most) {
   const x = k => 3 + (width - 6) * k / Math.max(1, values.length - 1);
   const y = v => 4 + (height - 8) * (high - v) / (high - low);
   const label = `Log-probability of the answer after 0 to ${counted(r.steps.length, "step")}: from ${nats(values[0])} to `
-    + `${nats(values.at(-1))} nats a token, between ${nats(low)} and ${nats(Math.max(...values))}`;
+    + `${nats(values.at(-1))} nats per token, between ${nats(low)} and ${nats(Math.max(...values))}`;
   const plot = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
   r.steps.forEach((step, k) => {
     const tall = most > 0 ? step.penalty / most * height * 0.6 : 0;
@@ -103,7 +103,7 @@ function legend(largest, most) {
   const strip = element("div", { class: "legend", role: "img", "aria-label": `shades from -${nats(largest)} to +${nats(largest)} nats` },
     element("i", { style: `background: linear-gradient(to right, ${stops.join(", ")})` }), ...ticks);
   const pays = most > 0 ? `a full bar is a penalty of ${nats(most)} nats` : "no penalty";
-  return element("div", {}, element("div", { class: "dim" }, `shade: change of a step, in nats; ${pays}`), strip);
+  return element("div", {}, element("div", { class: "dim" }, `shade: change over a step, in nats; ${pays}`), strip);
 }
 
 function card(step, number, largest, most) {
@@ -123,13 +123,13 @@ const bounds = responses => {
   const steps = responses.flatMap(r => r.steps);
   return [Math.max(SMALL, ...steps.map(s => Math.abs(s.change))), Math.max(0, ...steps.map(s => s.penalty))];
 };
-// Spread arguments have a limit that a whole page may pass.
+// A whole page may exceed the limit on spread arguments.
 const whole = data.problems.map(p => bounds(p.columns.flat())).reduce(([a, b], [c, d]) => [Math.max(a, c), Math.max(b, d)], [SMALL, 0]);
 
 function column(name, problem, responses) {
   if (!responses.length) return element("section", { class: "panel" }, element("h2", {}, name), element("p", { class: "dim" }, "no response to this problem"));
   const made = element("section", { class: "panel" }), choice = element("select", { "aria-label": `response of ${name}` });
-  const verdict = r => r.correct === null ? "not graded" : r.correct ? "right" : "wrong";
+  const verdict = r => r.correct === null ? "not graded" : r.correct ? "correct" : "wrong";
   responses.forEach((r, i) => choice.append(option(i, `${i + 1} of ${responses.length}: ${verdict(r)}, ${counted(r.tokens, "token")}`)));
   const fill = () => {
     const r = responses[choice.value], scale = by("scale").value;
@@ -150,7 +150,7 @@ function show(index) {
   position = index;
   by("previous").disabled = index <= 0;
   by("next").disabled = index >= shown.length - 1;
-  by("status").textContent = shown.length ? `Problem ${index + 1} of ${shown.length}` : "No problem passes the filters.";
+  by("status").textContent = shown.length ? `Problem ${index + 1} of ${shown.length}` : "No problem matches the filters.";
   by("main").replaceChildren();
   if (!shown.length) return;
   by("choice").value = index;
@@ -161,7 +161,7 @@ function show(index) {
   if (inside) by("main").focus({ preventScroll: true });
 }
 
-// ── what stands above: tables and curves
+// ── the summary above: tables and curves
 function table({ header, rows }) {
   const line = (name, cells) => element("tr", {}, ...cells.map(cell => element(name, {}, cell)));
   return element("table", {}, element("thead", {}, line("th", header)), element("tbody", {}, ...rows.map(row => line("td", row))));
@@ -199,7 +199,7 @@ for (const name of ["all", ...benchmarks]) by("benchmark").append(option(name, n
 by("benchmark").parentElement.hidden = benchmarks.length < 2;
 for (const name of Object.keys(FILTERS)) by("show").append(option(name, name));
 
-// ── what a user does
+// ── user input
 const refresh = () => show(position);
 const walk = steps => {
   const cards = [...document.querySelectorAll(".step .text")], now = cards.indexOf(document.activeElement);

@@ -19,7 +19,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """The page of four problems: F(ind), W(hat is) became right, H(ow much) became wrong, and one that means harm."""
+    """The page of four problems: F(ind), W(hat is) became correct, H(ow much) became wrong, one means harm."""
     folder = tmp_path_factory.mktemp("page")
     data = page_data(write_traces(folder), 1.0, 1.0, 100)
     table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
@@ -87,12 +87,12 @@ def test_keys_for_filters_scale_formulas_and_help(page):
     ("filters", "expected"),
     [
         ({}, ["F", "W", "H", "<"]),
-        ({"show": "became right"}, ["W"]),
+        ({"show": "became correct"}, ["W"]),
         ({"show": "became wrong"}, ["H"]),
         # Means of 126.7, 180 and 40 tokens became 55, 20 and 15; the fourth has nothing to compare with.
         ({"show": "length changed most"}, ["W", "F", "H"]),
         ({"show": "base: wrong"}, ["W"]),
-        ({"show": "trained: right", "longer": "60"}, ["F", "W"]),
+        ({"show": "trained: correct", "longer": "60"}, ["F", "W"]),
         ({"show": "became wrong", "longer": "100"}, []),
     ],
 )
@@ -101,7 +101,7 @@ def test_filters(page, filters, expected):
         choose(page, name, value)
     assert page.ask(ORDER) == expected
     text = page.ask("by('status').textContent")
-    assert text == (f"Problem 1 of {len(expected)}" if expected else "No problem passes the filters.")
+    assert text == (f"Problem 1 of {len(expected)}" if expected else "No problem matches the filters.")
 
 
 def test_shades_are_signed_and_seen_where_changes_are_small(page):

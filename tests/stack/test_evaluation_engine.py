@@ -49,7 +49,7 @@ def test_a_killed_evaluation_goes_on_to_the_same_file(tmp_path, prompts_file):
     done = subprocess.run(
         evaluation_command(prompts_file, tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True, text=True
     )
-    assert f"[evaluation] {before} of 260 samples are there" in done.stdout
+    assert f"[evaluation] {before} of 260 samples already generated" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""  # nothing below the table
     assert path.read_text() == whole.read_text()
     assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 65 * 4

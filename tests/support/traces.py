@@ -33,7 +33,7 @@ def row(problem: str, answer: str, correct: bool | None, steps: dict[str, float]
 
 
 def write_traces(folder: Path) -> list[Path]:
-    """Two files: four problems; the second became right, the third became wrong, the fourth means harm."""
+    """Two files: four problems; the second became correct, the third became wrong, the fourth means harm."""
     end = "</think>\n\nThe larger root is \\boxed{3}."
     long = dict(zip(FACTOR, (1.9, -0.02, 0.03, -0.35, 1.2), strict=True))
     short = {FACTOR[0]: 2.1, FACTOR[4]: 1.3}

@@ -30,12 +30,12 @@ def run(monkeypatch):
 
 def test_torch_alone(run, capsys):
     example = run("torch.optim")
-    said = r"\d of 8 right, \d+ tokens a response, loss -?\d+\.\d+\n"
-    assert re.fullmatch(f"({said}){{2}}", capsys.readouterr().out)
+    line = r"\d of 8 correct, \d+ tokens each, loss -?\d+\.\d+\n"
+    assert re.fullmatch(f"({line}){{2}}", capsys.readouterr().out)
     # The last group as the page leaves it: a value a token, and steps that were scored.
     assert [len(values) for values in example.advantages] == [len(response) for response in example.responses]
-    right = [trace for trace in example.traces if trace.correct]
-    assert right and all(len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in right)
+    correct = [trace for trace in example.traces if trace.correct]
+    assert correct and all(len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct)
     assert all(parameter.grad is not None for parameter in example.model.parameters())
 
 

@@ -53,7 +53,7 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5}
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items()]
     assert list(read_rows(forced.forced_path(asked, "own"))) == rows
-    assert "own: 25.0% right when forced to answer after 30 tokens\n" in capsys.readouterr().out
+    assert "own: 25.0% correct when forced to answer after 30 tokens\n" in capsys.readouterr().out
 
     assert len(engine.prompts) == 4 + 3 + 2
     (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}

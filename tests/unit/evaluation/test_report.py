@@ -36,7 +36,7 @@ def test_tables(evaluated, capsys):
     grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader, "</think>")
     grader.close()
     assert run_command(report.main, [str(evaluated / "base"), "--disagreements"]) == 0
-    assert "own p sample 2: 'so 2' after the thought, '2' anywhere (right)" in capsys.readouterr().out
+    assert "own p sample 2: 'so 2' after the thought, '2' anywhere (correct)" in capsys.readouterr().out
     (evaluated / "empty").mkdir()
     assert run_command(report.main, [str(evaluated / "empty")]) == 2
     assert "holds no graded samples" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.stats import bootstrap_interval, majority_is_right, paired_difference, pass_at_k
+from evaluation.stats import bootstrap_interval, majority_is_correct, paired_difference, pass_at_k
 
 
 def test_pass_at_k():
@@ -17,11 +17,11 @@ def test_pass_at_k():
 
 
 def test_majority():
-    assert majority_is_right(["1", "2", "2"], [False, True, True]) == 1.0
-    assert majority_is_right(["1", "1", "2"], [False, False, True]) == 0.0
+    assert majority_is_correct(["1", "2", "2"], [False, True, True]) == 1.0
+    assert majority_is_correct(["1", "1", "2"], [False, False, True]) == 0.0
     # "1" and "2" tie: half. No answer gets no vote.
-    assert majority_is_right(["1", "2", None, None], [False, True, False, False]) == 0.5
-    assert majority_is_right([None], [False]) == 0.0
+    assert majority_is_correct(["1", "2", None, None], [False, True, False, False]) == 0.5
+    assert majority_is_correct([None], [False]) == 0.0
 
 
 def test_bootstrap_intervals():

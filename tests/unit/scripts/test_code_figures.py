@@ -74,7 +74,7 @@ def test_the_table_has_a_row_for_each_folder_and_check_decides_the_status(capsys
         str(path.parent.relative_to(code_figures.ROOT)) for path in code_figures.ROOT.glob("openrlhf_swap/**/*.py")
     }
     assert folders <= {line.split()[0] for line in text.splitlines() if line}
-    assert re.search(r"^circles of imports: \d+$", text, flags=re.MULTILINE)
+    assert re.search(r"^import cycles: \d+$", text, flags=re.MULTILINE)
     monkeypatch.setattr(code_figures, "TOP_MODULES", 0)
     assert code_figures.main(["--check"]) == 1
     assert "error: evaluation has " in capsys.readouterr().err

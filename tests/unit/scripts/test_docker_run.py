@@ -86,7 +86,7 @@ def test_what_is_run_is_what_the_dry_run_shows(tools, tmp_path):
 @pytest.mark.parametrize(
     ("missing", "arguments", "message"),
     [
-        ("docker", ["--cpu"], "docker was not found; install it, or do without: bash scripts/setup.sh"),
+        ("docker", ["--cpu"], "docker was not found; install it, or run without it: bash scripts/setup.sh"),
         ("engine", ["--cpu"], "the Docker engine does not answer; start it, or"),
         ("gpu", [], "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"),
         ("runtime", [], "Docker has no GPU runtime; install the NVIDIA Container Toolkit, or"),

@@ -136,7 +136,7 @@ def test_missing_prompts_name_the_command_that_makes_them(tmp_path):
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     remedy = f"python -m openrlhf_swap.prepare --output {path}"
-    assert line == f"error: PROMPTS is {path}, which is not there; make it: {remedy}"
+    assert line == f"error: PROMPTS is {path}, which does not exist; create it: {remedy}"
     assert remedy.split()[2] in COMMANDS
     path.write_text('{"problem": "1 + 1", "answer": "2"}\n')
     *_, args = parse_training(bash("scripts/train_swap_1.5b.sh", "--print", PROMPTS=str(path)).stdout)
@@ -149,7 +149,7 @@ def test_more_gpus_than_there_are_is_said_before_ray_waits_for_them(tmp_path):
     environment = {"PATH": make_smi(tmp_path, 2), "PROMPTS": str(prompts), "OUTPUT": str(tmp_path / "o")}
     result = bash("scripts/train_swap_1.5b.sh", NUM_GPUS="4", **environment)
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == "error: NUM_GPUS is 4, but 2 are here; set it to what there is"
+    assert result.stderr.splitlines()[-1] == "error: NUM_GPUS is 4, but this machine has 2; set it to at most as many"
 
 
 def test_the_evaluation_script_carries_the_papers_settings():

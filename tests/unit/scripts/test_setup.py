@@ -117,7 +117,7 @@ def test_a_disk_too_small_is_named_before_anything_is_installed(acted, tmp_path,
 def test_packages_that_do_not_fit_each_other_end_the_setup(acted):
     result, _ = acted(PROFILE="gpu", COMPLAINT="The package `a` requires `b<1`, but `2` is installed")
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("error: packages do not fit each other (details: ")
+    assert result.stderr.splitlines()[-1].startswith("error: the packages are not compatible with each other")
 
 
 def test_flash_attn_is_compiled_with_the_compiler_among_the_packages(acted, tmp_path):
