@@ -1,15 +1,12 @@
 r"""One HTML page that shows where the length of responses went; opens offline.
 
-    python -m evaluation.inspect --traces base.scored.jsonl swap.scored.jsonl --output page.html
+    python -m evaluation.page --traces base.scored.jsonl swap.scored.jsonl --output page.html
 
 Traces come from `python -m openrlhf_swap.score` (see `python -m evaluation.traces`). Each file is a column: responses
 to the same problem stand side by side, step by step, shaded by information gain, with the penalty that SWAP would give
 each step and the answer's log-probability as a curve. Above them, if wanted: a training's curves (--metrics) and the
 table of evaluations (--evaluations).
 """
-
-# The folder has no __init__.py on purpose: as a package it would shadow the standard library's inspect for every
-# command that is run by its path.
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from openrlhf_swap.errors import ConfigError
 
 def main(argv: list[str]) -> None:
     """Write the page; ConfigError for a penalty that there cannot be, DataError for a file without scored traces."""
-    parser = Parser("evaluation.inspect", __doc__)
+    parser = Parser("evaluation.page", __doc__)
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="scored traces; one column each")
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty that is shown")
