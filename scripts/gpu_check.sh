@@ -2,7 +2,8 @@
 # Run this for a few minutes on one GPU before renting eight. Trains the embedded policy the way the presets do, kills
 # and resumes the run, and compares weights, scores and memory with what they should be. Ends with a table, and a
 # remedy for each failed check. Exit status: 0, 1 if a check failed, 2 without a GPU.
-#   --output outputs/gpu_check   new folder for the logs; further flags go to the training command
+#   --output outputs/gpu_check   new folder for the logs
+#   --model FOLDER               a policy other than the embedded one; further flags go to the training command
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,4 +12,4 @@ source scripts/common.sh
 
 read_flags "" "$@"
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH" HF_HUB_OFFLINE=1
-exec python examples/worlds/gpu_check.py "${FLAGS[@]}"
+exec python -m openrlhf_swap.gpu_check "${FLAGS[@]}"

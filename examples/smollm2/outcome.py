@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import operations
 import thoughts
-from quickstart import PHASES
 from tabulate import tabulate
 
 from evaluation import figures
@@ -26,6 +25,7 @@ from evaluation.traces import traces
 from openrlhf_swap import plan, score
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
+from openrlhf_swap.runs.metric_names import STEP_PHASES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -128,10 +128,10 @@ def interval(values: Floats) -> str:
 
 def costs(metrics: Sequence[Row], peak_memory: float) -> str:
     """Seconds a step by phase, the first step aside, and the memory at most."""
-    rows = [row for row in metrics[1:] or metrics if PHASES["score"] in row]  # a skipped step has no such time
+    rows = [row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row]  # a skipped step has no such time
     if not rows:
         return f"no step was measured; at most {peak_memory:.1f} GiB"
-    seconds = {name: fmean(row[key] for row in rows) for name, key in PHASES.items()}
+    seconds = {name: fmean(row[key] for row in rows) for name, key in STEP_PHASES.items()}
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     share = seconds["score"] / seconds["total"]
     return f"{seconds['total']:.1f} s a step ({parts}); scoring is {share:.0%} of it; at most {peak_memory:.1f} GiB"

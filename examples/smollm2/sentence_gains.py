@@ -1,10 +1,10 @@
-r"""Which gain of a step tells sentences that are needed from others? As examples/worlds/gain_study.py, in words.
+r"""Which gain of a step tells sentences that are needed from others? As examples/studies/gain_study.py, in words.
 
     python -m evaluation.traces outputs/smollm2/base --output outputs/traces.jsonl
     python -m openrlhf_swap.score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
         --step-tokens 4 --newline-patience 8 --close-template '</think>\n\nThe answer is \boxed{' \
         --output outputs/scored.jsonl
-    PYTHONPATH=examples/worlds python examples/smollm2/sentence_gains.py --scored outputs/scored.jsonl
+    PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py --scored outputs/scored.jsonl
 """
 
 from __future__ import annotations

@@ -23,20 +23,13 @@ from report import draw, table
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.runs.metric_names import STEP_PHASES
 
 HERE = Path(__file__).parent
 SHOWN = 5  # problems on the page
 # Two updates a step shorten in about two thirds of the steps that one needs, and a rate that falls to nothing keeps
 # the end out of the bad steps that a constant one has now and then: docs/measurements.md.
 SCHEDULE = {"UPDATES": "2", "LEARNING_RATE": "3e-4", "LR_SCHEDULER": "cosine"}
-# Our name for a phase of a training step -> its name in metrics.jsonl.
-PHASES = {
-    "generate": "timing/generation",
-    "score": "timing/score",
-    "update": "timing/ppo_train",
-    "sync": "timing/broadcast",
-    "total": "timing/step_total",
-}
 
 
 def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
@@ -158,7 +151,7 @@ def main() -> None:
     summary = {
         "base": base,
         "trained": trained,
-        "seconds": {name: fmean(step[key] for step in metrics[1:] or metrics) for name, key in PHASES.items()},
+        "seconds": {name: fmean(step[key] for step in metrics[1:] or metrics) for name, key in STEP_PHASES.items()},
         "peak_memory_gib": peak,
     }
     path = args.output / "summary.json"

@@ -18,8 +18,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
 from openrlhf_swap.rollouts.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.reader import ResponseReader
-from openrlhf_swap.rollouts.reading import tokens_for
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout
 
 STOP = r"\n\nWait, I have enough information to get the final answer.{end}\n\nTherefore, the final answer is \boxed{"

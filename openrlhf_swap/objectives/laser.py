@@ -10,7 +10,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.reading import is_formatted
+from openrlhf_swap.rollouts.reader import is_formatted
 from openrlhf_swap.rollouts.rollout import Rollout
 
 RIGHT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0

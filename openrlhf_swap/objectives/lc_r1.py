@@ -19,8 +19,7 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import import_named
 from openrlhf_swap.rollouts.answers import strip_answer
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.reader import ResponseReader
-from openrlhf_swap.rollouts.reading import tokens_for
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout
 
 Extractor = Callable[[Sequence[int], str, ResponseReader], int]

@@ -18,8 +18,7 @@ from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.reader import ResponseReader
-from openrlhf_swap.rollouts.reading import tokens_for
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout
 
 DISCOUNT, PATIENCE = 0.7, 4  # of a change for the cuts before it, and how many of these share in it

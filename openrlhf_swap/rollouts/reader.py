@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from openrlhf_swap.algorithm.steps import segment_at_newlines
-from openrlhf_swap.rollouts.answers import answer_start
+from openrlhf_swap.rollouts.answers import answer_start, last_boxed, text_after_thought
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -120,3 +120,17 @@ class StepReader(ThoughtReader):
         """The decoded text of each step."""
         starts = [0, *(end + 1 for end in step_ends[:-1])]
         return [self.text(response_ids[start : end + 1]) for start, end in zip(starts, step_ends, strict=True)]
+
+
+def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
+    """Whether a response closes its thought once and boxes an answer after it. The thought itself is not decoded."""
+    closed = reader.thought_length(response_ids)
+    if closed is None:
+        return False
+    text, end = reader.text(response_ids[closed:]), reader.end_of_thought
+    return text.count(end) == 1 and last_boxed(text_after_thought(text, end)) is not None
+
+
+def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:
+    """The fewest leading tokens whose text has at least so many characters."""
+    return bisect_left(range(len(ids) + 1), characters, key=lambda count: len(reader.text(ids[:count])))

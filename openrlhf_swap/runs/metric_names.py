@@ -140,6 +140,15 @@ NAMES = {
 }
 """What OpenRLHF and the experience maker call a number -> its one name."""
 
+STEP_PHASES = {
+    "generate": "timing/generation",
+    "score": "timing/score",
+    "update": "timing/ppo_train",
+    "sync": "timing/broadcast",
+    "total": "timing/step_total",
+}
+"""Short name of a phase of a training step -> the metric of its seconds."""
+
 # Said by another name as well: reward/mean, length/mean and length/truncated_frac.
 SAID_TWICE = {"reward", "response_length", "rollout/response_length_mean", "truncated", "response_clip_ratio"}
 _OF_EVALUATION = {"response_length_mean": "length", "truncated_rate": "truncated_frac", "num_samples": "samples"}

@@ -7,16 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_check
 import pytest
 import torch
-from support.paths import ROOT
+from support.paths import POLICY, ROOT
 from support.running import run_training
+
+from openrlhf_swap.gpu_check.__main__ import check
+from openrlhf_swap.gpu_check.training import SHARED_GPU
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
 on_request = pytest.mark.skipif("TEST_GPU_PATH" not in os.environ, reason="four minutes on two cores: TEST_GPU_PATH=1")
-COLOCATED = [*gpu_check.WAY, "--algo.advantage.is_correction_level", "token"]
+COLOCATED = [*SHARED_GPU, "--algo.advantage.is_correction_level", "token"]
 TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
 
 
@@ -64,10 +66,9 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     """A GPU whose memory holds two thirds more while vLLM is awake."""
     memory = random.Random(0)
     output = tmp_path / "run"
-    findings = gpu_check.check(
-        output, torch.device("cpu"), lambda: memory.choice([1, 3]) * 2**30, 8 * 2**30, ["--ds.lora.rank", "4"]
-    )
-    assert gpu_check.report(findings) == 0, findings.wrong
+    used, total = (lambda: memory.choice([1, 3]) * 2**30), 8 * 2**30
+    findings = check(str(POLICY), output, torch.device("cpu"), used, total, ["--ds.lora.rank", "4"])
+    assert findings.report() == 0, findings.wrong
     printed = capsys.readouterr().out
     assert (
         "steps, resumed after a kill" in printed and printed.splitlines()[-1] == "[gpu_check] all is as it should be"

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from evaluation.inspect.__main__ import main
+from evaluation.page.__main__ import main
 from evaluation.page.contents import SCRIPT, add_penalties, page_data
 from openrlhf_swap.command import run_command
 from openrlhf_swap.files import write_rows

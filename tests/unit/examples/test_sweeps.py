@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sweeps
 from differences import Method, keep
-from support.paths import ROOT
+from support.paths import STUDIES
 from tabulate import tabulate
 
 from openrlhf_swap.config import SwapConfig
@@ -103,7 +103,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
 
 
 def test_the_rows_of_the_sweeps_change_what_their_names_say():
-    rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / "decomposition_sweeps.json")
+    rows = read_configurations(STUDIES / "objectives" / "decomposition_sweeps.json")
     for row in rows:
         symbol, value = row.name.split("=")
         config, _, rest = parse_swap_arguments(list(row.train))
@@ -114,7 +114,7 @@ def test_the_rows_of_the_sweeps_change_what_their_names_say():
 
 
 def test_the_folder_of_each_row_is_a_point():
-    rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / "decomposition_sweeps.json")
+    rows = read_configurations(STUDIES / "objectives" / "decomposition_sweeps.json")
     methods = {run_folder(Path(), row.name, 1).parent.name: METHODS["swap"] for row in rows}
     found = {(symbol, value) for symbol in sweeps.SETTINGS for value in sweeps.points(symbol, methods, step_tokens=3)}
     assert found == {(row.name.split("=")[0], float(row.name.split("=")[1])) for row in rows}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.paths import POLICY
+from support.trainers import make_trainer, strategy_of
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError
@@ -169,28 +170,24 @@ def test_the_extension_takes_no_name_that_vllms_workers_have():
         assert not [name for name in names if hasattr(worker, name)]
 
 
-def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch):
-    """Both tags before a generation, sleep behind it, the weights' tag alone before an update."""
+def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch, arguments, tmp_path, prompts_file):
+    """Both tags before a generation, sleep after it, the weights' tag alone before an update."""
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ppo_utils import samples_generator
-
-    from openrlhf_swap.integration.driver.trainer import SwapTrainer
-    from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 
     done = []
     for module in (ppo_trainer, samples_generator):
         monkeypatch.setattr(module, "batch_vllm_engine_call", lambda _, name, **options: done.append((name, options)))
     monkeypatch.setattr(ppo_trainer.ray, "get", lambda refs: refs)
-    args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=True))
+
+    def no_prompts():
+        done.append(("generate", {}))
+        yield from ()
+
     group = SimpleNamespace(async_run_method=lambda method_name: done.append((method_name, {})))
-    generator = SwapSamplesGenerator.__new__(SwapSamplesGenerator)
-    generator.args, generator.vllm_engines, generator._eval_dataloader_iter = args, [], iter(())
-    generator.args.rollout = SimpleNamespace(batch_size=1)
-    generator._generate_vllm = lambda **_: done.append(("generate", {})) or ([], 0, True)
-    samples_generator.SamplesGenerator.generate_eval_samples(generator)
-    trainer = SwapTrainer.__new__(SwapTrainer)
-    trainer.args, trainer.vllm_engines, trainer.actor_model_group = args, [], group
-    trainer._run_config = SimpleNamespace(generation_timeout=60.0)
+    trainer = make_trainer(strategy_of(arguments, tmp_path, prompts_file, **{"vllm.enable_sleep": True}), group)
+    trainer.samples_generator.eval_dataloader = no_prompts()
+    assert trainer.samples_generator.generate_eval_samples() == []
     trainer.broadcast_to_vllm()
     weights = {"tags": ["weights"]}
     assert done == [("wake_up", {}), ("generate", {}), ("sleep", {}), ("wake_up", weights), ("broadcast_to_vllm", {})]

@@ -5,7 +5,8 @@ from support.pieces import tokenizer_of
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.steps import segment_steps
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
+from openrlhf_swap.rollouts.reader import StepReader, is_formatted
 
 
 def test_steps_are_read_in_token_space(tokenizer):
@@ -101,3 +102,15 @@ def test_no_answer_is_scored_behind_its_statement_or_the_end(parts):
     assert not kept.endswith("<e>")
     assert kept.count("\\boxed{12}") <= max("".join(parts).count("\\boxed{12}") - 1, 0)
     assert len(reader.text(ids)) - len(kept) >= len("<e>")
+
+
+PIECES = ("ones: ", "</think>", "\\boxed{", "12", "}", "\n", "é", "<|end|>", "hmm")
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=12), mark=st.sampled_from(("</think>", "mm\n")))
+def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
+    reader = StepReader(tokenizer, mark, *SwapConfig().segmentation)
+    text = "".join(pieces)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    expected = text.count(mark) == 1 and last_boxed(text_after_thought(text, mark)) is not None
+    assert is_formatted(ids, reader) == expected

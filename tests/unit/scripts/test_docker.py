@@ -5,9 +5,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
+from dockerfile_parse import DockerfileParser
+from pathspec import GitIgnoreSpec
 from support.paths import ROOT
 
 TARGETS = ("cpu", "cuda")
@@ -18,25 +19,22 @@ REQUIREMENTS = {
 
 
 def read_stages():
-    """Stage name -> its instructions as (word, rest) pairs, ARG defaults filled into each FROM; and those defaults."""
-    text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-    defaults, stages = {}, {}
-    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
-        if not line.strip():
-            continue
-        word, rest = line.split(maxsplit=1)
+    """Stage name -> its instructions as (word, rest) pairs, ARG defaults filled into each FROM."""
+    dockerfile = DockerfileParser(str(ROOT / "Dockerfile"))
+    images, stages = iter(dockerfile.parent_images), {}
+    for instruction in dockerfile.structure:
+        word, rest = instruction["instruction"], instruction["value"]
         if word == "FROM":
-            image, _as, name = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], rest).split()
-            stages[name] = [(word, image)]
-        elif not stages:
-            name, value = rest.split("=", 1)
-            defaults[name] = value
-        else:
+            stages[rest.split()[-1]] = [(word, next(images))]
+        elif stages and word != "COMMENT":
             stages[list(stages)[-1]].append((word, rest))
-    return stages, defaults
+    return stages
 
 
-STAGES, DEFAULTS = read_stages()
+STAGES = read_stages()
+# A rule of .dockerignore starts in the top folder; one of .gitignore does so with a slash in front of it.
+RULES = re.sub(r"^(!?)(?=[^#!\s])", r"\1/", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE)
+IGNORED = GitIgnoreSpec.from_lines(RULES.splitlines())
 
 
 def instructions_of(stage):
@@ -47,24 +45,6 @@ def instructions_of(stage):
 
 def rests(stage, word):
     return [rest for found, rest in instructions_of(stage) if found == word]
-
-
-def ignored(path):
-    """Whether .dockerignore leaves a path out: the last rule that matches the path or a folder above it decides."""
-    out = False
-    for rule in (ROOT / ".dockerignore").read_text().splitlines():
-        if not rule or rule.startswith("#"):
-            continue
-        pattern = rule.removeprefix("!")
-        parts = Path(path).parts
-        above = ["/".join(parts[: length + 1]) for length in range(len(parts))]
-        if pattern.startswith("**/"):
-            matches = any(fnmatch.fnmatch(part, pattern.removeprefix("**/")) for part in parts)
-        else:
-            matches = any(name.count("/") == pattern.count("/") and fnmatch.fnmatch(name, pattern) for name in above)
-        if matches:
-            out = not rule.startswith("!")
-    return out
 
 
 def copied_before_setup(stage):
@@ -190,15 +170,15 @@ def test_what_is_copied_exists_and_what_lies_around_stays_out():
     ]
     assert len(sources) > 10
     for source in sources:
-        assert (ROOT / source).exists() and (source == "." or not ignored(source)), source
+        assert (ROOT / source).exists() and (source == "." or not IGNORED.match_file(source)), source
     for path in (
         "scripts/quickstart.sh",
         "examples/worlds/policies/addition/config.json",
         "evaluation/paper_rows.csv",
         ".ci/run",
     ):
-        assert (ROOT / path).exists() and not ignored(path), path
+        assert (ROOT / path).exists() and not IGNORED.match_file(path), path
     for path in (".git/config", ".venv/bin/python", ".env", "wandb/run/key", "outputs/x/policy/model.safetensors"):
-        assert ignored(path), path
+        assert IGNORED.match_file(path), path
     for path in ("openrlhf_swap/scoring/__pycache__/answer.cpython-311.pyc", "openrlhf_swap.egg-info/PKG-INFO"):
-        assert ignored(path), path
+        assert IGNORED.match_file(path), path

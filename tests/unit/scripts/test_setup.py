@@ -3,48 +3,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from support.paths import ROOT
 from support.scripts import bash, make_smi
-
-
-def test_setup_is_idempotent():
-    assert bash("scripts/setup.sh").returncode == 0
-    again = bash("scripts/setup.sh")
-    assert again.returncode == 0
-    (line,) = again.stdout.strip().splitlines()
-    assert " is up to date (" in line
-
-
-def test_setup_refuses_an_unknown_profile():
-    result = bash("scripts/setup.sh", PROFILE="tpu")
-    assert (result.returncode, result.stderr.strip()) == (2, "error: PROFILE is tpu; use cpu or gpu")
-
-
-def test_setup_keeps_the_profiles_apart(tmp_path):
-    (tmp_path / ".installed").write_text("gpu 0123\n")
-    result = bash("scripts/setup.sh", PROFILE="cpu", VENV=str(tmp_path))
-    assert result.returncode == 2
-    assert result.stderr == (
-        f"error: {tmp_path} holds the gpu profile; for cpu remove it, or set VENV to another place\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("profile", "flash_attn", "reason"),
-    [
-        ("gpu", "yes", "FLASH_ATTN is yes; use 1, or 0"),
-        ("cpu", "1", "FLASH_ATTN is 1 with PROFILE cpu; flash-attn runs"),
-    ],
-)
-def test_flash_attn_is_asked_for_with_1_and_on_gpus(tmp_path, profile, flash_attn, reason):
-    result = bash("scripts/setup.sh", PROFILE=profile, VENV=str(tmp_path / "venv"), FLASH_ATTN=flash_attn)
-    assert result.returncode == 2
-    assert result.stderr.startswith(f"error: {reason}")
-    assert not (tmp_path / "venv").exists()
-
 
 UV = """#!/bin/bash
 echo "CUDA_HOME=${CUDA_HOME:-} FIND_LINKS=$UV_FIND_LINKS uv $*" >>"$CALLS"
@@ -70,10 +32,10 @@ printf 'Filesystem 1024-blocks Used Available\\n/dev/disk 0 0 %d\\n' $(( FREE_GI
 
 @pytest.fixture
 def acted(tmp_path):
-    """Runs setup.sh with a Python and an installer that only write down what they were asked, and a disk with room for
-    everything; returns its result and what they wrote."""
+    """Runs setup.sh with a Python and an installer that only write down what they were asked, a compiler, and a disk
+    with space for everything; returns its result and what they wrote."""
     (tmp_path / "tools").mkdir()
-    for name, text in (("python", OWN_PYTHON), ("uv", UV), ("tools/df", DF)):
+    for name, text in (("python", OWN_PYTHON), ("uv", UV), ("tools/df", DF), ("tools/g++", "#!/bin/bash\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
@@ -87,6 +49,47 @@ def acted(tmp_path):
     return run
 
 
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_setup_is_idempotent(acted, tmp_path, profile):
+    result, calls = acted(PROFILE=profile)
+    assert result.returncode == 0, result.stderr
+    assert calls[-1 - (profile == "gpu")].endswith("--no-build-isolation -e .")
+    again, after = acted(PROFILE=profile)
+    assert (again.returncode, again.stdout) == (0, f"[setup] {tmp_path / 'venv'} is up to date ({profile})\n")
+    assert after == calls  # nothing was installed
+    (tmp_path / "venv" / ".installed").write_text(f"{profile} of other pins\n")
+    result, after = acted(PROFILE=profile)
+    assert result.returncode == 0 and after == 2 * calls
+
+
+def test_setup_refuses_an_unknown_profile(acted):
+    result, calls = acted(PROFILE="tpu")
+    assert (result.returncode, result.stderr.strip(), calls) == (2, "error: PROFILE is tpu; use cpu or gpu", [])
+
+
+def test_setup_keeps_the_profiles_apart(acted, tmp_path):
+    venv = tmp_path / "venv"
+    venv.mkdir()
+    (venv / ".installed").write_text("gpu 0123\n")
+    result, calls = acted(PROFILE="cpu")
+    assert (result.returncode, calls) == (2, [])
+    assert result.stderr == f"error: {venv} holds the gpu profile; for cpu remove it, or set VENV to another place\n"
+
+
+@pytest.mark.parametrize(
+    ("profile", "flash_attn", "reason"),
+    [
+        ("gpu", "yes", "FLASH_ATTN is yes; use 1, or 0"),
+        ("cpu", "1", "FLASH_ATTN is 1 with PROFILE cpu; flash-attn runs"),
+    ],
+)
+def test_flash_attn_is_asked_for_with_1_and_on_gpus(acted, tmp_path, profile, flash_attn, reason):
+    result, calls = acted(PROFILE=profile, FLASH_ATTN=flash_attn)
+    assert (result.returncode, calls) == (2, [])
+    assert result.stderr.startswith(f"error: {reason}")
+    assert not (tmp_path / "venv").exists()
+
+
 def test_gpus_need_no_compiler_of_cuda(acted):
     result, (pip, everything, ours, check) = acted(PROFILE="gpu")
     assert result.returncode == 0, result.stderr
@@ -97,8 +100,6 @@ def test_gpus_need_no_compiler_of_cuda(acted):
     assert not any("flash" in call or "CUDA_HOME=/" in call for call in (everything, ours, check))
     # The one thing that pip would miss is named; anything else ends the setup.
     assert result.stdout.count("[setup] check: ") == 1 and "`flash-attn==2.8.3`" in result.stdout
-    result, _ = acted(PROFILE="gpu")
-    assert " is up to date (gpu)" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,10 @@ esac
 
 @pytest.fixture
 def installed(tmp_path):
-    """Makes an environment that setup.sh takes as up to date, with tools that find nothing and a Python that acts."""
+    """Makes an environment that setup.sh takes as up to date, with tools that find nothing and a Python that acts.
+
+    The Python that setup.sh finds can make no environment, so nothing is ever installed.
+    """
 
     def make(stack="3 passed", status=0, failing=None):
         pins = (ROOT / "requirements-cpu.txt").read_bytes()
@@ -168,7 +172,9 @@ def installed(tmp_path):
             text = PYTHON.format(stack=stack, status=status) if tool == "python" else "#!/bin/bash\n"
             (tmp_path / "bin" / tool).write_text(text + ("exit 1\n" if tool == failing else ""))
             (tmp_path / "bin" / tool).chmod(0o755)
-        return {"VENV": str(tmp_path), "PYTHON": sys.executable}
+        (tmp_path / "own_python").write_text('#!/bin/bash\n[[ "$1" == -c ]]\n')
+        (tmp_path / "own_python").chmod(0o755)
+        return {"VENV": str(tmp_path), "PYTHON": str(tmp_path / "own_python")}
 
     return make
 

@@ -2,10 +2,11 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from support.trainers import make_generate_actor, make_training_actor, strategy_of
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration.driver import async_trainer, trainer
-from openrlhf_swap.integration.driver.async_trainer import RolloutBatch, SwapGenerateActor, SwapTrainingActor
+from openrlhf_swap.integration.driver.async_trainer import RolloutBatch
 from openrlhf_swap.integration.generation import sampling
 from openrlhf_swap.objectives.registry import build
 
@@ -33,17 +34,19 @@ def make_generator(monkeypatch, objective, updates):
     return async_trainer._BatchGenerator(strategy, None, None, None, [], objective=objective, reader=None)
 
 
-def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_batch(monkeypatch, objective):
+def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_batch(
+    monkeypatch, objective, arguments, tmp_path
+):
     generator = make_generator(monkeypatch, objective, [0, 0, 1, 2])
     batches = [generator.generate_samples()[0] for _ in range(4)]
     assert [list(batch) for batch in batches] == [[300], [300], [200], [200]]
     assert [batch.objective_state["stage"] for batch in batches] == [0, 0, 1, 1]
 
     # The trainer is three updates on when it gets the first batch of the second stage, and five at the last one.
-    seen = []
-    actor = SwapTrainingActor.__new__(SwapTrainingActor)
-    actor._objective, actor.vllm_engines = build(objective.config), []
-    step = lambda self, samples, step: seen.append(self._objective.limit) or ({}, step + 1)  # noqa: E731
+    seen, its_own = [], build(objective.config)
+    monkeypatch.setattr(trainer, "build", lambda _: its_own)
+    actor = make_training_actor(strategy_of(arguments, tmp_path))
+    step = lambda self, samples, step: seen.append(its_own.limit) or ({}, step + 1)  # noqa: E731
     monkeypatch.setattr(trainer.TrainerMixin, "train_step", step)
     monkeypatch.setattr(async_trainer, "weight_updates", lambda _: 3)
     assert actor.train_step(batches[2], 2) == ({"swap/batch_age": 2}, 3)
@@ -51,12 +54,18 @@ def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_
     assert seen == [200, 300]
 
 
-def test_a_generator_goes_on_behind_the_last_batch_of_a_checkpoint(monkeypatch, objective):
-    actor = SwapGenerateActor.__new__(SwapGenerateActor)
-    positions = []
-    actor._objective = objective
-    actor.prompts_dataloader = SimpleNamespace(load_state_dict=positions.append)
-    actor.load_state_dict({"data_loader_state_dict": "here", "global_step": 4, "objective_state": {"stage": 1}})
-    assert (positions, objective.step, objective.limit) == (["here"], 4, 200)
+def test_a_generator_goes_on_after_the_last_batch_of_a_checkpoint(
+    monkeypatch, objective, arguments, tmp_path, prompts_file
+):
+    monkeypatch.setattr(async_trainer, "build", lambda _: objective)
+    strategy = strategy_of(arguments, tmp_path, prompts_file)
+    killed, resumed = make_generate_actor(strategy), make_generate_actor(strategy)
+    drawing = iter(killed.prompts_dataloader)
+    seen = [next(drawing) for _ in range(3)]
+    position = killed.prompts_dataloader.state_dict()
+    resumed.load_state_dict({"data_loader_state_dict": position, "global_step": 4, "objective_state": {"stage": 1}})
+    assert (objective.step, objective.limit) == (4, 200)
+    following = list(resumed.prompts_dataloader)
+    assert following == list(drawing) and len(seen) + len(following) == 64
     generator = make_generator(monkeypatch, objective, [1])
     assert generator.generate_samples()[0] == [100]

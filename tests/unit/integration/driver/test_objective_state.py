@@ -1,14 +1,12 @@
 """What a method remembers, across a kill: written by the trainer that dies, read by a new one."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from support.objectives import MARKS, RIGHT, batch, rollout
+from support.trainers import make_training_actor, strategy_of
 
 from openrlhf_swap.integration.driver import trainer
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.runs import guards
 
 STEPS, KILLED_AFTER = 6, 3
 OBJECTIVES = {
@@ -36,36 +34,46 @@ def one_step(objective, step):
     return objective.rewards(batch(*groups))
 
 
-def a_trainer(objective, folder):
-    """The part of the trainer that keeps an objective's state."""
-    made = trainer.TrainerMixin.__new__(trainer.TrainerMixin)
-    made._objective, made._folder, made._end_of_thought_set = objective, folder, []
-    made._collapse, made._sudden_fall = guards.CollapseWatch(), guards.SuddenFall()
-    made._skipped = guards.SkippedSteps(5)
-    made._run_config = SimpleNamespace(rollouts_every=0)
-    made.args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=1))
-    made.tensorboard_logger = None
-    return made
+class Group:
+    """The policy's actors, of whose checkpoint only the trainer's own states are kept."""
+
+    def __init__(self, folder):
+        self.file = folder / "_actor" / "states.pt"
+        self.file.parent.mkdir()
+
+    def async_run_method(self, method_name, client_states=None, **_):
+        if method_name == "get_checkpoint_states":
+            return [torch.load(self.file, weights_only=True)]
+        assert method_name == "save_checkpoint"
+        torch.save(client_states, self.file)
+        return []
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_killed_run_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
-    file, stock = tmp_path / "states.pt", trainer.BasePPOTrainer
-    monkeypatch.setattr(stock, "save_logs_and_checkpoints", lambda self, step, logs, states: torch.save(states, file))
-    monkeypatch.setattr(stock, "init_checkpoint_states", lambda self: torch.load(file, weights_only=True))
+def test_a_killed_run_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch, arguments):
+    group = Group(tmp_path)
     monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
     config = MARKS.replaced(objective=name, options=OBJECTIVES[name])
+    saving = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True}
+    strategy = strategy_of(arguments, tmp_path, swap=config, **saving)
+
+    def a_trainer(objective):
+        """One that asks this objective, which it would have built."""
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "build", lambda _: objective)
+            return make_training_actor(strategy, group)
 
     never_killed, killed = build(config), build(config)
     expected = [one_step(never_killed, step) for step in range(STEPS)]
     for step in range(KILLED_AFTER):
         assert torch.equal(one_step(killed, step), expected[step])
-        a_trainer(killed, tmp_path).save_logs_and_checkpoints(step + 1, {}, {"global_step": step + 1})
+        a_trainer(killed).save_logs_and_checkpoints(step + 1, {}, {"global_step": step + 1})
     one_step(killed, KILLED_AFTER)  # it dies in this step, which a new process does again
 
     fresh = build(config)
-    a_trainer(fresh, tmp_path).init_checkpoint_states()
-    assert (fresh.step, fresh.state_dict()) == (KILLED_AFTER, torch.load(file, weights_only=True)["objective_state"])
+    a_trainer(fresh).init_checkpoint_states()
+    (states,) = group.async_run_method("get_checkpoint_states")
+    assert (fresh.step, fresh.state_dict()) == (KILLED_AFTER, states["objective_state"])
     for step in range(KILLED_AFTER, STEPS):
         assert torch.equal(one_step(fresh, step), expected[step])
     assert fresh.state_dict() == never_killed.state_dict()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from support.trainers import make_trainer, remote, strategy_of
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import GenerationError
@@ -19,8 +20,8 @@ def broken():
 
 
 @pytest.fixture
-def broadcast(monkeypatch):
-    """Weights on their way to engines of which some have ended."""
+def broadcast(monkeypatch, arguments, tmp_path, prompts_file):
+    """A trainer sends weights to engines of which some have ended."""
 
     def run(*ended, weights=broken, limit=math.inf):
         def get(asked):
@@ -28,16 +29,16 @@ def broadcast(monkeypatch):
                 weights()
             elif any(asked):
                 raise EngineDeadError
+            return asked
 
         monkeypatch.setattr(ray, "get", get)
         monkeypatch.setattr(trainer, "NOTICE_SECONDS", 0)
-        training = trainer.SwapTrainer.__new__(trainer.SwapTrainer)
-        training._run_config = SimpleNamespace(generation_timeout=limit)
-        training.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=False))
-        training.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: "weights")
-        health = [SimpleNamespace(remote=lambda has_ended=has_ended: has_ended) for has_ended in ended]
-        training.vllm_engines = [SimpleNamespace(check_health=check) for check in health]
-        training.broadcast_to_vllm()
+        group = SimpleNamespace(async_run_method=lambda method_name: "weights")
+        health = [remote(lambda has_ended=has_ended: has_ended) for has_ended in ended]
+        takes_mark = remote(lambda mark: None)
+        engines = [SimpleNamespace(check_health=check, set_end_of_thought=takes_mark) for check in health]
+        strategy = strategy_of(arguments, tmp_path, prompts_file, run={"generation_timeout": limit})
+        make_trainer(strategy, group, engines).broadcast_to_vllm()
 
     return run
 

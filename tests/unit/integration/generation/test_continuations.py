@@ -25,7 +25,7 @@ GROUP = 3
 class Actor(SwapRolloutActor):
     """The rollout actor on an engine that thinks `THOUGHT`, and after a closed thought answers 234, or 7 at times."""
 
-    async def __init__(self, tokenizer):
+    def __init__(self, tokenizer):
         from openrlhf.utils.agent import SingleTurnAgentExecutor
 
         self.tokenizer, self.asked = tokenizer, []
@@ -65,9 +65,9 @@ def drawn(tokenizer, monkeypatch):
     """A function that draws a step of an objective: its samples, and the actor."""
 
     def draw(objective, seed=None, max_len=200, new_tokens=150, evaluating=False):
-        actor = Actor.__new__(Actor)
-        asyncio.run(actor.__init__(tokenizer))
-        actor._seed = seed
+        actor = Actor(tokenizer)
+        if seed is not None:
+            actor.seed_samples(seed)
         engine = SimpleNamespace(
             continue_responses=SimpleNamespace(remote=lambda *args: Ref(actor.continue_responses(*args)))
         )
@@ -164,9 +164,8 @@ def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn, tokenizer):
     assert asked[0] == asked[1]
     seeds = {seed for text, _, seed in asked[0] if text.endswith("</think>")}
     assert len(seeds) == 2 * 3 * 4  # problems, cuts, answers; the responses of a problem are alike here
-    actor = Actor.__new__(Actor)
-    asyncio.run(actor.__init__(tokenizer))
-    actor._seed = "1"
+    actor = Actor(tokenizer)
+    actor.seed_samples("1")
     ids = tokenizer("a{", add_special_tokens=False)["input_ids"]
     request = TokenRequest("a", ids, 8, 1)
     params = sampling.SamplingParams(max_tokens=1)

@@ -1,7 +1,5 @@
 """What the rollout actor tells the reward function."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
@@ -10,11 +8,19 @@ from openrlhf_swap.rewards.openrlhf_reward import reward_func
 @pytest.fixture
 def told():
     """A reward function as the actor calls it, after it was told what closes a thought."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 
+    class Actor(SwapRolloutActor):
+        """Without an engine: it grades only."""
+
+        def __init__(self, function):
+            self.executor = SingleTurnAgentExecutor(None)
+            self.executor.reward_func = function
+
     def tell(function):
-        actor = SwapRolloutActor.__new__(SwapRolloutActor)
-        actor.executor = SimpleNamespace(reward_func=function)
+        actor = Actor(function)
         actor.set_end_of_thought("[/THINK]")
         return actor.executor.reward_func
 

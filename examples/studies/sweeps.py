@@ -1,7 +1,7 @@
 r"""How accuracy and length depend on theta, lambda, tau and M: a table of each, and one picture.
 
-    python examples/worlds/sweeps.py --world decomposition --output outputs/sweeps \
-        --results examples/worlds/results/decomposition.csv.gz examples/worlds/results/decomposition_sweeps.csv.gz
+    PYTHONPATH=examples/worlds python examples/studies/sweeps.py --world decomposition --output outputs/sweeps \
+        --results examples/studies/results/decomposition.csv.gz examples/studies/results/decomposition_sweeps.csv.gz
 
 Reads what differences.py kept, where methods named such as theta_0.1, as compare.sh names the folder of the
 configuration theta=0.1, are points of a sweep; swap and those ablations

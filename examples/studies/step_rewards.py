@@ -1,8 +1,9 @@
-"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer is scored too.
+r"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer is scored too.
 
-    bash examples/worlds/train_swap.sh --swap.objective step_rewards:Both --swap.Both.answer_tokens 30
+    PYTHONPATH=$PWD/examples/studies \
+        bash examples/worlds/train_swap.sh --swap.objective step_rewards:Both --swap.Both.answer_tokens 30
 
-It trains as vsrm does, and logs how far both kinds agree, over the steps of right responses.
+It trains as vsrm does, and logs how far both kinds agree, over the steps of correct responses.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Both(VSRM):
     scores_steps = True
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-        """Answers behind each step of a response that is right: no other is scored."""
+        """Answers after each step of a correct response: no other is scored."""
         assert isinstance(reader, StepReader)
         have = self.settings
         ends = reader.step_ends(rollout.response_ids) if rollout.correct else ()
         return [Continuation(end + 1, reader.end_of_thought, have.answer_tokens, have.answers) for end in ends]
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        """As vsrm's."""
+        """Those of vsrm; keeps both kinds of levels and rewards for `metrics`."""
         scored = [rollout for group in batch.groups for rollout in group if rollout.probes]
         levels, rewards = [], []
         for rollout in scored:

@@ -1,6 +1,6 @@
-r"""Print how long and how right the rollouts of a comparison were on the way, mean over its seeds.
+"""Print how long and how accurate the rollouts of a comparison were during training, mean over its seeds.
 
-python examples/worlds/curves.py --runs outputs/compare_addition --steps 5 10 15 20
+python examples/studies/curves.py --runs outputs/compare_addition --steps 5 10 15 20
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 r"""What separates the methods of a comparison: intervals, paired differences, accuracy by difficulty, lines kept.
 
-    python examples/worlds/differences.py --world decomposition --runs outputs/compare_decomposition
+    PYTHONPATH=examples/worlds python examples/studies/differences.py --world decomposition \
+        --runs outputs/compare_decomposition
 
 Writes differences.md and pareto.png into the folder. With `--results results/decomposition.csv.gz` the values of every
 method, seed and problem are kept there, and what it has and the folder lacks is compared as well. All methods answered

@@ -1,4 +1,7 @@
-"""SWAP whose penalty spares steps that only prepare others: a method of one's own, `--swap.objective to_go:ToGo`.
+r"""SWAP whose penalty spares steps that only prepare others: an objective of your own, `--swap.objective to_go:ToGo`.
+
+    WORLD=decomposition PYTHONPATH=$PWD/examples/studies \
+        bash examples/worlds/compare.sh --configurations examples/studies/objectives/decomposition_to_go.json
 
 The paper lets the steps with the least local gain pay. A step that prepares another one gains nothing by itself; what
 is still to be gained when it begins is as much as for the one that it prepares. Whether that trains better is measured

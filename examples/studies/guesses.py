@@ -1,9 +1,9 @@
-"""How the policies of a comparison did the sums of `decomposition`: by a guess or the long way, and how often rightly.
+"""How often the policies of a comparison guessed the sums of `decomposition`, and how often they were correct.
 
-    python examples/worlds/ways.py --runs outputs/compare_decomposition
+    PYTHONPATH=examples/worlds python examples/studies/guesses.py --runs outputs/compare_decomposition
 
 Of sums of more than two numbers, over all seeds: the share that was only guessed, or not done at all, and by how many
-numbers there are, how often the first guess and the end of the first long way were right.
+numbers there are, how often the first guess and the end of the first long way were correct.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HARD = tuple(terms for terms in TERMS if terms > 2)
 
 
 def count(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
-    """Of (what, numbers of the sum): sums that are there, that were guessed or done the long way, and rightly."""
+    """Of (what, numbers of the sum): all sums, those guessed or done the long way, and the correct ones of either."""
     found: Counter[tuple[str, int]] = Counter()
     for row in rows:
         for terms, guesses, ends in results_of(row["problem"], row["text"]):
@@ -33,7 +33,7 @@ def count(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
             found["sums", numbers] += 1
             for way, results in (("guess", guesses), ("long", ends)):
                 found[way, numbers] += bool(results)
-                found[f"{way} right", numbers] += bool(results) and results[0] == sum(terms)
+                found[f"{way} correct", numbers] += bool(results) and results[0] == sum(terms)
     return found
 
 
@@ -44,12 +44,12 @@ def table(runs: dict[str, list[Path]]) -> str:
         found = count(row for file in files for row in read_rows(file))
         sums, long = (sum(found[what, numbers] for numbers in HARD) for what in ("sums", "long"))
         cells = [
-            _share(found[f"{way} right", numbers], found[way, numbers])
+            _share(found[f"{way} correct", numbers], found[way, numbers])
             for way in ("guess", "long")
             for numbers in HARD
         ]
         rows.append([method, len(files), _share(sums - long, sums), *cells])
-    header = ["", "seeds", "only guessed", *(f"{way} of {n} right" for way in ("guess", "long way") for n in HARD)]
+    header = ["", "seeds", "only guessed", *(f"{way} of {n} correct" for way in ("guess", "long way") for n in HARD)]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
@@ -59,7 +59,7 @@ def _share(part: int, whole: int) -> str:
 
 def main(argv: list[str]) -> None:
     """Print the table."""
-    parser = Parser("ways", __doc__)
+    parser = Parser("guesses", __doc__)
     parser.add_argument("--runs", type=Path, required=True, help="output folder of WORLD=decomposition compare.sh")
     args = parser.parse_args(argv)
     if not args.runs.is_dir():

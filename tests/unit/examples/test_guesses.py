@@ -2,7 +2,7 @@
 
 import pytest
 from decomposition import results_of
-from ways import count, main, table
+from guesses import count, main, table
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -24,9 +24,9 @@ def test_results_by_hand():
 def test_shares_by_hand(tmp_path):
     rows = [{"problem": QUESTION, "text": text} for text in (GUESSED, LONG)]
     found = count(rows)
-    assert found["sums", 3] == found["long", 3] == 2 and found["long right", 3] == 1
-    assert (found["guess", 3], found["guess right", 3]) == (1, 0)
-    assert (found["guess", 4], found["guess right", 4], found["long", 4], found["long right", 4]) == (1, 1, 1, 1)
+    assert found["sums", 3] == found["long", 3] == 2 and found["long correct", 3] == 1
+    assert (found["guess", 3], found["guess correct", 3]) == (1, 0)
+    assert (found["guess", 4], found["guess correct", 4], found["long", 4], found["long correct", 4]) == (1, 1, 1, 1)
     for path in ("base.responses.jsonl", "swap/seed_1/result.responses.jsonl"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         write_rows(tmp_path / path, rows)

@@ -4,12 +4,13 @@ r"""Which gain of a step tells lines that are needed from those that are not? Of
         --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
     python -m openrlhf_swap.score --model examples/worlds/policies/decomposition --input outputs/base.traces.jsonl \
         --step-tokens 3 --close-template '</think>\n\n**Final Answer**\n\boxed{' --output outputs/scored.jsonl
-    python examples/worlds/gain_study.py --world decomposition --scored outputs/scored.jsonl
+    PYTHONPATH=examples/worlds python examples/studies/gain_study.py --world decomposition \
+        --scored outputs/scored.jsonl
 
 The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step that uses it gets
 all; the others here look further. Per gain: how often a needed line (essential or useful) has a larger one than
 another of the same response (ties count half; 50% is chance), and the share of the penalty that falls on the
-needed lines, in which less is better, for some temperatures. Right responses only: others pay no penalty.
+needed lines, in which less is better, for some temperatures. Correct responses only: others pay no penalty.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ GAINS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
-    """The right responses in which some but not all steps are needed.
+    """The correct responses in which some but not all steps are needed.
 
     Raises:
         DataError: when there is none.
@@ -98,7 +99,7 @@ def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
             if needed.any() and not needed.all():
                 found.append(Scored(torch.tensor(row["answer_logprobs"], dtype=torch.float64), needed))
     if not found:
-        raise DataError(f"none of the {rows} responses of {path} is right and has steps that are needed and others")
+        raise DataError(f"none of the {rows} responses of {path} is correct and has both needed and other steps")
     return found
 
 
