@@ -25,9 +25,11 @@ from torch import Tensor
 from transformers import Cache, PretrainedConfig
 
 from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.branch_attention import BranchLayout, Level, attending_branches
+from openrlhf_swap.scoring.branch_attention import BranchLayout, attending_branches
 from openrlhf_swap.scoring.per_prefix import widen
 from openrlhf_swap.scoring.prefix_cache import PrefixCache
+
+MOST_MASK = 2**27  # elements of a chunk's attention mask: 256 MiB in bfloat16
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def score_branches(
         attention_mask: (B, T), 1 for tokens.
         requests: at most one a row.
         agree: makes of a number of forwards the largest of all ranks that must keep in step.
-        max_branch_tokens: branch tokens run at a time; bounds the memory of a second forward.
+        max_branch_tokens: branch tokens run at a time, or fewer where their attention mask would grow too large.
 
     Returns:
         One (K+1,) tensor l_0..l_K a request, float32 (float64 for a float64 model), on the CPU.
@@ -116,18 +118,15 @@ def score_branches(
     asked = [_Branches.build([requests[n] for n in group], sequences, visible, packed) for group in groups]
     chunks = []
     for branches in asked:
-        count, size = len(branches.ends), max(1, max_branch_tokens // branches.ids.shape[1])
+        count, size = len(branches.ends), branches.chunk_size(config, max_branch_tokens)
         chunks += [(branches, start, min(start + size, count)) for start in range(0, count, size)]
     spare = agree(len(chunks)) - len(chunks)  # before any of them: all ranks must be at the same call
     scored = [_score_chunk(model, config, cache, *chunk) for chunk in chunks]
     for _ in range(spare):
         _score_chunk(model, config, cache, asked[0], 0, 1)
-    of_group = torch.split(torch.cat(scored).cpu(), [len(branches.ends) for branches in asked])
-    scores = {
-        number: values[list(indices)]
-        for group, branches, values in zip(groups, asked, of_group, strict=True)
-        for number, indices in zip(group, branches.indices, strict=True)
-    }
+    order = [number for group in groups for number in group]
+    values = torch.split(torch.cat(scored).cpu(), [len(requests[number].prefix_ends) for number in order])
+    scores = dict(zip(order, values, strict=True))
     return [scores[number] for number in range(len(requests))]
 
 
@@ -171,60 +170,46 @@ def score_shared_prefix(
 
 @dataclass(frozen=True)
 class _Branches:
-    """All branches of a batch in the order in which they are attended: level by level, longest prefixes first.
+    """All branches of a batch, response by response, from the shortest prefix to the longest.
 
     Attributes:
-        ids: (R, Q) int64, template and answer of each response, padded. Responses with more prefixes come first.
+        ids: (R, Q) int64, template and answer of each response, padded.
         scored: (R, Q) bool.
-        rows: (R,) int64, the row of each response in the batch.
+        first_scored: the first column of `scored` that holds a True.
+        rows: row of each response in the batch.
         origins: (R,) int64, where in a packed row its position 0 is; None without packing.
         starts: (R,) int64, position of its first token.
-        owners: (N,) int64, the response of each branch.
-        ends: (N,) int64, position of the prefix's last token.
+        owners: the response of each branch.
+        ends: position of the last token of each branch's prefix.
         last_ids: (N,) int64, that token.
         positions: (N,) int64, its position id.
-        indices: for each request, in its own order, the branches of its prefixes.
-        level_sizes: branches of each level.
     """
 
     ids: Tensor
     scored: Tensor
-    rows: Tensor
+    first_scored: int
+    rows: list[int]
     origins: Tensor | None
     starts: Tensor
-    owners: Tensor
-    ends: Tensor
+    owners: list[int]
+    ends: list[int]
     last_ids: Tensor
     positions: Tensor
-    indices: list[list[int]]
-    level_sizes: list[int]
 
     @classmethod
     def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor, packed: bool) -> _Branches:
-        order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prefix_ends))
-        responses = [requests[i] for i in order]
         # A mixer takes a single token for generation, and may run other code.
-        width = max(2, *(len(response.branch.ids) for response in responses))
-        ids = torch.zeros(len(responses), width, dtype=torch.int64)
-        scored = torch.zeros(len(responses), width, dtype=torch.bool)
-        for row, response in enumerate(responses):
-            ids[row, : len(response.branch.ids)] = torch.tensor(response.branch.ids)
-            scored[row, : len(response.branch.ids)] = torch.tensor(response.branch.scored)
-
-        owners: list[int] = []
-        ends: list[int] = []
-        level_sizes: list[int] = []
-        indices: list[list[int]] = [[] for _ in requests]
-        for level in range(len(responses[0].prefix_ends)):
-            deep = [n for n, response in enumerate(responses) if len(response.prefix_ends) > level]
-            for n in deep:
-                indices[order[n]].insert(0, len(ends))
-                owners.append(n)
-                ends.append(responses[n].prefix_ends[-1 - level])
-            level_sizes.append(len(deep))
+        width = max(2, *(len(request.branch.ids) for request in requests))
+        ids = torch.zeros(len(requests), width, dtype=torch.int64)
+        scored = torch.zeros(len(requests), width, dtype=torch.bool)
+        for row, request in enumerate(requests):
+            ids[row, : len(request.branch.ids)] = torch.tensor(request.branch.ids)
+            scored[row, : len(request.branch.ids)] = torch.tensor(request.branch.scored)
+        owners = [number for number, request in enumerate(requests) for _ in request.prefix_ends]
+        ends = [end for request in requests for end in request.prefix_ends]
 
         device = sequences.device
-        rows = torch.tensor([response.row for response in responses], device=device)
+        rows = torch.tensor([request.row for request in requests], device=device)
         counts = visible.sum(-1)
         visible, sequences = visible[rows], sequences[rows]
         begins = visible[:, 0].int() + (visible[:, 1:] & ~visible[:, :-1]).sum(-1)
@@ -235,27 +220,33 @@ class _Branches:
         return cls(
             ids=ids.to(device),
             scored=scored.to(device),
-            rows=rows,
+            first_scored=int(scored.any(0).int().argmax()),
+            rows=[request.row for request in requests],
             origins=(counts.cumsum(-1) - counts)[rows] - starts if packed else None,
             starts=starts,
-            owners=owner,
-            ends=end,
+            owners=owners,
+            ends=ends,
             last_ids=sequences[owner, end],
             positions=end - starts[owner],
-            indices=indices,
-            level_sizes=level_sizes,
         )
 
-    def levels(self, start: int, stop: int) -> tuple[Level, ...]:
-        """The levels of the branches `start .. stop - 1`; the first and the last may be parts of one."""
-        levels, offset = [], 0
-        for size in self.level_sizes:
-            first, last = max(start, offset), min(stop, offset + size)
-            if first < last:
-                ends = self.ends[first:last]
-                levels.append(Level(first - offset, ends, int(ends.min()), int(ends.max())))
-            offset += size
-        return tuple(levels)
+    def chunk_size(self, config: PretrainedConfig, max_tokens: int) -> int:
+        """Branches to run at a time: at most `max_tokens` tokens, and a mask of at most `MOST_MASK` elements."""
+        text, width = config.get_text_config(), self.ids.shape[1]
+        heads = getattr(text, "num_attention_heads", 1)
+        stacked = heads // (getattr(text, "num_key_value_heads", None) or heads)
+        return max(1, min(max_tokens // width, MOST_MASK // (width * stacked * (max(self.ends) + max_tokens))))
+
+    def layout(self, cache: Cache, start: int, stop: int) -> BranchLayout:
+        """The branches `start .. stop - 1`, some of the first and the last response's perhaps left out."""
+        first, last = self.owners[start], self.owners[stop - 1]
+        ends: list[list[int]] = [[] for _ in range(first, last + 1)]
+        for owner, end in zip(self.owners[start:stop], self.ends[start:stop], strict=True):
+            ends[owner - first].append(end)
+        chosen = slice(first, last + 1)
+        rows = torch.tensor(self.rows[chosen]).to(self.starts.device, non_blocking=True)
+        origins = None if self.origins is None else self.origins[chosen]
+        return BranchLayout(cache, rows, origins, self.starts[chosen], ends, self.ids.shape[1])
 
 
 def _score_chunk(
@@ -267,18 +258,16 @@ def _score_chunk(
     stop: int,
 ) -> Tensor:
     """(n,) scores of the branches `start .. stop - 1`."""
-    owners = branches.owners[start:stop]
-    width = branches.ids.shape[1]
-    levels = branches.levels(start, stop)
-    layout = BranchLayout(cache, branches.rows, branches.origins, branches.starts, levels, width)
+    device, width, first = branches.ids.device, branches.ids.shape[1], branches.first_scored
+    owners = torch.tensor(branches.owners[start:stop]).to(device, non_blocking=True)
     # The last branch token predicts nothing that is scored; the prefix's last token takes its place in front.
     inputs = torch.cat([branches.last_ids[start:stop, None], branches.ids[owners, :-1]], dim=-1)
-    offsets = torch.arange(width, device=owners.device)
-    first = int(branches.scored.any(0).int().argmax())
-    kept = (torch.arange(len(owners), device=owners.device)[:, None] * width + offsets[first:]).flatten()
-    places = list(zip(branches.rows[owners].tolist(), branches.ends[start:stop].tolist(), strict=True))
+    offsets = torch.arange(width, device=device)
+    kept = (torch.arange(len(owners), device=device)[:, None] * width + offsets[first:]).flatten()
+    owner_rows = (branches.rows[owner] for owner in branches.owners[start:stop])
+    places = list(zip(owner_rows, branches.ends[start:stop], strict=True))
     resumed = cache.resumed(places, width) if isinstance(cache, PrefixCache) else nullcontext()
-    with attending_branches(config, layout), resumed:
+    with attending_branches(config, branches.layout(cache, start, stop)), resumed:
         output = model(
             inputs.view(1, -1),
             position_ids=(branches.positions[start:stop, None] + offsets).view(1, -1),

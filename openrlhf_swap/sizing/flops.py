@@ -12,12 +12,16 @@ def forward_flops(model: Model, tokens: float) -> float:
 
 
 def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
-    """Of the `steps` + 1 branches of one response, on a cache that is there; its steps are taken as equally long."""
+    """FLOPs of the `steps` + 1 branches of one response, on its cache, as a GPU attends them: in one call a layer.
+
+    In that call every branch meets the keys of the whole response and of all branches, twice what it sees; in a layer
+    with a window, only the window's and its own.
+    """
     branches, head = steps + 1, model.hidden * model.vocabulary
     layers = 2 * (model.multiplying - head) * branches * BRANCH
-    mean = prompt + response / 2 + BRANCH / 2
-    keys = branches * BRANCH * sum(min(window, mean) for window in model.windows)
-    return layers + 4 * model.query * keys + 2 * head * branches * ANSWER
+    reach = prompt + response
+    seen = sum(window + BRANCH if window < reach else reach + branches * BRANCH for window in model.windows)
+    return layers + 4 * model.query * branches * BRANCH * seen + 2 * head * branches * ANSWER
 
 
 def step_flops(

@@ -17,6 +17,7 @@ BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucke
 LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size)
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
 BRANCH_TOKENS = 4096  # that scoring runs at a time, as in scoring/shared_prefix.py
+MASK_ELEMENTS = 2**27  # `MOST_MASK` of scoring/shared_prefix.py: of the attention mask of these
 VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and what is not torch's
 PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
 """Of a training step, in words."""
@@ -155,9 +156,11 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     moments = {"logits": {**resident, **cache, "logits": logits}}
     if settings.branches:
         count = rows * settings.branches
-        run = min(count, BRANCH_TOKENS // BRANCH)
-        copy = 2 * BIT16 * model.key_value * (n + rows * BRANCH)
-        masks = BIT16 * run * BRANCH * n // rows
+        stacked, length = model.query // model.key_value, n // rows
+        run = min(count, BRANCH_TOKENS // BRANCH, MASK_ELEMENTS // (BRANCH * stacked * (length + BRANCH_TOKENS)))
+        keys = length + min(run, settings.branches) * BRANCH
+        copy = 2 * BIT16 * model.key_value * rows * keys
+        masks = BIT16 * stacked * run * BRANCH * keys
         moments["branches"] = {
             **resident,
             **cache,

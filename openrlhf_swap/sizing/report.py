@@ -51,7 +51,8 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
         "a step": f"{step['responses']:,} responses of {step['mean_response']:,} tokens: {step['tokens'] / 1e6:.1f}M "
         f"(at most {step['most_tokens'] / 1e6:.1f}M)",
         "FLOPs": f"{flops:.2e}: " + ", ".join(f"{name} {value:.2e}" for name, value in step["flops"].items()),
-        "scoring": f"{step['prefixes']} prefixes: {step['scoring_of_a_forward']:.1%} of a forward of their response; "
+        "scoring": f"{step['prefixes']} prefixes: {step['scoring_of_a_forward']:.1%} of a forward of their response "
+        f"(one attention call a layer, half of whose scores are masked); "
         f"{step['scoring_of_the_step']:.1%} of the step with {step['scored']:.0%} of the responses scored",
         "seconds": _seconds(plan["seconds"]),
         "checkpoint": f"{gib(disk['deepspeed'])} GiB of DeepSpeed's, {gib(disk['model'])} GiB as a model",
