@@ -1,8 +1,8 @@
-"""Does training work on this machine's GPU? Some minutes, before hours are paid for.
+"""Does training work on this machine's GPU? A check of some minutes, before paying for hours.
 
-Trains the embedded policy on one GPU as the presets do it (vLLM and DeepSpeed in turn, weights over CUDA IPC), kills
-and resumes that, scores in bfloat16 in both ways, and compares the memory with `openrlhf_swap.plan`. Further flags go
-to the training. Exit status: 0, 1 when something is wrong, 2 without a GPU.
+Trains the embedded policy on one GPU like the presets (vLLM and DeepSpeed taking turns, weights over CUDA IPC), kills
+and resumes the run, scores in bfloat16 with two scoring backends, and compares the memory with `openrlhf_swap.plan`.
+Further flags go to the training. Exit status: 0, 1 when something is wrong, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 POLICY = HERE / "policies" / "addition"
 STEPS = 3  # the last one after a kill
 MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
-MOST_SCORE = 0.1  # nats between the two ways of scoring in bfloat16
+MOST_SCORE = 0.1  # nats between the two scoring backends in bfloat16
 WAY = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
 FLAGS = [*WAY, "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1", "--vllm.enforce_eager"]
 FLAGS += ["--vllm.gpu_memory_utilization", "0.5", "--actor.gradient_checkpointing_enable"]
@@ -47,13 +47,13 @@ FLAGS += ["--algo.advantage.is_correction_level", "token", "--ckpt.save_steps", 
 
 @dataclass
 class Findings:
-    """Rows of the table (what, found, wanted) and what is wrong, each with its remedy."""
+    """Rows of the table (check, found, expected), and what is wrong with its remedy."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     def add(self, what: str, found: str, wanted: str, remedy: str | None) -> None:
-        """Note a finding; `remedy` says what to do about it where it is not as wanted."""
+        """Record a finding; `remedy` says what to do about it, None if it is as expected."""
         self.rows.append((what, found, wanted))
         if remedy is not None:
             self.wrong.append(f"{what}: {found}; {remedy}")
@@ -63,12 +63,12 @@ def find_gpu() -> torch.device:
     """The first GPU.
 
     Raises:
-        ConfigError: without one, or where torch cannot use it.
+        ConfigError: without a GPU that torch can use.
     """
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
     if torch.version.cuda is None:
-        raise ConfigError("torch is a CPU build; install the other one: PROFILE=gpu bash scripts/setup.sh")
+        raise ConfigError("torch is a CPU build; install the GPU build: PROFILE=gpu bash scripts/setup.sh")
     raise ConfigError("no CUDA GPU can be used here; see nvidia-smi, and install a driver of 580 or newer (CUDA 13)")
 
 
@@ -76,11 +76,11 @@ def check(output: Path, device: torch.device, memory: Callable[[], int], total: 
     """Run all checks.
 
     Args:
-        output: folder for the runs; a metrics file in it is replaced.
-        device: to score on.
-        memory: bytes of the GPU in use.
-        total: bytes of the GPU.
-        extra: flags of the training.
+        output: folder for the runs; a metrics file in it is overwritten.
+        device: the one to score on.
+        memory: returns the bytes of the GPU in use.
+        total: bytes of memory that the GPU has.
+        extra: further flags for the training.
 
     Raises:
         LostActorError: if the training ends with an error.
@@ -106,7 +106,7 @@ def check(output: Path, device: torch.device, memory: Callable[[], int], total: 
 
 @contextlib.contextmanager
 def polled(memory: Callable[[], int]) -> Iterator[list[int]]:
-    """Meanwhile the list grows by what `memory` says, five times a second."""
+    """Append `memory()` to the yielded list five times a second while the block runs."""
     used, done = [memory()], threading.Event()
 
     def poll() -> None:
@@ -123,7 +123,7 @@ def polled(memory: Callable[[], int]) -> Iterator[list[int]]:
 
 
 def train_and_kill(command: list[str], environment: dict[str, str], output: Path) -> list[dict]:
-    """Train, kill it when step 2 is saved, and go on; returns the metrics of each step that the files hold."""
+    """Train, kill the run when step 2 is saved, and resume; returns the metrics of each step in the files."""
     process, log = start(command, environment, output / "console.log")
     seal = output / "checkpoints" / "_actor" / f"global_step{STEPS - 1}" / "complete.json"
     while process.poll() is None and not seal.exists():
@@ -133,7 +133,7 @@ def train_and_kill(command: list[str], environment: dict[str, str], output: Path
     elif process.returncode:
         raise failed(log)
     process.wait()
-    time.sleep(5)  # until what it started has noticed
+    time.sleep(5)  # for its child processes to notice
     process, log = start(command, environment, output / "resumed.log")
     if process.wait():
         raise failed(log)
@@ -147,18 +147,18 @@ def start(command: list[str], environment: dict[str, str], log: Path) -> tuple[s
 
 def failed(log: Path) -> LostActorError:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")] or lines[-1:] or ["it said nothing"]
-    return LostActorError(f"the training ended: {errors[-1].removeprefix('error: ')} (all of it: {log})")
+    errors = [line for line in lines if line.startswith("error: ")] or lines[-1:] or ["no output"]
+    return LostActorError(f"the training ended: {errors[-1].removeprefix('error: ')} (full output: {log})")
 
 
 def check_training(findings: Findings, metrics: list[dict]) -> None:
-    """What the files say about the steps, before and after the kill."""
+    """Check the recorded steps, before and after the kill."""
     steps = [row["step"] for row in metrics]
     wanted = list(range(1, STEPS + 1))
-    remedy = "docs/use/faults.md tells what a resumed run does; see resumed.log"
+    remedy = "see resumed.log, and docs/use/faults.md for what a resumed run does"
     findings.add("steps, resumed after a kill", str(steps), str(wanted), None if steps == wanted else remedy)
     largest = max((abs(row.get("policy/vllm_kl", float("inf"))) for row in metrics), default=float("inf"))
-    remedy = "vLLM has other weights than the trainer: do not train; try VLLM_USE_V2_MODEL_RUNNER=0"
+    remedy = "vLLM and the trainer have different weights: do not train; try VLLM_USE_V2_MODEL_RUNNER=0"
     findings.add("vllm_kl", f"{largest:.1e}", f"< {MOST_KL:.0e}", None if largest < MOST_KL else remedy)
     for name, key in PHASES.items():
         if seconds := [row[key] for row in metrics[1:] if key in row]:
@@ -174,19 +174,19 @@ def planned_bytes(output: Path, total: int) -> dict[str, int]:
 
 
 def check_memory(findings: Findings, used: list[int], planned: dict[str, int]) -> None:
-    """The peak, and what is left while vLLM sleeps, beside the plan."""
+    """Compare the peak, and what stays in use while vLLM sleeps, with the plan."""
     gib = 2**30
     before, peak = used[0], max(used)
     asleep = min(used[used.index(peak) :])
     phases = ", ".join(f"{phase} {size / gib:.1f}" for phase, size in planned.items())
-    findings.add("GiB at most", f"{(peak - before) / gib:.1f}", f"planned, without contexts: {phases}", None)
+    findings.add("peak GiB", f"{(peak - before) / gib:.1f}", f"planned, without CUDA contexts: {phases}", None)
     slept = asleep - before < 0.7 * (peak - before) or peak == before
-    remedy = "vLLM's sleep frees no memory: leave --vllm.enable_sleep and --train.colocate_all out"
+    remedy = "vLLM's sleep frees no memory: drop --vllm.enable_sleep and --train.colocate_all"
     findings.add("GiB while vLLM sleeps", f"{(asleep - before) / gib:.1f}", "well below", None if slept else remedy)
 
 
 def check_scoring(findings: Findings, device: torch.device) -> None:
-    """Answers scored over one prefix against a forward for each prefix, in bfloat16 on the GPU."""
+    """Compare scores from the shared prefix with one forward pass per prefix, in bfloat16 on the GPU."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from openrlhf_swap.scoring.scorer import Scorer
@@ -197,11 +197,11 @@ def check_scoring(findings: Findings, device: torch.device) -> None:
     chosen = [problem for problem, _ in zip(problems(3), range(8), strict=False)]
     rows = [(prompt(problem), problem.answer, overthinking_trace(problem, random.Random(1))) for problem in chosen]
     values = []
-    for way in ("shared_prefix", "per_prefix"):
-        scorer = Scorer(model.eval().to(device), tokenizer, config, way)
+    for backend in ("shared_prefix", "per_prefix"):
+        scorer = Scorer(model.eval().to(device), tokenizer, config, backend)
         values.append(torch.tensor([value for row in rows for value in scorer.score(*row)["answer_logprobs"]]))
     largest = (values[0] - values[1]).abs().max().item()
-    remedy = "the two ways of scoring disagree: train with --swap.scoring per_prefix"
+    remedy = "the two scoring backends disagree: train with --swap.scoring per_prefix"
     findings.add(
         "scoring, shared against per prefix",
         f"{largest:.3f} nats",
@@ -212,7 +212,7 @@ def check_scoring(findings: Findings, device: torch.device) -> None:
 
 def report(findings: Findings) -> int:
     """Print the table and what is wrong; returns the exit status."""
-    print(tabulate(findings.rows, ["check", "found", "wanted"], disable_numparse=True))
+    print(tabulate(findings.rows, ["check", "found", "expected"], disable_numparse=True))
     for line in findings.wrong:
         print(f"wrong: {line}")
     print("[gpu_check] see above" if findings.wrong else "[gpu_check] all is as it should be")
@@ -222,11 +222,11 @@ def report(findings: Findings) -> int:
 def main(argv: list[str]) -> int:
     """Run the command."""
     parser = Parser("gpu_check", __doc__)
-    parser.add_argument("--output", type=Path, default=Path("outputs/gpu_check"), help="folder, which must be new")
+    parser.add_argument("--output", type=Path, default=Path("outputs/gpu_check"), help="a new folder")
     own, extra = parser.parse_known_args(argv)
     device = find_gpu()
     if own.output.exists():
-        raise ConfigError(f"--output is {own.output}, which is there already; remove it, or name another folder")
+        raise ConfigError(f"--output is {own.output}, which already exists; remove it, or use another folder")
     total = torch.cuda.get_device_properties(device).total_memory
     print(f"[gpu_check] {torch.cuda.get_device_name(device)}; some minutes, logs in {own.output}", flush=True)
     return report(check(own.output, device, lambda: torch.cuda.device_memory_used(device), total, extra))
