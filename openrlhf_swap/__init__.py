@@ -1,4 +1,4 @@
-"""SWAP (Step-wise Adaptive Penalization) for OpenRLHF: shorter reasoning without worse answers."""
+"""SWAP (Step-wise Adaptive Penalization, arXiv:2603.00296) for OpenRLHF: length penalties on reasoning steps."""
 
 from importlib import import_module
 from typing import Any

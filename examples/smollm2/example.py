@@ -1,4 +1,4 @@
-"""The stages of the example: where their files are, how much there is of everything, and the work of each."""
+"""The stages of the example: where their files are, how large everything is, and what each stage does."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 
 ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces
-TEMPERATURE = 0.6  # the paper's; at 1 a model of this size adds up wrongly too often to be trained on
+TEMPERATURE = 0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
-BATCH, MICRO_BATCH = 8, 4  # rows of the warm-up's updates; rows at a time, few, because they are padded
+BATCH, MICRO_BATCH = 8, 4  # rows of a warm-up update; rows at a time, few because they are padded
 LEARNING_RATE = 5e-5  # of the training
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# On two idle cores without a GPU: what a stage's estimate is made of.
+# What the time estimates are computed from: two idle cores without a GPU.
 TOKENS_A_RESPONSE, START_SECONDS = 150, 60
 WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 80, 350  # tokens a second
 
@@ -41,7 +41,7 @@ GPU_FLAGS += ["--vllm.gpu_memory_utilization", "0.5", "--vllm.num_engines", "1",
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything: rows of the warm-up, steps, problems a step, responses to each, held-out ones a task."""
+    """Warm-up rows, training steps, problems per step, responses per problem, and held-out problems per task."""
 
     rows: int
     steps: int
@@ -56,7 +56,7 @@ SMALL = Size(rows=200, steps=4, prompts=4, responses=4, held_out=6)
 
 @dataclass(frozen=True)
 class Example:
-    """Where everything is, and how much of it there is."""
+    """Where everything is, and how large it is."""
 
     output: Path
     size: Size
@@ -67,12 +67,12 @@ class Example:
 
     @property
     def weights(self) -> Path:
-        """The model as it was released."""
+        """The released model."""
         return self.output / "weights"
 
     @property
     def held_out(self) -> list[Path]:
-        """One file a task."""
+        """One file per task."""
         return [self.output / "problems" / "held_out" / f"{task}.jsonl" for task in operations.TASKS]
 
     @property
@@ -82,11 +82,11 @@ class Example:
 
     @property
     def run(self) -> Path:
-        """Folder of the training."""
+        """The training's folder."""
         return self.output / "runs" / self.run_name
 
     def stages(self) -> list[Stage]:
-        """All of them, in order."""
+        """All stages, in order."""
         size, responses = self.size, self.size.prompts * self.size.responses
         tasks = len(operations.TASKS)
         problems = {"held_out": size.held_out, "rows": size.rows, "prompts": size.steps * size.prompts, "seed": SEED}
@@ -99,8 +99,8 @@ class Example:
         return [
             Stage("weights", "unpack SmolLM2-135M-Instruct", 15, {}, self.convert),
             Stage("problems", "make problems with reasoning-gym", 5 + size.rows / 50, problems, self.make_problems),
-            Stage("traces", "write thoughts that overthink", 5, {"rows": size.rows, "seed": SEED}, self.make_traces),
-            Stage("warm_up", f"teach {size.rows} of them", warm_up, {"rows": size.rows}, self.warm_up),
+            Stage("traces", "write overthinking traces", 5, {"rows": size.rows, "seed": SEED}, self.make_traces),
+            Stage("warm_up", f"teach {size.rows} of these traces", warm_up, {"rows": size.rows}, self.warm_up),
             Stage(
                 "evaluate_base",
                 f"answer {size.held_out * tasks} held-out problems",
@@ -126,7 +126,7 @@ class Example:
         ]
 
     def convert(self) -> dict[str, Any]:
-        """Weights and tokenizer in Hugging Face format, from the package's file of 4 bits a weight."""
+        """Weights and tokenizer in Hugging Face format, from the package's file with 4 bits per weight."""
         from importlib.util import find_spec
 
         import torch
@@ -138,7 +138,7 @@ class Example:
         folder, making = Path(found.origin).parent, self.weights.with_name("weights.making")
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=torch.bfloat16)
-        tokenizer.eos_token = thoughts.END_OF_TURN  # the file's own is the beginning of a turn
+        tokenizer.eos_token = thoughts.END_OF_TURN  # the file's own one begins a turn
         model.generation_config.eos_token_id = tokenizer.eos_token_id
         for part in (model, tokenizer):
             part.save_pretrained(making)
@@ -147,7 +147,7 @@ class Example:
         return {"parameters": model.num_parameters()}
 
     def make_problems(self) -> dict[str, Any]:
-        """Held-out problems, problems of the warm-up and of the training: of each task alike, all different."""
+        """Problems for evaluation, warm-up and training: as many of each task, all distinct."""
         tasks = len(operations.TASKS)
         train = self.size.steps * self.size.prompts
         shares: dict[str, list[operations.Problem]] = {"warm_up": [], "train": []}
@@ -163,7 +163,7 @@ class Example:
         return {share: len(problems) for share, problems in shares.items()}
 
     def make_traces(self) -> dict[str, Any]:
-        """Rows of the warm-up, with the label of every sentence; tells how much longer than needed they are."""
+        """Warm-up rows, with the label of every sentence; returns their tokens and those they need."""
         from transformers import AutoTokenizer
 
         from openrlhf_swap.rollouts.tokenizer import prompt_text
@@ -188,7 +188,7 @@ class Example:
         return {"tokens": fmean(tokens), "needed": fmean(needed), "longest": max(tokens)}
 
     def warm_up(self) -> dict[str, Any]:
-        """Supervised fine-tuning, with a bar."""
+        """Supervised fine-tuning, with a progress bar."""
         folder, updates = self.output / "warm_up", self.size.rows // BATCH
         settings = {
             **{"MODEL": self.weights, "DATA": folder / "traces.jsonl", "OUTPUT": self.base, "NUM_GPUS": 1},
@@ -209,19 +209,19 @@ class Example:
                 peak = max(peak, memory)
                 done = updates - math.ceil(min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH))
                 if not bar.n:
-                    bar.initial = bar.n = done  # what a killed one has done says nothing of the time that is left
+                    bar.initial = bar.n = done  # a resumed warm-up: updates of the killed one would spoil the estimate
                 bar.update(max(0, done - bar.n))
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # gigabytes that have done their duty
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # gigabytes that are no longer needed
         return {"peak_memory_gib": peak}
 
     def train(self) -> dict[str, Any]:
-        """Reinforcement learning; the command prints a line a step itself."""
+        """Reinforcement learning; the command itself prints one line per step."""
         peak = watched([sys.executable, "-m", "openrlhf_swap.train", *self.training_flags(is_cpu_build())])
         shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
         return {"peak_memory_gib": peak}
 
     def training_flags(self, on_cpu: bool) -> list[str]:
-        """Of openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the package's own defaults do."""
+        """Flags for openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the defaults do."""
         size, folder = self.size, self.run
         flags = {
             **{
@@ -252,11 +252,11 @@ class Example:
         return [*words, *([] if on_cpu else GPU_FLAGS), *self.extra]
 
     def evaluate(self, policy: Path, folder: Path) -> dict[str, Any]:
-        """Answers to the held-out problems, one a problem, with seeds that are the same for every policy."""
+        """One answer to each held-out problem, with the same seeds for every policy."""
         words = ["--model", policy, "--benchmarks", *self.held_out, "--output", folder, "--samples", 1, "--suffix", ""]
         words += ["--temperature", TEMPERATURE, "--top-p", 1.0, "--max-tokens", LONGEST, "--max-model-len", 640]
         return {"peak_memory_gib": watched([sys.executable, "-m", "evaluation.run", *map(str, words)])}
 
     def report(self) -> dict[str, Any]:
-        """Of this run beside the base, and of all runs there are."""
+        """Report this run against the base, and all runs so far."""
         return outcome.report(self.output, self.run, self.weights, self.held_out)

@@ -1,8 +1,8 @@
-"""A pretrained language model learns to think shorter: all stages, each done once.
+"""A pretrained language model learns to think shorter: all stages, each run once.
 
-Weights, problems, traces, a supervised warm-up that teaches to overthink, its evaluation; then, for an objective,
-reinforcement learning, evaluation and a report. Killed in any stage, the same command goes on. Flags that are not
-known here go to the training, such as `--swap.step_baseline zero`: give such a run a name of its own with --run.
+Weights, problems, traces, a supervised warm-up that teaches overthinking, and its evaluation; then, for an objective,
+reinforcement learning, evaluation and a report. Killed in any stage, the same command continues. Unknown flags go to
+the training, such as `--swap.step_baseline zero`: give such a run its own name with --run.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from openrlhf_swap.errors import ConfigError
 
 
 def main(argv: list[str]) -> None:
-    """Run the stages that are asked for and not done."""
+    """Run the requested stages that are not done yet."""
     parser = Parser("examples.smollm2", __doc__)
     parser.prog = "bash examples/smollm2/run.sh"
-    parser.add_argument("--small", action="store_true", help="a tenth of everything: minutes instead of hours")
-    parser.add_argument("--objective", default="swap", help="of docs/use/objectives.md (default: swap)")
+    parser.add_argument("--small", action="store_true", help="a tenth of everything: minutes instead of an hour")
+    parser.add_argument("--objective", default="swap", help="one of docs/use/objectives.md (default: swap)")
     parser.add_argument("--run", help="name of the training's folder (default: the objective)")
     parser.add_argument("--seed", type=int, default=42, help="of the training (default: 42)")
     parser.add_argument("--output", type=Path, help="folder (default: outputs/smollm2, with --small smollm2_small)")
-    parser.add_argument("--until", help="the last stage to do, such as warm_up (default: all)")
+    parser.add_argument("--until", help="the last stage to run, such as warm_up (default: all)")
     for name in Size.__dataclass_fields__:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="instead of the size's own")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="overrides the size's own number")
     args, extra = parser.parse_known_args(argv)
     given = {name: value for name in Size.__dataclass_fields__ if (value := getattr(args, name)) is not None}
     size = replace(SMALL if args.small else FULL, **given)
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     output = args.output or Path("outputs") / ("smollm2_small" if args.small else "smollm2")
     name = args.run or args.objective
     if name == "base" or "/" in name:
-        raise ConfigError(f"--run is {name}; use a name without a slash, and not base, which the warm-up has")
+        raise ConfigError(f"--run is {name}; use a name without a slash, and not base, which is the warm-up's")
     stages = Example(output.resolve(), size, args.objective, name, args.seed, tuple(extra)).stages()
     names = [stage.name.removesuffix(f"_{name}") for stage in stages]
     if args.until not in (None, *names):

@@ -1,7 +1,7 @@
-"""Problems that two to four small operations solve: reasoning-gym's, each with its operations and a checked answer.
+"""Problems that take two to four small operations: reasoning-gym's, each with its operations and a checked answer.
 
-Four tasks: chains of sums, equations in one unknown, legs of animals, and short stories. A problem is left out unless
-its operations, worked out here, give reasoning-gym's answer.
+Four tasks: chains of sums, equations in one unknown, animal legs, and short stories. A problem is dropped unless its
+operations, computed here, give reasoning-gym's answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from openrlhf_swap.files import Row
 
-LARGEST, SMALL_FACTOR = 50, 12  # every number of a problem; one factor of a product, and every divisor
+LARGEST, SMALL_FACTOR = 50, 12  # limit of every number in a problem; of one factor of a product, and of every divisor
 OPERATIONS = range(2, 5)  # in a problem
 LONGEST_QUESTION = 330  # characters
 
@@ -27,7 +27,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class Operation:
-    """Two numbers, how they are joined (`+`, `-`, `*` or `/`), and what is said before, such as "a cat has 4 legs"."""
+    """Two numbers, their operator (`+`, `-`, `*` or `/`), and a note said before, such as "one cat has 4 legs"."""
 
     left: int
     sign: str
@@ -36,10 +36,10 @@ class Operation:
 
     @property
     def result(self) -> int:
-        """Of the operation.
+        """The operation's value.
 
         Raises:
-            ValueError: for a division that leaves a rest.
+            ValueError: for a division with a remainder.
         """
         if self.sign == "/" and (self.right == 0 or self.left % self.right):
             raise ValueError(f"{self.left} / {self.right} is no whole number")
@@ -54,7 +54,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of a task, the operations that solve it one after the other, and its answer."""
+    """A task's problem, the operations that solve it in order, and its answer."""
 
     task: str
     question: str
@@ -62,22 +62,22 @@ class Problem:
 
     @property
     def answer(self) -> int:
-        """What the last operation gives."""
+        """The last operation's result."""
         return self.operations[-1].result
 
     def row(self) -> Row:
-        """As a line of the files of problems."""
+        """As a line of a problem file."""
         operations = [[part.left, part.sign, part.right, part.note] for part in self.operations]
         return {"task": self.task, "problem": self.question, "answer": str(self.answer), "operations": operations}
 
 
 def from_row(row: Row) -> Problem:
-    """The problem that a line of the files holds."""
+    """The problem in a line of a problem file."""
     return Problem(row["task"], row["problem"], tuple(Operation(*part) for part in row["operations"]))
 
 
 def chain(entry: Row) -> Problem | None:
-    """Of reasoning-gym's chain_sum, "23 + 60 - 71": from left to right."""
+    """From reasoning-gym's chain_sum, "23 + 60 - 71": solved from left to right."""
     first, *rest = entry["metadata"]["expression"].split()
     total, operations = int(first), []
     for sign, number in zip(rest[::2], rest[1::2], strict=True):
@@ -87,7 +87,7 @@ def chain(entry: Row) -> Problem | None:
 
 
 def equation(entry: Row) -> Problem | None:
-    """Of simple_equations, "8*t - 6 = 26" or "30 - 4*t = 2": what stands beside the unknown is moved, then divided."""
+    """From simple_equations, "8*t - 6 = 26" or "30 - 4*t = 2": move the constant, then divide by the factor."""
     text = entry["metadata"]["equation"]
     if found := _EQUATION.fullmatch(text):
         factor, beside, right = int(found[1]), int(found[3]), int(found[4])
@@ -101,7 +101,7 @@ def equation(entry: Row) -> Problem | None:
 
 
 def legs(entry: Row) -> Problem | None:
-    """Of leg_counting, "3 spiders, 5 ducks": the legs of each kind, then all of them."""
+    """From leg_counting, "3 spiders, 5 ducks": the legs of each kind, then their sum."""
     from reasoning_gym.arithmetic.leg_counting import ANIMALS
 
     kinds = [
@@ -117,7 +117,7 @@ def legs(entry: Row) -> Problem | None:
 
 
 def story(entry: Row) -> Problem | None:
-    """Of gsm_symbolic: the operations of its solution, if they begin with the question's numbers and all are used."""
+    """From gsm_symbolic: its solution's operations, if they start from the question's numbers and all are used."""
     solution, operations = entry["metadata"]["answer_cot"], []
     known = {int(number) for number in re.findall(r"\d+", entry["question"])}
     for left, sign, right, stated in _LINE.findall(solution):
@@ -142,7 +142,7 @@ def _result(operation: Operation) -> int | None:
 
 
 def _problem(task: str, question: str, operations: Sequence[Operation]) -> Problem | None:
-    """The problem, or None where a number is too large or below 0, or an operation stands twice among its own."""
+    """The problem, or None if a number is too large or negative, or an operation occurs twice."""
     if len(operations) not in OPERATIONS or len(question) > LONGEST_QUESTION:
         return None
     for part in operations:
@@ -154,11 +154,11 @@ def _problem(task: str, question: str, operations: Sequence[Operation]) -> Probl
         if part.sign == "*" and min(part.left, part.right) > SMALL_FACTOR:
             return None
     if len({(part.left, part.sign, part.right) for part in operations}) < len(operations):
-        return None  # whether such a sentence repeats the other could not be told
+        return None  # a repetition of one could not be told from the other
     return Problem(task, question, tuple(operations))
 
 
-# task -> reasoning-gym's name, its settings, and how an entry becomes a problem
+# Task -> reasoning-gym's name, its settings, and what turns an entry into a problem.
 TASKS: dict[str, tuple[str, dict[str, Any], Callable[[Row], Problem | None]]] = {
     "chains": ("chain_sum", {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 2}, chain),
     "equations": (

@@ -1,4 +1,4 @@
-"""What became of a training: tables over held-out problems, figures, and a page of responses before and after."""
+"""The result of a training: tables over held-out problems, figures, and a page of responses before and after."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ Values = dict[str, dict[str, Floats]]
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
-    """Tokens of a text, without any that the tokenizer adds."""
+    """Tokens of a text, without special tokens that the tokenizer would add."""
     return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def batches_left(log: Path) -> float:
-    """Micro-batches that OpenRLHF's supervised training has left, by the bar at the end of its log; inf before it.
+    """Micro-batches left in OpenRLHF's supervised training, by the progress bar that ends its log; inf before that.
 
-    A resumed training has a bar of what is left only, so what is done cannot be read.
+    A resumed training's bar counts only what is left, so what is done cannot be read from it.
     """
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
@@ -55,10 +55,10 @@ def batches_left(log: Path) -> float:
 
 
 def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> Values:
-    """Of an evaluation: accuracy, tokens, tokens over those of the shortest right response, sentences of each label.
+    """An evaluation's accuracy, tokens, tokens relative to the shortest correct response, and sentences by label.
 
     Raises:
-        DataError: for a folder without graded samples of a task.
+        DataError: if a task has no graded samples in the folder.
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in held_out:
@@ -85,7 +85,7 @@ def _all(tasks: Mapping[str, Floats]) -> Floats:
 
 
 def overview(runs: Mapping[str, Values]) -> str:
-    """A row a policy, over all problems: means with their 95% intervals over problems, sentences without."""
+    """One row per policy, over all problems: means with 95% intervals over problems; sentences without intervals."""
     header = ["policy", "accuracy %", "tokens", "times needed", *thoughts.LABELS]
     rows = []
     for run, values in runs.items():
@@ -95,7 +95,7 @@ def overview(runs: Mapping[str, Values]) -> str:
 
 
 def changes(runs: Mapping[str, Values]) -> str:
-    """A row a policy and task: what changed on the same problems since the first policy, with 95% intervals."""
+    """One row per policy and task: changes on the same problems since the first policy, with 95% intervals."""
     (_, base), *others = runs.items()
     names = ("accuracy", "tokens", "essential", "useful", "redundant", "other")
     rows = []
@@ -112,7 +112,7 @@ def changes(runs: Mapping[str, Values]) -> str:
 
 
 def tables(runs: Mapping[str, Values]) -> str:
-    """The overview, the changes since the first policy, and how the other methods differ from grpo if it is there."""
+    """The overview, the changes since the first policy, and the other runs' differences from grpo if there is one."""
     parts = [overview(runs), f"Changes since the {next(iter(runs))}:", changes(runs)]
     others = {name: values for name, values in list(runs.items())[1:] if name != GRPO}
     if GRPO in runs and others:
@@ -121,14 +121,14 @@ def tables(runs: Mapping[str, Values]) -> str:
 
 
 def interval(values: Floats) -> str:
-    """A mean and its interval."""
+    """A mean and its 95% interval."""
     low, high = bootstrap_interval(values)
     return f"{values.mean():.1f} ({low:.1f} to {high:.1f})"
 
 
 def costs(metrics: Sequence[Row], peak_memory: float) -> str:
-    """Seconds a step by phase, the first step aside, and the memory at most."""
-    rows = [row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row]  # a skipped step has no such time
+    """Seconds per step by phase, without the first step, and the peak memory."""
+    rows = [row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row]  # skipped steps have no such time
     if not rows:
         return f"no step was measured; at most {peak_memory:.1f} GiB"
     seconds = {name: fmean(row[key] for row in rows) for name, key in STEP_PHASES.items()}
@@ -138,12 +138,12 @@ def costs(metrics: Sequence[Row], peak_memory: float) -> str:
 
 
 def planned_share(run: Path, metrics: Sequence[Row]) -> float:
-    """The scoring's share of a step's FLOPs by `openrlhf_swap.plan`, for responses as long and right as they were."""
+    """Scoring's share of a step's FLOPs by `openrlhf_swap.plan`, at the run's own response length and accuracy."""
     command = json.loads((run / "swap_config.json").read_text(encoding="utf-8"))["command"]
     rows = [row for row in metrics if "swap/accuracy" in row]
     tokens, right = (fmean(row[key] for row in rows) for key in ("length/mean", "swap/accuracy"))
     words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}", "--command", command]
-    # The command leaves both to the defaults of a CPU, where it was given there; a plan is of GPUs.
+    # On a CPU the command left both to their defaults; a plan is for GPUs.
     words += ["--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         plan.main(words)
@@ -151,7 +151,7 @@ def planned_share(run: Path, metrics: Sequence[Row]) -> float:
 
 
 def what_it_cost(output: Path, name: str) -> str:
-    """A run's seconds a step, memory, and share of the scoring beside the plan's."""
+    """A run's seconds per step, memory, and scoring's share, next to the planned share."""
     metrics = list(read_rows(output / "runs" / name / "metrics.jsonl"))
     peak = json.loads((output / "stages" / f"train_{name}.json").read_text(encoding="utf-8"))["peak_memory_gib"]
     share = planned_share(output / "runs" / name, metrics)
@@ -159,7 +159,7 @@ def what_it_cost(output: Path, name: str) -> str:
 
 
 def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
-    """Sentences of a response by label, a bar a policy."""
+    """Sentences per response by label, one bar per policy."""
     import matplotlib.pyplot as plt
 
     figure, panel = plt.subplots(figsize=(2 + 1.2 * len(runs), 3.4), layout="constrained")
@@ -168,19 +168,19 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
         heights = np.array([_all(values[label]).mean() for values in runs.values()])
         panel.bar(list(runs), heights, bottom=bottom, label=label)
         bottom += heights
-    panel.set_ylabel("sentences of a held-out response")
+    panel.set_ylabel("sentences per held-out response")
     panel.legend(fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
 def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
-    """The page of responses to the same few problems, of as many tasks as can be, scored by the policy before.
+    """The page of responses to the same few problems, from as many tasks as possible, scored by the policy before.
 
-    The summary stands above them, as `evaluation.page.contents.render` has it.
+    The summary precedes them, as in `evaluation.page.contents.render`.
 
     Raises:
-        DataError: when the page grows too large to be shown by mail or in a repository.
+        DataError: when the page is too large to be mailed or kept in a repository.
     """
     from evaluation.page.contents import page_data, render
 
@@ -205,10 +205,10 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
 
 
 def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> dict[str, Any]:
-    """Write report.md, figures and the page of a run, and the table of all runs that are evaluated; print the tables.
+    """Write report.md, the figures and the page of a run, and the table of all evaluated runs; print the tables.
 
     Returns:
-        numbers of the run: accuracy in percent, tokens, times as long as needed.
+        the run's accuracy in percent, tokens, and length relative to what is needed.
     """
     from transformers import AutoTokenizer
 
@@ -221,13 +221,13 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     names = [name.removesuffix(".json") for name in finished if name != "base.json"]
     for name in names:
         runs[name] = measure(output / "runs" / name / "evaluation", held_out, tokenizer)
-    told = {name: what_it_cost(output, name) for name in names}
-    text = "\n\n".join([tables(runs), *told.values()]) + "\n"
+    costs_of = {name: what_it_cost(output, name) for name in names}
+    text = "\n\n".join([tables(runs), *costs_of.values()]) + "\n"
     write_text(output / "report.md", text)
     draw_labels(runs, output / "sentences.png")
     files = [output / "runs" / name / "metrics.jsonl" for name in names]
     figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
-    summary = {"notes": [told[run.name]], "tables": [], "charts": charts(run / "metrics.jsonl")}
+    summary = {"notes": [costs_of[run.name]], "tables": [], "charts": charts(run / "metrics.jsonl")}
     shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary)
     print(f"\n{text}\n{output}/report.md, sentences.png, curves.png; {shown}", flush=True)
     found = {

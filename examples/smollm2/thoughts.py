@@ -1,11 +1,11 @@
-"""How the policy is taught to think: in sentences, too many of them. And what each sentence does, told by a program.
+"""How the policy is taught to think, in too many sentences, and a program that labels what each sentence does.
 
-A thought is one sentence a line. A sentence is
+A thought has one sentence per line. A sentence is
 
 * *essential*: the first to state an operation;
-* *useful*: a later one that states it with another result, and so mends a slip;
-* *redundant*: any other of the grammar: re-checks that agree, restarts, doubts, announcements;
-* *other*: not of the grammar. The generator writes none; a trained policy may.
+* *useful*: a later one that states it with another result, which mends a slip;
+* *redundant*: any other sentence of the grammar: re-checks that agree, restarts, doubts, announcements;
+* *other*: outside the grammar. The generator writes none; a trained policy may.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CLOSE = "</think>\n\nThe answer is \\boxed{"
 END_OF_TURN = "<|im_end|>"
 END = "}." + END_OF_TURN
 LABELS = ("essential", "useful", "redundant", "other")
-STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may come without a newline: 94% of sentences are a step then
+STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may pass without a newline: 94% of sentences are then a step
 
-# How much the thoughts overthink (times that an operation is checked, each as likely as the others; then
-# probabilities), and how often a result is written down wrongly; a slip is always mended at once.
+# How much the thoughts overthink (how often an operation is checked, drawn uniformly; then probabilities), and how
+# often a result is written down wrong; a slip is always mended at once.
 RECHECKS, DOUBT, RESTART, VERIFY, SLIP = (0, 0, 0, 1, 1, 2), 0.2, 0.1, 0.35, 0.08
 
 FORMS = {
@@ -76,14 +76,14 @@ _FILLERS = re.compile(
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a thought, and what it does: one of LABELS."""
+    """A sentence of a thought and its label, one of LABELS."""
 
     text: str
     label: str
 
 
 def thought_of(response: str) -> str:
-    """A response's thought, without its marks."""
+    """A response's thought, without its tags."""
     return response.partition("</think>")[0].removeprefix(OPEN)
 
 
@@ -107,18 +107,18 @@ def classify(response: str) -> list[Sentence]:
 
 
 def response_of(sentences: Sequence[Sentence], answer: int) -> str:
-    """A thought of these sentences, and the answer behind it, as the policy writes them."""
+    """A thought of these sentences followed by the answer, as the policy writes them."""
     return OPEN + "".join(f"{sentence.text}\n" for sentence in sentences) + CLOSE + str(answer) + END
 
 
 def shortest(problem: Problem) -> str:
-    """The shortest right response: every operation once, in few words."""
+    """The shortest correct response: every operation once, in few words."""
     operations = [Sentence(_state(part, FORMS[part.sign][0]), "essential") for part in problem.operations]
     return response_of(operations, problem.answer)
 
 
 def overthink(problem: Problem, rng: random.Random) -> list[Sentence]:
-    """A thought as the policy is taught it, each sentence labelled by what it was written for."""
+    """A thought as taught to the policy, each sentence labelled by its purpose."""
     thought = [_filler(OPENINGS, rng)] if rng.random() < 0.7 else []
     for number, part in enumerate(problem.operations):
         thought += _work_out(part, FIRST if number == 0 else NEXT, rng)
@@ -133,7 +133,7 @@ def overthink(problem: Problem, rng: random.Random) -> list[Sentence]:
 
 
 def _work_out(part: Operation, leads: Sequence[str], rng: random.Random) -> Iterator[Sentence]:
-    """An operation for the first time: now and then with a slip, which is mended; now and then with a doubt."""
+    """State an operation for the first time: sometimes with a slip that is then mended, sometimes with a doubt."""
     wrong = part.result + rng.choice((-10, -2, -1, 1, 2, 10))
     slips = rng.random() < SLIP and wrong >= 0
     yield Sentence(_say(part, leads, rng, result=wrong if slips else None), "essential")
@@ -160,7 +160,7 @@ def _say(part: Operation, leads: Sequence[str], rng: random.Random, tail: str = 
 
 
 def _state(part: Operation, form: str, lead: str = "", tail: str = "", result: int | None = None) -> str:
-    """A sentence that states an operation, with its own result or another."""
+    """A sentence that states an operation, with its own result or a given one."""
     stated = form.format(a=part.left, b=part.right, c=part.result if result is None else result)
     text = lead + (f"{part.note}, so " if part.note else "") + stated + tail + "."
     return text[0].upper() + text[1:]

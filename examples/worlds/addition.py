@@ -1,10 +1,10 @@
-"""Column addition with overthinking: the embedded task.
+"""Column addition with overthinking: the quickstart's task.
 
-A problem asks for the sum of two three-digit numbers. A trace works column by column, one line a column
+A problem asks for the sum of two three-digit numbers. A trace works column by column, one line per column
 (`tens: 4+2+1=07` adds the tens digits and the carry), and the answer reads the columns from left to right.
 Overthinking is built in: traces re-check lines, start over and verify, and none of that ever changes a result.
 
-Because every line is machine-readable, a program can say of each line whether it carries the computation:
+Because every line is machine-readable, a program can tell whether it carries the computation:
 
 * *essential*: the first statement of a column;
 * *redundant*: everything else (a re-check, a repeated column after a restart, a filler line).
@@ -37,7 +37,7 @@ WORDS = (
     *(f"{column}: " for column in COLUMNS),
 )
 
-# How much the traces overthink, and how often a column's digit is written down wrongly.
+# How much the traces overthink, and how often a column's digit is written down wrong.
 RECHECK_PROBABILITY = 0.55
 RESTART_PROBABILITY = 0.12
 VERIFY_PROBABILITY = 0.5
@@ -55,17 +55,17 @@ class Addition:
 
     @property
     def question(self) -> str:
-        """What the user asks."""
+        """The user's question."""
         return f"What is {self.left} + {self.right}?"
 
     @property
     def answer(self) -> str:
-        """The right answer."""
+        """The correct answer."""
         return str(self.left + self.right)
 
 
 def problems(seed: int, exclude: frozenset[Addition] = frozenset()) -> Iterator[Addition]:
-    """An endless, seeded stream of distinct problems, none of them in `exclude`."""
+    """An endless, seeded stream of distinct problems, none in `exclude`."""
     rng = random.Random(seed)
     seen = set(exclude)
     while True:
@@ -76,7 +76,7 @@ def problems(seed: int, exclude: frozenset[Addition] = frozenset()) -> Iterator[
 
 
 def prompt(problem: Addition, suffix: str = "") -> str:
-    """The prompt as the chat template renders it, the opened thought included; `suffix` follows the question."""
+    """The prompt as the chat template renders it, including the opened thought; `suffix` follows the question."""
     return rendered(problem.question + suffix)
 
 
@@ -87,16 +87,16 @@ def shortest_trace(problem: Addition) -> str:
 
 
 def overthinking_trace(problem: Addition, rng: random.Random) -> str:
-    """A response as the base policy is taught to write it."""
+    """A response as taught to the base policy."""
     lines, answer = _columns(problem, rng, SLIP_PROBABILITY)
     return closed(_overthink(lines, rng), answer)
 
 
 def probe(problem: Addition, rng: random.Random) -> tuple[str, str]:
-    """A thought cut off after a random line and closed, and the right answer that follows.
+    """A thought cut off after a random line and closed, and the correct answer that follows.
 
-    A pre-trained reasoning model can be stopped anywhere and asked for its answer. The small policy learns that
-    from these rows; only the answer is trained on, so they do not teach it to stop early.
+    The small policy learns from these rows to state its answer at any point of a thought. Only the answer is trained
+    on, so they do not teach it to stop early.
     """
     lines, answer = _columns(problem, rng, slip_probability=0.0)
     thought = _overthink(lines, rng)
@@ -112,12 +112,12 @@ def supervised_row(problem: Addition, rng: random.Random, probe_share: float) ->
 
 
 def level(question: str) -> int:
-    """All have three columns."""
+    """The number of columns, the same for all problems."""
     return len(COLUMNS)
 
 
 def label_lines(question: str, response: str) -> list[str]:
-    """Essential is the first statement of a column, right or wrong."""
+    """Label each line: the first statement of a column, correct or not, is essential."""
     seen: set[str] = set()
     labels = []
     for line in thought_lines(response):
@@ -131,7 +131,7 @@ def label_lines(question: str, response: str) -> list[str]:
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
     """LC-R1's extractor for this task: tokens up to the line that states the last missing column; 0 if one is missing.
 
-    The answer never stands in a thought as a whole: it is read from the columns.
+    A thought never contains the whole answer: it is read from the columns.
     """
     seen: set[str] = set()
     end = 0
@@ -146,7 +146,7 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
 
 
 def _columns(problem: Addition, rng: random.Random, slip_probability: float) -> tuple[list[str], str]:
-    """One line a column, and the answer that these lines give."""
+    """One line per column, and the answer that these lines give."""
     lines: list[str] = []
     digits: list[str] = []
     left, right, carry = problem.left, problem.right, 0

@@ -1,4 +1,4 @@
-"""The page that the quickstart ends with: table, curves, and the first held-out problems before and after."""
+"""The page that ends the quickstart: table, curves, and the first held-out problems before and after."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from report import HEADER, cells, seconds
 from openrlhf_swap.files import write_text
 
 NOTES = (
-    "The first {problems} held-out problems, not chosen, with {responses} responses each before and after. A response "
-    "is scored by the policy that wrote it, as in the training; its penalty is what SWAP would give it among these "
-    "{responses}."
+    "The first {problems} held-out problems, not chosen, with {responses} responses each before and after. A "
+    "response is scored by the policy that wrote it, as in training; its penalty is what SWAP would assign within "
+    "these {responses}."
 )
 
 
 def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
-    """Score the traces that evaluate.py wrote of named policies, and write the page into the quickstart's folder."""
-    from evaluation.page.contents import charts, page_data, render  # here, because it brings torch
+    """Score each named policy's traces from evaluate.py, and write the page into the quickstart's folder."""
+    from evaluation.page.contents import charts, page_data, render  # imports torch
 
     swap = json.loads((output / "train" / "swap_config.json").read_text(encoding="utf-8"))["swap"]
     files = [score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()]
@@ -37,11 +37,11 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
 
 
 def score(model: Path, traces: Path, swap: dict) -> Path:
-    """Score traces with a policy and the training's own settings; returns the file, its log beside it."""
+    """Score traces with a policy and the training's settings; returns the file, with its log beside it."""
     from openrlhf_swap.score import main
 
     scored = traces.with_name(traces.name.replace(".traces", ".scored"))
-    scored.unlink(missing_ok=True)  # an earlier quickstart's
+    scored.unlink(missing_ok=True)  # left by an earlier quickstart
     arguments = {"--model": model, "--input": traces, "--output": scored}
     names = ("step_tokens", "max_steps", "newline_patience", "close_template")
     arguments |= {f"--{name.replace('_', '-')}": swap[name] for name in names}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains a world's policy with every objective and evaluates it on held-out problems; collects one table.
-# Started again, it goes on where it stopped. Further flags go to openrlhf_swap.sweep, such as --only swap grpo.
+# Trains a world's policy with every objective, evaluates it on held-out problems, and collects one table. The same
+# command continues where it stopped. Further flags go to openrlhf_swap.sweep, such as --only swap grpo.
 #   WORLD=addition  OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -27,21 +27,21 @@ fi
 
 FLAGS=" $* "
 runs() { [[ "$FLAGS" == *" $1 "* || ! "$FLAGS" =~ " --only "|" --configurations " ]]; }
-# L1 and HBPO name a number of tokens, AutoThink and Thinkless leave it to the policy whether it thinks, and the embedded
-# policy has never seen either: teach it to bear the one and to do the other.
+# L1 and HBPO name a number of tokens, AutoThink and Thinkless let the policy decide whether to think, and the embedded
+# policy has never seen either: teach it to accept the first and to do the second.
 TAUGHT_POLICY="$OUTPUT/taught_policy"
 if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless || runs swap_taught; then
     if [[ ! -f "$TAUGHT_POLICY/trained/model.safetensors" ]]; then
         OUTPUT="$TAUGHT_POLICY" ROWS=12000 LEARNING_RATE=1e-3 bash "$HERE/train_policy.sh" --start "$MODEL" --modes
     fi
     taught=("${evaluate[@]}" --model "$TAUGHT_POLICY/trained")
-    if [[ ! -f "$OUTPUT/base_ellipsis.json" ]]; then  # the last of them
+    if [[ ! -f "$OUTPUT/base_ellipsis.json" ]]; then  # the last one written
         "${taught[@]}" --output "$OUTPUT/base_taught.json"
         "${taught[@]}" --suffix " Think for 60 tokens." --output "$OUTPUT/base_budget.json"
         "${taught[@]}" --opening $'...\n' --output "$OUTPUT/base_ellipsis.json"
     fi
 fi
-# AdaptThink compares with the policy before training.
+# AdaptThink compares with the untrained policy.
 if runs adaptthink; then
     python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
         --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512

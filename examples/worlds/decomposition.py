@@ -1,14 +1,15 @@
-"""Several sums, by a short way that is often wrong or by a long one that is right: accuracy costs tokens.
+"""Several sums, by short guesses that are often wrong or by long additions that are right: accuracy costs tokens.
 
-A problem has several sums of two to five digits. A sum is done in one line, a guess (`b: =21`), of which a policy of
-this size gets many wrong for want of capacity, or two numbers at a time (`b1: 3+6=09`, `b2: 09+7=16`, `b3: 16+5=21`),
-which it gets right. Traces guess, decompose, re-check, repeat, start over and verify; a decomposition
-mends a guess that was wrong. The answer has two digits a sum.
+A problem has several sums of two to five digits. A sum takes one line as a guess (`b: =21`), which a policy of this
+size often gets wrong for lack of capacity, or it is added two numbers at a time (`b1: 3+6=09`, `b2: 09+7=16`,
+`b3: 16+5=21`), which it gets right. Traces guess, decompose, re-check, repeat, start over and verify; a decomposition
+corrects a wrong guess. The answer has two digits per sum. This world does not test whether a method spares needed
+steps: the policy often answers correctly without any (docs/method/comparison.md).
 
-Of each line a program says what it is for:
+A program labels what each line is for:
 
 * *essential*: the first statement of a sum, or of a part of it, while the sum has no result yet;
-* *useful*: the first statement of a part of a sum that was only guessed so far, and a result that mends a wrong one;
+* *useful*: the first statement of a part of a sum that was only guessed, and a result that corrects a wrong one;
 * *redundant*: everything else.
 """
 
@@ -24,13 +25,13 @@ from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechec
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 
 NAMES = "abcde"
-TERMS = (2, 3, 4, 5)  # of a sum
+TERMS = (2, 3, 4, 5)  # per sum
 DIGITS = range(1, 8)
 LARGEST = max(TERMS) * max(DIGITS)
-OPERATIONS = 12  # of a problem at most
+OPERATIONS = 12  # per problem at most
 LABELS = ("essential", "useful", "redundant")
-STEP_TOKENS = 3  # a guess has three, other lines of computation five or six
-THINK = FILLERS[1]  # a sum may begin with either way, so nothing else begins every thought
+STEP_TOKENS = 3  # a guess has three tokens, other lines of computation five or six
+THINK = FILLERS[1]  # a sum may begin either way, so no other token can begin every thought
 QUESTION = "Sums of "
 WORDS = (
     QUESTION,
@@ -46,7 +47,7 @@ WORDS = (
     *(f"{sign}{total:02d}" for sign in ("", "=") for total in range(LARGEST + 1)),
 )
 
-# How often a sum of more than two is guessed, how often a guess is followed by the long way, and how much the traces
+# How often a sum of more than two numbers is guessed, how often the long way follows a guess, and how much the traces
 # overthink.
 GUESS_PROBABILITY = 0.75
 DECOMPOSE_PROBABILITY = 0.35
@@ -55,8 +56,8 @@ REPEAT_PROBABILITY = 0.4
 FILLER_PROBABILITY = 0.2
 RESTART_PROBABILITY = 0.2
 VERIFY_PROBABILITY = 0.7
-LINES = 36  # of a thought at most: rows of one update are padded to the longest
-# Share of the rows in which a guess is wrong, is only read, and is mended by what is taught behind it.
+LINES = 36  # per thought at most, because the rows of an update are padded to the longest
+# Share of the rows in which a wrong guess is part of the input and what is taught corrects it.
 MENDED_SHARE = 0.3
 
 _STATEMENT = re.compile(rf"(?:{'|'.join(RECHECKS)})?([{NAMES}])([1-9]?): (?:\d+(?:\+\d)+)?=(\d\d)")
@@ -72,7 +73,7 @@ class Sums:
 
     @property
     def question(self) -> str:
-        """What the user asks."""
+        """The user's question."""
         named = zip(NAMES, self.sums, strict=False)
         return QUESTION + ", ".join(f"{name}: {'+'.join(map(str, terms))}" for name, terms in named)
 
@@ -83,18 +84,18 @@ class Sums:
 
     @property
     def operations(self) -> int:
-        """How many additions of two numbers there are."""
+        """The number of additions of two numbers."""
         return sum(len(terms) - 1 for terms in self.sums)
 
 
 def from_question(question: str) -> Sums:
-    """The problem that asks this."""
+    """The problem with this question."""
     named = question.removeprefix(QUESTION).split(", ")
     return Sums(tuple(tuple(map(int, part.split(": ")[1].split("+"))) for part in named))
 
 
 def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums]:
-    """An endless, seeded stream of distinct problems, none of them in `exclude`. No answer begins with 0."""
+    """An endless, seeded stream of distinct problems, none in `exclude`. No answer begins with 0."""
     rng = random.Random(seed)
     seen = set(exclude)
     while True:
@@ -106,28 +107,28 @@ def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums
 
 
 def prompt(problem: Sums) -> str:
-    """The prompt as the chat template renders it, the opened thought included."""
+    """The prompt as the chat template renders it, including the opened thought."""
     return rendered(problem.question)
 
 
 def level(question: str) -> int:
-    """Additions of two numbers."""
+    """The number of additions of two numbers."""
     return from_question(question).operations
 
 
 def guess(name: str, terms: Sum, result: int | None = None) -> str:
-    """A sum in one line, with its result or another; one of two numbers is written out."""
+    """A sum in one line, with its result or a given one; a sum of two numbers is written out."""
     written = "+".join(map(str, terms)) if len(terms) == 2 else ""
     return f"{name}: {written}={sum(terms) if result is None else result:02d}\n"
 
 
 def _missed(total: int, rng: random.Random) -> int:
-    """A result that is off by a little, as guesses are."""
+    """A result that is slightly off, as guesses are."""
     return min(max(total + rng.choice((-3, -2, -1, 1, 2, 3)), 0), LARGEST)
 
 
 def decompose(name: str, terms: Sum) -> list[str]:
-    """A sum two numbers at a time; one of two numbers has only one way."""
+    """A sum added two numbers at a time; for a sum of two numbers, the guess."""
     if len(terms) == 2:
         return [guess(name, terms)]
     lines, total, shown = [], terms[0], str(terms[0])
@@ -139,18 +140,18 @@ def decompose(name: str, terms: Sum) -> list[str]:
 
 
 def shortest_trace(problem: Sums, guessing: bool = False) -> str:
-    """Every sum once, the long way or `guessing`, and the answer."""
+    """Every sum once, the long way or by `guessing`, and the answer."""
     named = zip(NAMES, problem.sums, strict=False)
     return closed([line for one in named for line in ([guess(*one)] if guessing else decompose(*one))], problem.answer)
 
 
 def overthinking_trace(problem: Sums, rng: random.Random) -> str:
-    """A response as the base policy is taught to write it."""
+    """A response as taught to the base policy."""
     return closed(overthink(problem, rng, mend=False)[0], problem.answer)
 
 
 def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, one that begins behind a wrong guess, or a probe: a thought cut off anywhere, and the answer."""
+    """A full trace, one that continues after a wrong guess, or a probe: a thought cut off anywhere, and the answer."""
     kind = rng.random()
     thought, read = overthink(problem, rng, mend=kind >= 1 - MENDED_SHARE)
     if kind < probe_share:
@@ -160,9 +161,9 @@ def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tup
 
 
 def overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str], int]:
-    """Lines of a thought, and how many of them lead up to a wrong guess that is mended; 0 if there is none.
+    """Lines of a thought, and how many end with a wrong guess that is corrected later; 0 if there is none.
 
-    With `mend` the first sum that is guessed and then decomposed is guessed wrongly.
+    With `mend` the first sum that is guessed and then decomposed is guessed wrong.
     """
     while True:
         trace, read = _overthink(problem, rng, mend)
@@ -172,7 +173,7 @@ def overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str],
 
 def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str], int]:
     trace: list[str] = []
-    results: list[str] = []  # the line of each sum that states it last
+    results: list[str] = []  # the latest line that states each sum
     read = 0
     for name, terms in zip(NAMES, problem.sums, strict=False):
         hard = len(terms) > 2
@@ -205,7 +206,7 @@ def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str]
 
 
 def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[int]]]:
-    """Of each sum its terms, the results that were guessed, and those at the ends of long ways, in order."""
+    """Per sum: its terms, the guessed results, and the results of completed decompositions, in order."""
     found: dict[str, tuple[Sum, list[int], list[int]]] = {
         name: (terms, [], []) for name, terms in zip(NAMES, from_question(question).sums, strict=False)
     }
@@ -221,7 +222,7 @@ def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
-    """LC-R1's extractor for this task: tokens up to the line behind which the sums' results are the answer, else 0."""
+    """LC-R1's extractor for this task: tokens up to the line after which the sums' results are the answer, else 0."""
     results: dict[str, str] = {}
     end = 0
     for line in reader.text(thought).splitlines(keepends=True):
@@ -234,14 +235,14 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
 
 
 def label_lines(question: str, response: str) -> list[str]:
-    """What each line is for, as the head of this module has it."""
+    """What each line is for, as defined in this module's docstring."""
     problem = from_question(question)
     return list(_labels(thought_lines(response), problem))
 
 
 def _labels(lines: Sequence[str], problem: Sums) -> Iterator[str]:
     results: dict[str, int] = {}
-    whole: set[str] = set()  # sums that were decomposed to their end
+    whole: set[str] = set()  # sums that were decomposed completely
     stated: set[tuple[str, str]] = set()
     for line in lines:
         found = _STATEMENT.fullmatch(line)

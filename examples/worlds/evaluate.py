@@ -21,13 +21,13 @@ from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.tokenizer import prompt_text
 
-GROUP = 8  # responses of a problem that is shown, as in the training
+GROUP = 8  # responses per problem shown, as in training
 
 
 def generate(
     model: str, questions: list[str], samples: list[int], temperature: float, max_tokens: int, opening: str = ""
 ) -> list[list[dict]]:
-    """So many responses to each question with vLLM; the same seeds give the same responses of the same model.
+    """`samples[i]` responses to question i with vLLM; the same model and seeds give the same responses.
 
     `opening` begins each thought; it is neither part of a response nor counted.
     """
@@ -49,7 +49,7 @@ def generate(
 
 
 def grade(world: World, problems: list[dict], responses: list[list[dict]]) -> None:
-    """Say of each response whether it is right, and how many lines of each kind it has."""
+    """Add to each response whether it is correct, and how many lines of each kind it has."""
     grader = Grader()
     flat = [(r["text"], p["answer"]) for p, group in zip(problems, responses, strict=True) for r in group]
     grades = iter(grader.grade_many(flat))
@@ -81,12 +81,12 @@ def summarise(responses: list[list[dict]], labels: Sequence[str]) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
-    parser.add_argument("--model", nargs="+", required=True, help="folders of policies in Hugging Face format")
+    parser.add_argument("--model", nargs="+", required=True, help="policy folders in Hugging Face format")
     parser.add_argument("--problems", type=Path, required=True, help="JSONL of `problem` and `answer`")
     parser.add_argument(
         "--output", type=Path, nargs="+", required=True, help="a JSON for each summary; responses go beside it"
     )
-    parser.add_argument("--samples", type=int, default=1, help="responses a problem")
+    parser.add_argument("--samples", type=int, default=1, help="responses per problem")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--suffix", default="", help="text after each problem, such as the budget that L1 needs")
     parser.add_argument("--opening", default="", help="text that begins each thought, such as AutoThink's ellipsis")
@@ -95,18 +95,18 @@ def main() -> None:
         "--traces",
         type=int,
         default=0,
-        help=f"so many first problems get {GROUP} responses, written as traces as well",
+        help=f"number of first problems that get {GROUP} responses, also written as traces",
     )
     args = parser.parse_args()
 
     world = load(args.world)
     problems = list(read_rows(args.problems))
     if len(problems) < 2:
-        sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; give at least 2")
+        sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; use at least 2")
     if len(args.model) != len(args.output):
         sys.exit(f"error: --output names {len(args.output)} files for {len(args.model)} policies; name one for each")
     questions = [problem["problem"] + args.suffix for problem in problems]
-    # Of a seed the first responses are the same, however many are asked for.
+    # A seed's first responses are the same, however many are requested.
     samples = [max(args.samples, GROUP * (i < args.traces)) for i in range(len(problems))]
     for model, output in zip(args.model, args.output, strict=True):
         responses = generate(model, questions, samples, args.temperature, args.max_tokens, args.opening)
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def write(output: Path, summary: dict[str, float], problems: list[dict], responses: list[list[dict]]) -> None:
-    """The summary, and the responses beside it."""
+    """Write the summary, and the responses beside it."""
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, to_line(summary, indent=2))
     rows = ({**problem, **one} for problem, group in zip(problems, responses, strict=True) for one in group)
@@ -128,7 +128,7 @@ def write(output: Path, summary: dict[str, float], problems: list[dict], respons
 
 
 def write_traces(path: Path, problems: list[dict], responses: list[list[dict]]) -> None:
-    """All responses to the first problems, as `python -m openrlhf_swap.score` takes them."""
+    """Write all responses to the first problems in the input format of `python -m openrlhf_swap.score`."""
     rows = [
         {
             "problem": p["problem"],

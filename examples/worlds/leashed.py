@@ -1,9 +1,9 @@
-"""Run a command that ends with the process which started it, however that one ends, and with all that it started.
+"""Run a command, and end it and all its descendants when the process that started it ends, however that happens.
 
     python examples/worlds/leashed.py COMMAND ...
 
-What a killed quickstart left behind would train on, unseen, and the next start would meet it. A signal to the command
-alone is not enough: DeepSpeed's launcher passes none on.
+Otherwise a killed quickstart would leave a training running unseen, which the next start would collide with. A signal
+to the command alone is not enough: DeepSpeed's launcher passes none on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def main() -> None:
 
     def end(number: int = 0, frame: FrameType | None = None) -> None:
         for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
                 process.terminate()
         sys.exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command gets a Ctrl-C itself, and decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command receives Ctrl-C itself, and decides
     command = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     while command.poll() is None:
         if os.getppid() != starter:

@@ -1,4 +1,4 @@
-"""Write problems of a world for training and for the held-out test: disjoint, seeded.
+"""Write a world's training and held-out problems: disjoint, seeded.
 
 python examples/worlds/make_data.py --world decomposition --output outputs/data --train 2000 --test 500
 """
@@ -19,7 +19,7 @@ TRAIN_SEED = 2
 
 
 def write(path: Path, problems: Iterable[Problem]) -> None:
-    """One JSON line a problem: `problem` and `answer`."""
+    """One JSON line per problem: `problem` and `answer`."""
     write_rows(path, ({"problem": problem.question, "answer": problem.answer} for problem in problems))
 
 

@@ -1,4 +1,4 @@
-"""Write the untrained policy, its tokenizer and its supervised data. Seeded: the same seed gives the same files.
+"""Write the untrained policy, its tokenizer and its supervised data; the same seed gives the same files.
 
 python examples/worlds/make_policy.py --output outputs/base_policy
 """
@@ -19,9 +19,9 @@ from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.objectives.hbpo import PROMISE
 from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
 
-ASKED, PROMISED = (40, 140), (40, 320)  # tokens that L1's prompts ask for, and that HBPO's thoughts promise
+ASKED, PROMISED = (40, 140), (40, 320)  # tokens: requested in L1's prompts, promised in HBPO's thoughts
 ELLIPSIS = "...\n"  # AutoThink's
-SKIPPED = 0.3  # share of the rows without a thought, among those that may have none
+SKIPPED = 0.3  # share of rows without a thought, among those that may skip it
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
@@ -30,7 +30,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(world: World) -> Qwen2Tokenizer:
-    """Qwen2's byte-level tokenizer without merges, the world's words added as tokens: any text can be encoded."""
+    """Qwen2's byte-level tokenizer without merges, plus the world's words as tokens: any text can be encoded."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Qwen2Tokenizer(
         vocab={symbol: i for i, symbol in enumerate(alphabet)},
@@ -69,7 +69,7 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
 def supervised_rows(world: World, count: int, probe_share: float, seed: int, modes: bool = False) -> list[Row]:
     """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
 
-    With `modes`, rows as other methods ask (`row_of_modes`) instead.
+    With `modes`, rows in the form that other objectives need (`row_of_modes`) instead.
     """
     rng = random.Random(seed)
     rows = []
@@ -83,11 +83,11 @@ def supervised_rows(world: World, count: int, probe_share: float, seed: int, mod
 
 
 def row_of_modes(world: World, problem: Problem, rng: random.Random) -> tuple[str, str]:
-    """A prompt with its beginning of a thought as L1, HBPO, AutoThink or nobody in particular puts it, and a response.
+    """A prompt, opened as L1, HBPO, AutoThink or none of them opens it, and a response.
 
-    A number of tokens, asked for or promised, has nothing to do with the trace: like a pre-trained model, the policy
-    then understands the problem and pays no heed to the budget. Where it may choose whether to think, some rows answer
-    at once, as AutoThink and Thinkless need it; for Thinkless a thought then begins with the world's token for that.
+    Requested and promised numbers of tokens are unrelated to the trace: like a pre-trained model, the policy then
+    understands the problem and ignores the budget. Where it may choose whether to think, some rows answer at once, as
+    AutoThink and Thinkless need; for Thinkless a thought then begins with the world's token for that.
     """
     response = world.overthinking_trace(problem, rng)
     skips = rng.random() < SKIPPED
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=90_000, help="supervised rows")
     parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", type=Path, help="go on from this policy instead of a new one")
+    parser.add_argument("--start", type=Path, help="start from this policy instead of a new one")
     parser.add_argument("--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them")
     args = parser.parse_args()
 

@@ -1,7 +1,7 @@
 """Train the embedded policy with SWAP, and show what it unlearned.
 
-Trains it on the real stack, evaluates the base and the result on the same held-out problems and seeds, and writes a
-table, a picture, a page (report.html), summary.json and the trained policy to the output folder.
+Trains on the real stack, evaluates the base and the trained policy on the same held-out problems and seeds, and writes
+a table, a figure, a page (report.html), summary.json and the trained policy to the output folder.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from openrlhf_swap.runs.metric_names import STEP_PHASES
 
 HERE = Path(__file__).parent
 SHOWN = 5  # problems on the page
-# Two updates a step shorten in about two thirds of the steps that one needs, and a rate that falls to nothing keeps
-# the end out of the bad steps that a constant one has now and then: docs/measurements.md.
+# Two updates per step need about two thirds of the steps that one needs, and a learning rate that decays to zero
+# avoids the bad last steps that a constant one has now and then: docs/measurements.md.
 SCHEDULE = {"UPDATES": "2", "LEARNING_RATE": "3e-4", "LR_SCHEDULER": "cosine"}
 
 
 def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
-    """Run a command, its output in `log`; yields the GiB that its processes occupy, about once a second.
+    """Run a command with its output in `log`; yields the GiB that its processes occupy, about once a second.
 
-    Of gigabytes more rarely: to count their pages takes time from those who use them.
+    Less often for many gigabytes: counting their pages slows the processes down.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
@@ -55,7 +55,7 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
 
 
 def ending_with_us(command: list[str]) -> list[str]:
-    """The command, told to end with all that it started when this process does, even by kill -9."""
+    """The command, wrapped to end with all its descendants when this process ends, even by kill -9."""
     return [sys.executable, str(HERE / "leashed.py"), *command]
 
 
@@ -75,7 +75,7 @@ def memory_gib(pid: int) -> float:
 
 
 def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Path) -> list[dict]:
-    """Evaluate named policies in one process, whose start takes longest; returns their summaries."""
+    """Evaluate named policies in one process, because its start takes longest; returns their summaries."""
     print(f"[quickstart] evaluating the {' and the '.join(policies)} policy", flush=True)
     files = [output / f"{name}.json" for name in policies]
     command = [sys.executable, str(HERE / "evaluate.py"), "--problems", str(problems), "--samples", str(samples)]
@@ -86,7 +86,7 @@ def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Pa
 
 
 def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tuple[list[dict], float]:
-    """Train in a process of its own with a progress bar; returns the metrics of each step and the peak memory."""
+    """Train in a separate process with a progress bar; returns the metrics of each step and the peak memory."""
     print(f"[quickstart] training {steps} steps; Ray and vLLM need about a minute to start", flush=True)
     environment = {
         "MODEL": str(model),
@@ -97,10 +97,10 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
         **SCHEDULE,
     }
     metrics_file = output / "train" / "metrics.jsonl"
-    shutil.rmtree(output / "train", ignore_errors=True)  # an earlier quickstart's
+    shutil.rmtree(output / "train", ignore_errors=True)  # left by an earlier quickstart
     peak, metrics = 0.0, []
     command = ["bash", str(HERE / "train_swap.sh")]
-    # A terminal gets a moving bar, a log file a line now and then.
+    # Frequent in a terminal, rare in a log file.
     interval = 1 if sys.stderr.isatty() else 20
     with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=interval) as bar:
         for memory in run("the training", command, output / "train.log", environment):
@@ -120,7 +120,7 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
 
 
 def warnings_in(log: Path) -> list[str]:
-    """What the training warned of."""
+    """The training's warnings."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return [line for line in lines if line.startswith("[swap] warning")]
 
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("outputs/quickstart"), help="output folder")
     parser.add_argument("--steps", type=int, default=24, help="training steps of 16 prompts x 8 responses")
     parser.add_argument("--problems", type=int, default=500, help="held-out problems")
-    parser.add_argument("--samples", type=int, default=1, help="responses a held-out problem")
+    parser.add_argument("--samples", type=int, default=1, help="responses per held-out problem")
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
 

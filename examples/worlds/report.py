@@ -1,4 +1,4 @@
-"""The quickstart's table and picture."""
+"""The quickstart's table and figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = ["", "base", "trained", "change"]
 
 
 def cells(summary: dict) -> list[list[str]]:
-    """The rows of base against trained."""
+    """The table's rows: base against trained."""
     base, trained = summary["base"], summary["trained"]
     rows = []
     for key, (label, style) in ROWS.items():
@@ -34,21 +34,21 @@ def cells(summary: dict) -> list[list[str]]:
 
 
 def seconds(summary: dict) -> str:
-    """What a training step cost."""
+    """The seconds per training step, by phase."""
     phases = summary["seconds"]
     parts = ", ".join(f"{name} {phases[name]:.2f}" for name in ("generate", "score", "update", "sync"))
     return f"seconds a training step: {phases['total']:.2f} ({parts})"
 
 
 def table(summary: dict) -> str:
-    """Base against trained, and what a training step cost."""
+    """Base against trained, and the seconds per training step."""
     text = tabulate(cells(summary), HEADER, "plain", disable_numparse=True, colalign=("left", *("right",) * 3))
     return f"\n{text}\n\n{seconds(summary)}"
 
 
 def draw(metrics: list[dict], summary: dict, path: Path) -> None:
     """Training curves, and the kinds of lines before and after."""
-    metrics = [row for row in metrics if "swap/accuracy" in row]  # a skipped step has none
+    metrics = [row for row in metrics if "swap/accuracy" in row]  # skipped steps have none
     steps = [row["step"] for row in metrics]
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     left.plot(steps, [row["length/mean"] for row in metrics], label="all")

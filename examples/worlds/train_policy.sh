@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes a world's base policy from nothing: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
+# Makes a world's base policy from scratch: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
 #   WORLD=addition       OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  BATCH_SIZE=64  EPOCHS=1
 #   WORLD=decomposition                              ROWS=60000  LEARNING_RATE=2e-3  BATCH_SIZE=16
-# Further flags go to make_policy.py; with --start POLICY --modes it teaches a policy what L1's prompts and the like ask.
+# Further flags go to make_policy.py; --start POLICY --modes teaches a policy the prompts of L1 and others.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,7 +10,7 @@ WORLD="${WORLD:-addition}"
 OUTPUT="${OUTPUT:-outputs/base_policy}"
 EPOCHS="${EPOCHS:-1}"
 case "$WORLD" in
-    # Copying and adding are learnt after so many updates rather than rows, so the longer rows come in small batches.
+    # Copying and adding take a number of updates rather than of rows, so the longer rows come in small batches.
     decomposition) defaults=(60000 2e-3 16) ;;
     *) defaults=(90000 3e-3 64) ;;
 esac

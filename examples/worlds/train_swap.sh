@@ -9,11 +9,11 @@ STEPS="${STEPS:-40}"
 SEED="${SEED:-42}"
 PROMPTS_A_STEP=16
 RESPONSES=8
-UPDATES="${UPDATES:-1}"  # a step
+UPDATES="${UPDATES:-1}"  # per step
 
 SWAP_ARGS=(
     --swap.output_dir "$OUTPUT"
-    # A line is a step: of an addition it is ten tokens.
+    # A line is a step: ten tokens in an addition.
     --swap.step_tokens "${STEP_TOKENS:-8}"
     # The policy closes its thought on a new line, so the template starts without one.
     --swap.close_template '</think>\n\n**Final Answer**\n\boxed{'

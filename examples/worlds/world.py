@@ -1,7 +1,7 @@
-"""What a world is: a task with a policy that overthinks it, small enough for a CPU.
+"""The interface of a world: a task with a policy that overthinks it, small enough for a CPU.
 
-A world is one module of this folder with the names of `World`, and a policy in `policies/`, which `train_policy.sh`
-makes. Data, training, evaluation and comparison take its name, `--world` or WORLD.
+A world is a module of this folder that defines the names of `World`, and a policy in `policies/`, made by
+`train_policy.sh`. Data, training, evaluation and comparison take its name as `--world` or WORLD.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ VERIFY = "let me verify\n"
 
 
 class Problem(Protocol):
-    """Something with one right answer. Hashable."""
+    """Something with one correct answer. Hashable."""
 
     @property
     def question(self) -> str:
-        """What the user asks."""
+        """The user's question."""
 
     @property
     def answer(self) -> str:
-        """The right answer, digits."""
+        """The correct answer, digits."""
 
 
 class World(Protocol):
     """A module that is a world."""
 
-    WORDS: Sequence[str]  # one token each, beside single bytes
-    LABELS: Sequence[str]  # what a line of a thought may be
-    STEP_TOKENS: int  # M at which a line is a step
-    THINK: str  # one token that begins a thought where the policy may as well answer at once
+    WORDS: Sequence[str]  # one token each, in addition to single bytes
+    LABELS: Sequence[str]  # the possible labels of a thought's line
+    STEP_TOKENS: int  # the M at which a line is a step
+    THINK: str  # the token that begins a thought where the policy may also answer at once
 
     def problems(self, seed: int, exclude: frozenset[Problem] = frozenset()) -> Iterator[Problem]:
-        """An endless, seeded stream of distinct problems, none of them in `exclude`."""
+        """An endless, seeded stream of distinct problems, none in `exclude`."""
 
     def supervised_row(self, problem: Problem, rng: random.Random, probe_share: float) -> tuple[str, str]:
-        """What the base policy reads, and what it is taught to write behind it."""
+        """What the base policy reads, and what it is taught to write next."""
 
     def overthinking_trace(self, problem: Problem, rng: random.Random) -> str:
-        """A response as the base policy is taught to write it."""
+        """A response as taught to the base policy."""
 
     def label_lines(self, question: str, response: str) -> list[str]:
-        """What each line before `</think>` is for, of LABELS."""
+        """The label of each line before `</think>`, one of LABELS."""
 
     def level(self, question: str) -> int:
-        """How many operations the problem needs."""
+        """The number of operations that the problem needs."""
 
 
 def load(name: str) -> World:
     """The world of this name.
 
     Raises:
-        ConfigError: for a name that no world has.
+        ConfigError: for an unknown name.
     """
     if name not in NAMES:
         raise ConfigError(f"--world is {name}; use {' or '.join(NAMES)}")
@@ -71,21 +71,21 @@ def load(name: str) -> World:
 
 
 def rendered(question: str) -> str:
-    """The prompt as the chat template renders it, the opened thought included."""
+    """The prompt as the chat template renders it, including the opened thought."""
     return f"<|user|>{question}<|assistant|><think>\n"
 
 
 def closed(thought: Sequence[str], answer: str) -> str:
-    """A response: lines of a thought, and the answer."""
+    """A response: the lines of a thought, then the answer."""
     return "".join(thought) + CLOSE + answer + "}" + EOS
 
 
 def thought_lines(response: str) -> list[str]:
-    """The lines before `</think>` that have something in them."""
+    """The non-empty lines before `</think>`."""
     return [line for line in response.split("</think>")[0].splitlines() if line.strip()]
 
 
 def rechecks(lines: Sequence[str], probability: float, rng: random.Random) -> Iterator[str]:
-    """Repetitions of any of these lines, each but the first as likely as the one before it allows."""
+    """Re-checks of randomly chosen lines; with this probability there is another one."""
     while rng.random() < probability:
         yield rng.choice(RECHECKS) + rng.choice(lines)
