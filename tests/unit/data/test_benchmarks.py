@@ -29,7 +29,7 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     path.write_text(json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n")
     assert load_benchmark(str(path)) == [Problem("a", "1\u2028+1", "2")]
     write_rows(path, [{"id": "a", "problem": "1", "answer": "2"}] * 2)
-    with pytest.raises(DataError, match="1 ids twice"):
+    with pytest.raises(DataError, match="1 duplicate ids"):
         load_benchmark(str(path))
 
 
