@@ -1,4 +1,4 @@
-"""What methods need to read in a response."""
+"""What objectives read from a response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openrlhf_swap.rollouts.reader import ResponseReader
 
 
 def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
-    """Whether a response closes its thought once and boxes an answer after it. The long thought stays unread."""
+    """Whether a response closes its thought once and boxes an answer after it. The thought itself is not decoded."""
     closed = reader.thought_length(response_ids)
     if closed is None:
         return False
@@ -19,5 +19,5 @@ def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
 
 
 def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:
-    """The fewest leading tokens whose text has at least so many characters."""
+    """The smallest number of leading tokens whose text has at least `characters` characters."""
     return bisect_left(range(len(ids) + 1), characters, key=lambda count: len(reader.text(ids[:count])))
