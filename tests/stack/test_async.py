@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_with_the_objective_and_the_prompts(tmp_pat
     assert status == -signal.SIGKILL
     for step, name in ((3, "SwapGenerateActor"), (5, "SwapTrainingActor"), (5, "VLLM::EngineCore")):
         output, status = run.start_and_disturb(step, name, signal.SIGKILL)
-        assert re.search("going on from checkpoint global_step[24]", output)
+        assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
         assert "died" in line and "--ckpt.load_enable to go on from global_step" in line

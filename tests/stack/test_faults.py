@@ -56,7 +56,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     # Nothing of the killed run is in the way of the next one.
     for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ("VLLM::EngineCore",):
         output, status = run.start_and_disturb(5, name, signal.SIGKILL)
-        assert re.search("going on from checkpoint global_step[24]", output)
+        assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
         assert "died" in line and "--ckpt.load_enable to go on from global_step4" in line
@@ -76,7 +76,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     result = start_training(run.output, prompts_file, *FLAGS)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     output += result.stdout
-    assert "checkpoint global_step4 is left out" in output and f"{file.name} has 1000 bytes instead of" in output
+    assert "checkpoint global_step4 is ignored" in output and f"{file.name} has 1000 bytes instead of" in output
 
     rows = list(read_rows(run.output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]  # each of them once, after all

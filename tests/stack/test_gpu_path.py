@@ -75,7 +75,7 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
-    assert "going on from checkpoint global_step" in (output / "resumed.log").read_text()
+    assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):

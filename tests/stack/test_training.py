@@ -140,7 +140,7 @@ def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
         process.wait()
     result = start_training(output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert int(re.search(r"going on from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
+    assert int(re.search(r"resuming from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
     rows = list(read_rows(output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [row["step"] for row in calm] == [1, 2, 3, 4]
     for ours, theirs in zip(rows, calm, strict=True):

@@ -27,7 +27,7 @@ def test_nothing_there(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         recovery = checkpoints.recover(path)
         assert recovery.tag is None
-        assert recovery.messages == [f"no complete checkpoint in {path}: starting at the beginning"]
+        assert recovery.messages == [f"no complete checkpoint in {path}: starting from the beginning"]
 
 
 def test_the_newest_complete_one_is_chosen_by_time_not_by_name(tmp_path):
@@ -44,7 +44,7 @@ def test_one_that_was_never_finished_is_deleted(tmp_path):
     recovery = checkpoints.recover(tmp_path)
     assert recovery.tag == "global_step2"
     assert not half.exists()
-    assert recovery.messages[0] == ("checkpoint global_step4 is left out and deleted: it was not written to its end")
+    assert recovery.messages[0] == ("checkpoint global_step4 is ignored and deleted: it was not written completely")
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step2"
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_one_is_kept_apart(tmp_path, harm, reason):
     recovery = checkpoints.recover(tmp_path)
     assert recovery.tag == "global_step2"
     moved = tmp_path / "damaged" / "global_step4"
-    assert recovery.messages[0] == f"checkpoint global_step4 is left out and moved to {moved}: {reason}"
+    assert recovery.messages[0] == f"checkpoint global_step4 is ignored and moved to {moved}: {reason}"
     assert moved.is_dir()
 
 

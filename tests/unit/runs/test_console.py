@@ -63,7 +63,7 @@ def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
     ("what", "error"),
     [
         ("ours", "error: --x is 1; use 2\n"),
-        ("other", "error: KeyError: 'no such'; the end of out/train.log has all of it\n"),
+        ("other", "error: KeyError: 'no such'; the traceback is at the end of out/train.log\n"),
     ],
 )
 def test_an_error_is_one_line(tmp_path, what, error):
