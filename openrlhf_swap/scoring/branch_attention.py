@@ -1,15 +1,14 @@
 """Attention of many answer branches over one response, without a mask over the whole of it.
 
-The branches of a response have nested prefixes. They are attended from the longest prefix to the shortest, and each
-writes its own keys and values behind its prefix, over tokens that no later branch sees. Every branch is then an
-ordinary attention over adjacent keys: no key is read that the branch may not see (but padding), and the query heads
-that share a key head are stacked, so that no key is copied for them. The responses of a batch go side by side: a
-level holds the j-th longest prefix of every response that has so many.
+The branches of a response have nested prefixes. They are processed from the longest prefix to the shortest, and each
+writes its own keys and values right after its prefix, over tokens that no later branch sees. Every branch is then an
+ordinary attention over adjacent keys: apart from padding, no key is read that the branch may not see, and query heads
+that share a key head are stacked, so that no key is copied for them. The responses of a batch run side by side: a
+level holds the j-th longest prefix of every response that has that many.
 
 It is registered with transformers as an attention implementation of its own, so it replaces whichever one the model
-runs with (flash-attention takes no such mask) for the length of one forward. What a family adds to attention comes
-from the layer: a window, sinks, a cap on the scores, keys and values that are cached as one latent vector, or taken
-from an earlier layer.
+uses (flash-attention takes no such mask) during one forward. What a family adds to attention comes from the layer: a
+window, sinks, a cap on the scores, keys and values cached as one latent vector or taken from an earlier layer.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Level:
     """One branch of each of n responses.
 
     Attributes:
-        first: these are the responses `first .. first + n - 1`.
+        first: the level covers the responses `first .. first + n - 1`.
         ends: (n,) int64; each branch sees the positions before its end, and itself.
         nearest: the smallest end.
         reach: the largest end.
@@ -46,14 +45,14 @@ class Level:
 
 @dataclass(frozen=True)
 class BranchLayout:
-    """Where the branches of a forward stand. Shapes: R responses, N branches in all, T tokens of a cached row.
+    """Where the branches of a forward attach. Shapes: R responses, N branches in all, T tokens of a cached row.
 
     Attributes:
-        cache: all keys and values of rows of T tokens, also of layers with a window; only read.
+        cache: all keys and values of rows of T tokens, even of layers with a window; read only.
         rows: (R,) int64, the cache's row of each response.
         origins: (R,) int64, where in the cache's row the response's position 0 is: not 0 where a row holds several.
         starts: (R,) int64, position of each response's first token that is not padding.
-        levels: the N branches in order; the ends of a response must fall from level to level.
+        levels: the N branches in order; the ends of a response must decrease from level to level.
         width: Q, tokens of a branch.
     """
 
@@ -70,11 +69,11 @@ class BranchLayout:
         if self.origins is None:
             return part[self.rows, :, :reach]
         places = self.origins.unsqueeze(-1) + torch.arange(reach, device=part.device)
-        # What is another response's is behind the mask.
+        # What belongs to another response is masked out.
         return part[0][:, places.clamp(0, part.shape[2] - 1)].transpose(0, 1)
 
     def mask(self, number: int, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Of a level, additive (n, 1, Q, reach + Q - lowest): the prefix within the window, and the branch itself."""
+        """A level's additive mask (n, 1, Q, reach + Q - lowest): the prefix in the window, and the branch itself."""
         if (number, window) not in self._masks:
             level = self.levels[number]
             device = level.ends.device
@@ -109,7 +108,7 @@ def branch_attention(
     caps_scores: bool,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """Attend N branches of Q tokens.
+    """Run attention for N branches of Q tokens.
 
     Args:
         module: the attention layer; its `layer_idx` says which layer of the cache is its own.
@@ -117,13 +116,13 @@ def branch_attention(
         key: (1, H_kv, N*Q, D), the branches' own.
         value: (1, H_kv, N*Q, D_v).
         attention_mask: not used.
-        scaling: of the scores.
+        scaling: factor of the scores.
         sliding_window: tokens that a token sees, itself included; None for all.
-        s_aux: (H,) the score of each head's sink, which takes attention and gives nothing.
+        s_aux: (H,) the score of each head's sink, which absorbs attention and contributes nothing.
         softcap: the scores are squashed to +- this.
         branches: the layout.
-        caps_scores: whether the attention that this one replaces takes notice of `softcap`.
-        unused: what else a model tells its attention.
+        caps_scores: whether the attention that this one replaces applies `softcap`.
+        unused: other arguments that models pass to their attention.
 
     Returns:
         (1, N*Q, H, D_v), and no weights.
@@ -131,7 +130,7 @@ def branch_attention(
     _, heads, tokens, size = query.shape
     shared, width = key.shape[1], branches.width
     count, stacked = tokens // width, heads // shared
-    keys, values = _with_room(module, branches)
+    keys, values = _padded_keys_values(module, branches)
     query = query.view(shared, stacked, count, width, size).permute(2, 0, 1, 3, 4)
     key, value = (part.reshape(shared, count, width, -1).transpose(0, 1) for part in (key, value))
     output = query.new_empty(count, shared, stacked, width, value.shape[-1])
@@ -142,14 +141,14 @@ def branch_attention(
         chosen = slice(done, done + len(level.ends))
         done = chosen.stop
         own = (level.ends.unsqueeze(-1) + torch.arange(width, device=level.ends.device))[:, None, :, None]
-        for kept, new in ((keys, key), (values, value)):
-            kept[rows].scatter_(2, own.expand(-1, shared, -1, kept.shape[-1]), new[chosen].to(kept.dtype))
+        for padded, new in ((keys, key), (values, value)):
+            padded[rows].scatter_(2, own.expand(-1, shared, -1, padded.shape[-1]), new[chosen].to(padded.dtype))
         seen = slice(lowest(level, sliding_window), level.reach + width)
         mask = branches.mask(number, sliding_window, query.dtype).repeat(1, 1, stacked, 1)
         # Under autocast, values can be narrower than queries and keys.
         reached = [part[rows, :, seen].to(query.dtype) for part in (keys, values)]
-        asking = query[chosen].flatten(2, 3)
-        attended = _attend(asking, reached[0], reached[1], mask, scaling, sinks, softcap if caps_scores else None)
+        queries = query[chosen].flatten(2, 3)
+        attended = _attend(queries, reached[0], reached[1], mask, scaling, sinks, softcap if caps_scores else None)
         output[chosen] = attended.view(-1, shared, stacked, width, value.shape[-1])
     return output.permute(0, 3, 1, 2, 4).reshape(1, tokens, heads, -1), None
 
@@ -163,7 +162,7 @@ def _attend(
     sinks: Tensor | None,
     cap: float | None,
 ) -> Tensor:
-    """One attention; torch's own where it knows all that is asked for. `sinks`: (1, H_kv, queries, 1)."""
+    """One attention; torch's own unless there are sinks or a cap. `sinks`: (1, H_kv, queries, 1)."""
     if sinks is None and cap is None:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -191,12 +190,12 @@ def attending_branches(config: PretrainedConfig, branches: BranchLayout) -> Iter
         config._attn_implementation = configured
 
 
-def _with_room(module: Any, branches: BranchLayout) -> tuple[Tensor, Tensor]:
-    """Keys and values (R, H_kv, reach + Q, D): copies of what the branches reach, with room for the longest's own."""
-    reach = max(1, *(level.reach for level in branches.levels))  # latent vectors cannot be expanded out of none
+def _padded_keys_values(module: Any, branches: BranchLayout) -> tuple[Tensor, Tensor]:
+    """Keys and values (R, H_kv, reach + Q, D): copies of what the branches reach, padded for the longest's own."""
+    reach = max(1, *(level.reach for level in branches.levels))  # an empty tensor of latent vectors cannot be expanded
     layer: Any = branches.cache.layers[_cached_layer(module, branches.cache)]
     keys, values = (branches.reached(part, reach) for part in (layer.keys, layer.values))
-    if hasattr(module, "expand_kv"):  # latent attention caches what keys and values are made from
+    if hasattr(module, "expand_kv"):  # latent attention caches what keys and values are computed from
         keys, values = module.expand_kv(keys, values)
     keys, values = (nn.functional.pad(part, (0, 0, 0, branches.width)) for part in (keys, values))
     return keys, values

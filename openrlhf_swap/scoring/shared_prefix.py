@@ -1,4 +1,4 @@
-"""All prefixes of a response scored in one short forward on top of the usual one.
+"""Score all prefixes of a response in one short forward on top of the usual one.
 
 The K+1 prefixes nest, so one forward over prompt and response computes the keys and values of all of them. A second
 forward then runs the K+1 answer branches side by side: branch k sees the response up to e_k and itself, at the
@@ -7,8 +7,8 @@ positions that follow e_k.
 Each branch starts with a second copy of the prefix's last token. It predicts the branch's first token, so that even
 an empty close template needs nothing from the first forward but its keys, values and states.
 
-`branch_attention.py` lets each branch attend to just the keys it sees, `prefix_cache.py` keeps what recurrent layers
-remember there. The branches run in chunks where their tokens exceed a budget.
+`branch_attention.py` lets each branch attend to just the keys it sees, and `prefix_cache.py` keeps the states of
+recurrent layers there. The branches run in chunks if their tokens exceed a budget.
 
 Shapes: B rows, T tokens a row, R responses to score, N branches (prefixes of all responses), Q tokens of a branch.
 """
@@ -46,9 +46,9 @@ class ScoreRequest:
 
 
 def unpadded(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, ScoreRequest]:
-    """The (1, tokens) row of a request without its padding, and the same request of that row."""
+    """The (1, tokens) row of a request without its padding, and the same request for that row."""
     present = attention_mask[request.row].bool()
-    # The request with which an idle rank takes part in a forward may name padding: any token does for it.
+    # The request with which an idle rank joins a forward may point at padding: any token will do for it.
     ends = (present.cumsum(-1)[list(request.prefix_ends)] - 1).clamp(min=0)
     return sequences[request.row][present][None], ScoreRequest(0, tuple(ends.tolist()), request.branch)
 
@@ -62,17 +62,18 @@ def recorded_prefix(
     agree: Callable[[int], int] = int,
     packed: bool = False,
 ) -> Iterator[PrefixCache]:
-    """Within it, run one forward over the rows with the cache that it gives; its branches can be scored afterwards.
+    """Within it, run one forward over the rows with the cache that it yields; then their branches can be scored.
 
-    Packed rows get no cache: the position ids must tell them apart, and transformers then does not look at them.
+    Do not pass the cache to a forward over packed rows: position ids keep these apart, and transformers ignores them
+    when it is given a cache.
 
     Args:
-        model: the causal language model, or what wraps it.
+        model: the causal language model, or its wrapper.
         config: its configuration.
         attention_mask: (B, T), 1 for tokens.
-        requests: of these rows.
-        agree: makes of a number of calls the largest of all ranks that must keep in step.
-        packed: the forward gets all rows in one, without padding.
+        requests: for these rows.
+        agree: maps this rank's number of calls to the largest of all ranks that run in lockstep.
+        packed: whether the forward has all rows packed into one, without padding.
     """
     cache = PrefixCache(config, model, packed)
     places = [(request.row, end) for request in requests for end in request.prefix_ends]
@@ -91,50 +92,50 @@ def score_branches(
     agree: Callable[[int], int] = int,
     max_branch_tokens: int = 4096,
 ) -> list[Tensor]:
-    """Score the requests on what a forward has left that has already been run.
+    """Score the requests on the cache of a forward that has already run.
 
     Args:
-        model: the causal language model that filled `cache`, or what wraps it, in eval mode.
+        model: the causal language model that filled `cache`, or its wrapper, in eval mode.
         config: the language model's own configuration object; its attention is replaced during the second forward.
-        cache: as `recorded_prefix` gives it for these requests; any cache will do for a model without windows and
-            recurrent layers. Not changed.
+        cache: as `recorded_prefix` yields it for these requests; any cache will do for a model without windows and
+            recurrent layers. Not modified.
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
-        requests: at most one a row.
-        agree: makes of a number of forwards the largest of all ranks that must keep in step.
-        max_branch_tokens: branch tokens run at a time; bounds the memory of a second forward.
+        requests: at most one per row.
+        agree: maps this rank's number of forwards to the largest of all ranks that run in lockstep.
+        max_branch_tokens: branch tokens that run at a time; bounds the memory of the second forward.
 
     Returns:
-        One (K+1,) tensor l_0..l_K a request, float32 (float64 for a float64 model), on the CPU.
+        One (K+1,) tensor l_0..l_K per request, float32 (float64 for a float64 model), on the CPU.
     """
     if not requests:
         return []
     visible = attention_mask.bool()
     packed = isinstance(cache, PrefixCache) and cache.packed
-    # Lengths that do not differ much go together: padded, they are less than twice the tokens of the row.
+    # Similar lengths are grouped: padded, a group holds less than twice the tokens of the row.
     groups = _alike(requests, 2 * int(visible.sum()) if packed else visible.numel())
-    asked = [_Branches.build([requests[n] for n in group], sequences, visible, packed) for group in groups]
+    batches = [_Branches.build([requests[n] for n in group], sequences, visible, packed) for group in groups]
     chunks = []
-    for branches in asked:
+    for branches in batches:
         count, size = len(branches.ends), max(1, max_branch_tokens // branches.ids.shape[1])
         chunks += [(branches, start, min(start + size, count)) for start in range(0, count, size)]
-    spare = agree(len(chunks)) - len(chunks)  # before any of them: all ranks must be at the same call
+    spare = agree(len(chunks)) - len(chunks)  # before the first of them: all ranks must be at the same call
     scored = [_score_chunk(model, config, cache, *chunk) for chunk in chunks]
     for _ in range(spare):
-        _score_chunk(model, config, cache, asked[0], 0, 1)
-    of_group = torch.split(torch.cat(scored).cpu(), [len(branches.ends) for branches in asked])
+        _score_chunk(model, config, cache, batches[0], 0, 1)
+    by_group = torch.split(torch.cat(scored).cpu(), [len(branches.ends) for branches in batches])
     scores = {
         number: values[list(indices)]
-        for group, branches, values in zip(groups, asked, of_group, strict=True)
+        for group, branches, values in zip(groups, batches, by_group, strict=True)
         for number, indices in zip(group, branches.indices, strict=True)
     }
     return [scores[number] for number in range(len(requests))]
 
 
 def _alike(requests: Sequence[ScoreRequest], tokens: int) -> list[list[int]]:
-    """Numbers of requests, longest first, in groups that take at most `tokens` padded to their longest, or are one.
+    """Group requests by number, longest first: padded to its longest, a group of several takes at most `tokens`.
 
-    Under packing all of them, padded to the longest of all, could be many times what the pass itself holds.
+    With packing, all of them padded to the longest could take many times the tokens of the pass itself.
     """
     groups: list[list[int]] = []
     reaches = [request.prefix_ends[-1] + 1 for request in requests]
@@ -157,15 +158,15 @@ def score_shared_prefix(
     packed: bool = False,
     **options: Any,
 ) -> list[Tensor]:
-    """Both forwards. For callers that do not need the first one's logits; arguments as in the functions above."""
+    """Run both forwards, for callers that do not need the first one's logits; arguments as in the functions above."""
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     with recorded_prefix(model, config, attention_mask, requests, agree, packed) as cache:
         if packed:
             ids, positions = (part[attention_mask.bool()].unsqueeze(0) for part in (sequences, positions))
             model(ids, position_ids=positions, use_cache=False, logits_to_keep=1)
         else:
-            given = {"attention_mask": attention_mask, "use_cache": True, "past_key_values": cache}
-            model(sequences, position_ids=positions, logits_to_keep=1, **given)
+            padded = {"attention_mask": attention_mask, "use_cache": True, "past_key_values": cache}
+            model(sequences, position_ids=positions, logits_to_keep=1, **padded)
     return score_branches(model, config, cache, sequences, attention_mask, requests, agree, **options)
 
 
@@ -203,7 +204,7 @@ class _Branches:
     def build(cls, requests: Sequence[ScoreRequest], sequences: Tensor, visible: Tensor, packed: bool) -> _Branches:
         order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prefix_ends))
         responses = [requests[i] for i in order]
-        # A mixer takes a single token for generation, and may run other code.
+        # A mixer would take a single token for generation, and might run other code.
         width = max(2, *(len(response.branch.ids) for response in responses))
         ids = torch.zeros(len(responses), width, dtype=torch.int64)
         scored = torch.zeros(len(responses), width, dtype=torch.bool)
@@ -271,7 +272,7 @@ def _score_chunk(
     width = branches.ids.shape[1]
     levels = branches.levels(start, stop)
     layout = BranchLayout(cache, branches.rows, branches.origins, branches.starts, levels, width)
-    # The last branch token predicts nothing that is scored; the prefix's last token takes its place in front.
+    # The last branch token predicts nothing that is scored, so it makes way for the prefix's last token in front.
     inputs = torch.cat([branches.last_ids[start:stop, None], branches.ids[owners, :-1]], dim=-1)
     offsets = torch.arange(width, device=owners.device)
     first = int(branches.scored.any(0).int().argmax())

@@ -186,7 +186,7 @@ def check_grades(case, grader):
     ],
 )
 def test_a_family_with_its_real_tokenizer(model, load, grader):
-    """Where tokens merge what stands side by side, such as `?` and the newline behind it."""
+    """Here tokens merge neighbouring characters, such as `?` and the newline after it."""
     case, tokenizer = CASES[model], load()
     tokenizer.chat_template = case.template
     config, _ = resolve_thought(SwapConfig(step_tokens=6), tokenizer)

@@ -1,4 +1,4 @@
-"""What methods read in responses, against the same read in the whole text."""
+"""What objectives read from responses, against the same read from the whole text."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -93,14 +93,14 @@ def test_shared_prefix_equals_per_prefix_on_any_shape(seed, rows, left, name):
 
 def test_a_copy_of_a_packed_layers_keys_is_not_much_larger_than_the_row(monkeypatch):
     """Responses of very different lengths are not all padded to the longest; each is still scored once."""
-    copied, with_room = [], branch_attention._with_room
+    copied, padded = [], branch_attention._padded_keys_values
 
     def noted(*arguments):
-        keys, values = with_room(*arguments)
-        copied.append(keys.shape[0] * (keys.shape[2] - 3))  # without the room for a branch
+        keys, values = padded(*arguments)
+        copied.append(keys.shape[0] * (keys.shape[2] - 3))  # without the capacity for a branch
         return keys, values
 
-    monkeypatch.setattr(branch_attention, "_with_room", noted)
+    monkeypatch.setattr(branch_attention, "_padded_keys_values", noted)
     model, lengths = build("qwen2", torch.float64), [4, 9, 90, 5, 8, 31, 7, 30]
     ids = torch.randint(0, SHAPE["vocab_size"], (len(lengths), max(lengths)))
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
