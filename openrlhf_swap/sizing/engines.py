@@ -1,4 +1,4 @@
-"""How many responses a vLLM engine generates at a time: OpenRLHF's way to start it leaves 128, whatever fits."""
+"""How many responses a vLLM engine generates at a time: as OpenRLHF starts it, 128, however many fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU_PREFIX_BLOCK = 32
 
 
 def longest_response(args: SimpleNamespace) -> int:
-    """Tokens that a response may have."""
+    """Most tokens of a response."""
     return int(min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len))
 
 

@@ -82,7 +82,7 @@ def test_room_for_responses_by_hand(capsys):
     _, found = run(capsys, *flags)
     assert found["vllm"]["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
     assert (found["vllm"]["cache_tokens"], found["vllm"]["full_sequences"]) == (1_317_832, 94)
-    assert any("has room for 94 of full length" in note for note in found["notes"])
+    assert any("has capacity for only 94 of full length" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(("response", "faster"), [("12000", "in turn"), ("1500", "at the same time")])
@@ -96,7 +96,7 @@ def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, 
     assert (seconds["in_turn"]["step"] < seconds["fastest"]["step"]) == (faster == "in turn")
     assert plan.main(flags) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"{faster} is faster. From 40% of the GPU's peak operations, 60% of its bytes" in text
+    assert f"{faster} is faster. Assumes 40% of the GPU's peak operations and 60% of its bandwidth" in text
     node = ["--gpus", "8", "--model", R1 + "1.5B", "--train.async_enable", "--rows", "1000"]
     node += ["--vllm.gpu_memory_utilization", "0.9", "--response", response]
     assert run(capsys, "--gpu", "h100", *node)[1]["seconds"] == seconds
@@ -151,8 +151,8 @@ def test_short_names_hours_and_the_memory_of_a_node(capsys):
     status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "46")
     assert (status, found["time"]) == (1, None)
     assert found["warnings"] == [
-        "a node holds 46.3 GiB in main memory beside the processes, and has 46.0. Remedy: a larger "
-        "--vllm.tensor_parallel_size (if the GPUs have room), or nodes with more"
+        "a node needs 46.3 GiB of main memory in addition to the processes, but has 46.0. Remedy: a larger "
+        "--vllm.tensor_parallel_size (if the GPUs have the capacity), or nodes with more"
     ]
     status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "47")
     assert (status, found["model"]) == (0, "Qwen/Qwen2.5-0.5B-Instruct")
