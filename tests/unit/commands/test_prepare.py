@@ -259,7 +259,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         ((good, output, none, "--limit", "0"), "--limit is 0; use at least 1"),
         ((good, tmp_path / "prompts.parquet"), "use .jsonl"),
         ((good, good), "which is the input"),
-        ((good, good / "prompts.jsonl"), "cannot be written"),
+        ((good, good / "prompts.jsonl"), "cannot be written to"),
         ((good, output, "--benchmarks", str(tmp_path)), "math500.jsonl cannot be read"),
         ((good, output, "--suffix", ""), "HuggingFaceH4/MATH-500 cannot be loaded"),
     ]

@@ -57,7 +57,7 @@ def test_a_failed_evaluation_does_not_repeat_the_training(tmp_path, capsys):
 
 def test_an_unknown_configuration_is_named(tmp_path, capsys):
     assert run(tmp_path, "--only", "x=2", "x=7") == 2
-    assert capsys.readouterr().err == "error: --only has x=7; use some of x=2 x=3\n"
+    assert capsys.readouterr().err == "error: --only has x=7; use any of x=2 x=3\n"
 
 
 def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
