@@ -23,7 +23,7 @@ STEPS, STEP_TOKENS = 8, 10
 CORRECT = torch.tensor([0.05, 0.3, 0.93] + [0.995] * 6)  # by number of steps taken
 GROUPS, RESPONSES, LEARNING_RATE = 16, 8, 0.1
 SCORE_NOISE = 0.01  # nats
-METHODS = {
+SETUPS = {
     "GRPO": Coefficients(process_weight=0.0),
     "SWAP, mean": Coefficients(),
     "SWAP, zero": Coefficients(centres_steps=False),
@@ -44,7 +44,7 @@ def sample(logits: Tensor, generator: torch.Generator) -> Sample:
 
 def choice_advantages(name: str, taken: Tensor, correct: Tensor, scores: Tensor) -> Tensor:
     """(G, N, S+1) advantage of what the policy chose before each step, and of stopping."""
-    numbers = METHODS[name]
+    numbers = SETUPS[name]
     ends = torch.arange(1, STEPS + 1).mul(STEP_TOKENS).sub(1).expand(*taken.shape, STEPS)
     mask = (torch.arange(STEPS) < taken.unsqueeze(-1)) & correct.unsqueeze(-1)
     batch = StepBatch(STEP_TOKENS * taken + 12, correct, scores, ends, mask)
@@ -112,7 +112,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for name in METHODS:
+    for name in SETUPS:
         runs = [train(name, seed, args.updates) for seed in range(args.seeds)]
         early, late = (fmean(fmean(steps[part]) for steps, _ in runs) for part in (slice(15, 25), slice(-20, None)))
         endings = [fmean(accuracy[-20:]) for _, accuracy in runs]

@@ -3,7 +3,7 @@
     python -m openrlhf_swap.train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-the method's (`integration/startup/defaults.py`); what you give on the command line wins.
+ours (`integration/startup/defaults.py`); what you give on the command line takes precedence.
 """
 
 from __future__ import annotations

@@ -187,9 +187,9 @@ def _stacked(states: Sequence[LinearAttentionLayer]) -> LinearAttentionLayer:
         return copy.deepcopy(states[0])
     stacked = copy.deepcopy(filled[0])
     for name in ("conv_states", "recurrent_states"):
-        for number, state_of_one in getattr(stacked, name).items():
-            if state_of_one is not None:
+        for number, like in getattr(stacked, name).items():
+            if like is not None:
                 parts = [getattr(state, name)[number] for state in states]
-                rows = torch.cat([torch.zeros_like(state_of_one) if part is None else part for part in parts])
+                rows = torch.cat([torch.zeros_like(like) if part is None else part for part in parts])
                 getattr(stacked, name)[number] = rows
     return stacked

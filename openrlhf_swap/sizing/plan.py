@@ -43,7 +43,7 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         own: the plan's own flags: `gpu`, `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` and
             `node_memory` (GiB), `tokens_per_second`.
         gpu: bytes of a GPU.
-        config: the method's settings.
+        config: the objective's settings.
         args: OpenRLHF's.
 
     Raises:

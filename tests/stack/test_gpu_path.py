@@ -1,4 +1,4 @@
-"""The way that weights and work take on GPUs which vLLM and DeepSpeed share, with fakes for what a CPU has not."""
+"""The path of weights and work on GPUs that vLLM and DeepSpeed share, with fakes for what a CPU lacks."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines
 
 @pytest.fixture(autouse=True)
 def fake_gpus(monkeypatch, tmp_path):
-    """A `python` that takes support.fake_gpu for openrlhf_swap.train."""
+    """A `python` that runs support.fake_gpu instead of openrlhf_swap.train."""
     tool = tmp_path / "bin" / "python"
     tool.parent.mkdir()
     tool.write_text(

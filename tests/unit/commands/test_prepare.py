@@ -1,4 +1,4 @@
-"""The data preparation: the files that it reads, writes and leaves alone, and what it says."""
+"""Data preparation: the files that it reads, writes and leaves alone, and what it reports."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from openrlhf_swap.rollouts.answers import SUFFIX
 
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
-    """What `datasets` caches of the small files goes with them."""
+    """The cache that `datasets` makes for the small files is removed with them."""
     import datasets
 
     before = datasets.config.HF_DATASETS_CACHE
@@ -130,7 +130,7 @@ def test_whole_numbers_and_mixed_answers(tmp_path):
 
 
 def test_solutions_give_their_answers(tmp_path, capsys):
-    """Raw GSM8K, other golds that are none, and what is said of them."""
+    """Raw GSM8K, other columns that hold no usable answers, and what is reported about them."""
     rows = [
         {"problem": "p1", "answer": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"},
         {"problem": "p2", "answer": "#### 1,018"},

@@ -11,7 +11,7 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 
-# Of processor time: under one where no hub is asked, more on a busy machine and in an environment that is still to be
+# Of CPU time: under one if no hub is contacted, more on a busy machine and in an environment that is yet to be
 # compiled; the imports of a training take ten.
 SECONDS = 3.0
 MODEL = str(POLICY)
@@ -97,7 +97,7 @@ def test_a_wrong_command_line(tmp_path, line, message):
         ("--help-metrics", {"swap/accuracy", "length/p90", "timing/score"}),
     ],
 )
-def test_what_there_is_to_know_is_listed(capsys, flag, known):
+def test_objectives_and_metrics_are_listed(capsys, flag, known):
     assert run_command(train.main, [flag]) == 0
     assert known <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
 

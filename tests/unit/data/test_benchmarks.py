@@ -62,7 +62,7 @@ def test_the_checksum_ignores_order_and_white_space():
 
 @pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_gold_answers_are_right_against_themselves(name):
+def test_reference_answers_are_correct_against_themselves(name):
     problems = load_benchmark(name, Path(os.environ["BENCHMARK_DATA"]))
     grader = Grader()
     grades = grader.grade_many([(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems])

@@ -18,7 +18,7 @@ from openrlhf_swap.runs.metric_names import DUPLICATES, METRICS, NAMES, meaning,
 from openrlhf_swap.runs.metrics import step_metrics
 
 SCRIPT = ROOT / "docs" / "make_metrics.py"
-# What OpenRLHF 0.11.2 gives in a step, ours aside.
+# What OpenRLHF 0.11.2 logs in a step, without ours.
 STOCK = "policy_loss actor_lr actor_grad_norm ppo_clip_ratio ppo_kl kl logprobs_diff reward score return"
 STOCK += " group_reward_std response_length total_length truncated response_clip_ratio vllm_kl is_filter_ratio"
 STOCK += " rollout/reward_mean rollout/reward_std rollout/response_length_mean rollout/truncated_rate"

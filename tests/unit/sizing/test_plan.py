@@ -1,4 +1,4 @@
-"""The command: what it says about the shipped scripts, about settings that do not fit, and about bad input."""
+"""The command: its output for the shipped scripts, for settings that do not fit, and for bad input."""
 
 import functools
 import json
@@ -70,12 +70,12 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
 
 
 @pytest.mark.parametrize(("objective", "continues"), [("vsrm", True), ("s_grpo", True), ("swap", False)])
-def test_what_continuations_cost_is_said_to_be_missing(capsys, objective, continues):
+def test_uncounted_continuations_are_noted(capsys, objective, continues):
     _, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), "--swap.objective", objective)
     assert any(f"{objective} also generates from parts" in note for note in found["notes"]) == continues
 
 
-def test_room_for_responses_by_hand(capsys):
+def test_capacity_for_responses_by_hand(capsys):
     # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
     # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000.
     flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
@@ -104,7 +104,7 @@ def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, 
     assert "unknown: give --gpu by its name" in capsys.readouterr().out
 
 
-# Settings that do not fit, each with what the remedy has to be about.
+# Settings that do not fit, each with what the remedy must concern.
 TOO_LARGE = {
     "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "32"], "--train.micro_batch_size 16"),
     "logits": (
@@ -186,7 +186,7 @@ def test_the_text_says_what_the_numbers_say(capsys):
 
 
 def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
-    # Room for 1,317,832 tokens, as above: 212 responses of 6,200, of the 256 that each of 8 engines gets.
+    # Capacity for 1,317,832 tokens, as above: 212 responses of 6,200, of the 256 that each of 8 engines gets.
     flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
     _, found = run(capsys, *flags)
     assert (found["vllm"]["most_sequences"], found["vllm"]["sequences_a_step"]) == (212, 256)
@@ -197,7 +197,7 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
     assert found["vllm"]["most_sequences"] == 40
 
 
-def test_a_run_tells_its_engines_what_the_plan_says():
+def test_a_run_gives_its_engines_the_limits_of_the_plan():
     own = SimpleNamespace(command="", model=R1 + "1.5B", gpus=8)
     config, args = plan.training_command(own, ["--vllm.gpu_memory_utilization", "0.5"])
     limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
