@@ -1,1 +1,1 @@
-"""What the package costs and saves, measured against what it stands for."""
+"""What the package costs and saves, measured against what it replaces."""

@@ -1,11 +1,11 @@
-"""All benchmarks, small: their ratios in one table.
+"""Run all benchmarks at a small size and print their ratios in one table.
 
-    python -m benchmarks                    # some minutes on two cores
+    python -m benchmarks                    # a few minutes on two cores
     python -m benchmarks driver logits      # only these
     python -m benchmarks --whole            # each with its own defaults, as docs/measurements.md has them
 
-What a ratio compares stands beside it; times are of both sides in one process. The output of a benchmark goes to the
-error stream.
+Each ratio is listed with what it compares; both sides are timed in one process. The benchmarks' own output goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 
 from tabulate import tabulate
 
-# What makes each of them small.
+# Flags that make each of them small.
 SMALL = {
     "advantages": ["--groups", "32", "--tokens", "4000"],
     "cpu_step": ["--steps", "2"],
@@ -34,7 +34,7 @@ _RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
 
 
 def run(name: str, options: list[str]) -> list[list[str]]:
-    """Rows of the table: benchmark, ratio, meaning, and the seconds that the benchmark took."""
+    """Run a benchmark; returns rows of the table: benchmark, ratio, meaning, and the seconds that it took."""
     command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}", *options]
     start = time.perf_counter()
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -47,11 +47,11 @@ def run(name: str, options: list[str]) -> list[list[str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SMALL)} (default: all)")
-    parser.add_argument("--whole", action="store_true", help="as large as each is by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(SMALL)} (default: all)")
+    parser.add_argument("--whole", action="store_true", help="run each at its default size")
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(SMALL)):
-        parser.error(f"{unknown[0]} is no benchmark; use of {', '.join(SMALL)}")
+        parser.error(f"{unknown[0]} is not a benchmark; use any of {', '.join(SMALL)}")
     rows = [row for name in args.names or SMALL for row in run(name, [] if args.whole else SMALL[name])]
     print(
         tabulate(rows, ["benchmark", "ratio", "of what to what", "seconds"], tablefmt="github", disable_numparse=True)

@@ -53,7 +53,7 @@ def looped(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor
 
 
 def timed(function: Callable, *arguments: object) -> tuple[torch.Tensor, float]:
-    """The result and the best of three times in seconds."""
+    """The result, and the best of three times in seconds."""
     times = []
     for _ in range(3):
         start = time.perf_counter()

@@ -1,10 +1,10 @@
 """A training step on a CPU against bare vLLM and bare torch.
 
-    python -m benchmarks.cpu_step --model FOLDER   # of a model with a real vocabulary
+    python -m benchmarks.cpu_step --model FOLDER   # a model with a real vocabulary
 
-Trains some steps on the whole stack, then has vLLM alone generate as many responses of as many tokens, and torch alone
-run a forward and a backward of them, each in a process of its own. Prints the ratios of tokens a second; the first
-step, in which everything is used for the first time, is left out.
+Trains a few steps on the whole stack, then has vLLM alone generate the same number of responses of the same length,
+and torch alone run a forward and a backward over them, each in a process of its own. Prints the ratios of tokens per
+second; the first step, which warms everything up, is left out.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def train(model: str, steps: int, responses: int, tokens: int) -> list[dict]:
 
 
 def generate(model: str, responses: int, tokens: int) -> float:
-    """Tokens a second of vLLM alone, in its own defaults but for compilation."""
+    """Tokens per second of vLLM alone, with its own defaults except for compilation."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     from vllm import LLM, SamplingParams
 
@@ -71,7 +71,7 @@ def generate(model: str, responses: int, tokens: int) -> float:
 
 
 def update(model: str, responses: int, tokens: int) -> float:
-    """Tokens a second of a forward and a backward of a plain loss."""
+    """Tokens per second of a forward and a backward of a plain loss."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -91,9 +91,9 @@ BARE = {"generate": generate, "update": update}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(POLICY), help="folder or hub id (default: the embedded policy)")
-    parser.add_argument("--responses", type=int, default=8, help="a step (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=128, help="of a response (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=4, help="of the training (default: %(default)s)")
+    parser.add_argument("--responses", type=int, default=8, help="responses per step (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per response (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=4, help="training steps (default: %(default)s)")
     parser.add_argument("--bare", choices=BARE, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bare:
@@ -112,8 +112,8 @@ def main() -> None:
         result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         theirs = float(result.stdout.split()[-1])
         alone = "vLLM alone" if bare == "generate" else "torch's forward and backward alone"
-        print(f"{name}: {ours:.1f} tokens a second of {mean(tokens):.0f}; {alone}: {theirs:.1f}")
-        print(f"ratio {ours / theirs:.2f}: tokens a second of a step's {name}, to those of {alone}")
+        print(f"{name}: {ours:.1f} tokens per second ({mean(tokens):.0f} in all); {alone}: {theirs:.1f}")
+        print(f"ratio {ours / theirs:.2f}: tokens per second of a step's {name}, to those of {alone}")
 
 
 if __name__ == "__main__":

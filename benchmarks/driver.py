@@ -1,10 +1,10 @@
-"""What one training step costs the driver while all GPUs wait, against OpenRLHF's own loop over tokens.
+"""What a training step costs in the driver while all GPUs wait, against OpenRLHF's own loop over tokens.
 
     python -m benchmarks.driver --responses 2048 --tokens 6000
 
-Synthetic responses of a micro-batch each go through the real experience maker; in the place of the actors stands a
-function that returns made-up log-probabilities and answer scores at once. OpenRLHF's loop is timed on a part of the
-responses and scaled up; its advantages on that part have to be equal.
+Synthetic responses, one per micro-batch, go through the real experience maker; instead of the actors there is a
+function that returns made-up log-probabilities and answer scores immediately. OpenRLHF's loop is timed on some of the
+responses and scaled up; on these its advantages have to be equal to ours.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ LOOPED = 16  # responses that OpenRLHF's loop is timed on
 
 
 def embedded_tokenizer() -> tuple[Any, int]:
-    """The embedded policy's, and its token that closes a thought."""
+    """The embedded policy's tokenizer, and the token that closes a thought."""
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
     return tokenizer, close_id
 
 
 def without_ray() -> Any:
-    """A context in which the experience maker gets what it puts as it is; with one thread, as Ray gives an actor."""
+    """A context in which Ray's put and get return objects unchanged; with one thread, as Ray gives an actor."""
     from openrlhf.trainer.ppo_utils import experience_maker
 
     torch.set_num_threads(1)
-    there = SimpleNamespace(put=lambda value: value, get=lambda value: value)
-    return mock.patch.object(experience_maker, "ray", there)
+    stand_in = SimpleNamespace(put=lambda value: value, get=lambda value: value)
+    return mock.patch.object(experience_maker, "ray", stand_in)
 
 
 def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) -> list[Any]:
@@ -82,12 +82,12 @@ def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) ->
 
 
 class MadeUpActors:
-    """Answers as the policy's actor group, at once."""
+    """Stands in for the policy's actor group and answers immediately."""
 
     def async_run_method_batch(
         self, method_name: str, action_mask: list[Any], score_requests: list[Any] | None = None, **_: Any
     ) -> list[list[ScoredForward]]:
-        """As of a group of one."""
+        """The results of a group of one actor."""
         return [
             [
                 ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0)
@@ -125,7 +125,7 @@ def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
 
 
 def timed(function: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
-    """The result, and the seconds that it took."""
+    """The function's result, and the seconds that it took."""
     start = time.perf_counter()
     result = function(argument)
     return result, time.perf_counter() - start
@@ -165,7 +165,7 @@ def main() -> None:
     print(f"steps and micro-batches {splitting:.2f} s, scores {making:.2f} s, advantages {advantages:.2f} s")
     print(f"together {total:.2f} s; OpenRLHF's loop alone {loop:.0f} s (from {LOOPED} responses)")
     print(f"advantages equal to those of OpenRLHF's loop: {equal}")
-    print(f"ratio {(total + loop) / total:.0f}: the driver's seconds of a step with OpenRLHF's loop, to ours")
+    print(f"ratio {(total + loop) / total:.0f}: the driver's seconds per step with OpenRLHF's loop, to ours")
 
 
 def _stock(maker: SwapExperienceMaker, stock_loop: Any) -> SwapExperienceMaker:

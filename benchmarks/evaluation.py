@@ -2,8 +2,8 @@
 
     python -m benchmarks.evaluation [--model FOLDER]
 
-The same prompts, settings and seeds, in turn, each side first as often as the other; the engine forgets its prefixes
-before each. Prints the ratio of tokens a second.
+Both run the same prompts, settings and seeds in turn, each first equally often; the engine's prefix cache is reset
+before each. Prints the ratio of tokens per second.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def main() -> None:
     )
     parser.add_argument("--problems", type=int, default=200, help="distinct prompts (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=4, help="responses to each (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=320, help="of a response, at most (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=4, help="of each side, an even number (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=320, help="most tokens of a response (default: %(default)s)")
+    parser.add_argument(
+        "--repeats", type=int, default=4, help="runs of each side, an even number (default: %(default)s)"
+    )
     args = parser.parse_args()
 
     from vllm import SamplingParams
@@ -74,10 +76,10 @@ def main() -> None:
     for repeat in range(args.repeats):
         for side in (ours, bare) if repeat % 2 else (bare, ours):
             speeds[side].append(speed(side))
-    for side, found in speeds.items():
-        print(f"{side.__name__:5} tokens a second: {' '.join(f'{rate:.0f}' for rate in found)}")
+    for side, rates in speeds.items():
+        print(f"{side.__name__:5} tokens per second: {' '.join(f'{rate:.0f}' for rate in rates)}")
     ratio = median(speeds[ours]) / median(speeds[bare])
-    print(f"ratio {ratio:.2f}: tokens a second of evaluation, to those of bare vLLM (medians of {args.repeats})")
+    print(f"ratio {ratio:.2f}: tokens per second of evaluation, to those of bare vLLM (medians of {args.repeats})")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m benchmarks.logits --tokens 2048
 
 A random model with the sizes of SmolLM2-135M (49,152 words, tied weights, bf16): forward, GRPO's loss, backward and
-Adam's step, and the log-probability pass before it. Times are taken in turn in one process, memory in a process each.
+Adam's step, and the log-probability pass before it. Times are measured in turn in one process, memory in a process
+for each mode.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-WAYS = {"all at once": 0, "in chunks": 1024}
+MODES = {"all at once": 0, "in chunks": 1024}
 
 
 class Engine(nn.Module):
-    """As much of DeepSpeed's as an Actor needs."""
+    """As much of DeepSpeed's engine as an Actor needs."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """The model's."""
+        """The model's forward."""
         return self.module(*args, **kwargs)
 
 
@@ -56,7 +57,7 @@ def make_model(vocabulary: int, layers: int) -> nn.Module:
 
 
 def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """An update, and a log-probability pass."""
+    """Functions that run an update and a log-probability pass."""
     importlib.import_module("openrlhf_swap.integration")  # makes OpenRLHF importable without CUDA
     from openrlhf.models import PolicyLoss
 
@@ -87,36 +88,36 @@ def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], o
 
 
 def peaks(args: argparse.Namespace) -> dict[str, float]:
-    """GiB of this process: with the model, and more at the peak of an update and of a log-probability pass."""
+    """GiB of this process with the model, and what the peaks of an update and of a log-probability pass add."""
 
-    def peak() -> float:  # getrusage would count the process that started this one, too
+    def peak() -> float:  # getrusage would include the process that started this one
         (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
         return int(line) / 2**20
 
-    update, log_probs = make_step(make_model(args.vocabulary, args.layers), WAYS[args.way], args.tokens)
-    small, _ = make_step(make_model(args.vocabulary, 1), WAYS[args.way], 8)
-    small()  # loads what comes with the first step
-    found = {"model": peak()}
+    update, log_probs = make_step(make_model(args.vocabulary, args.layers), MODES[args.mode], args.tokens)
+    small, _ = make_step(make_model(args.vocabulary, 1), MODES[args.mode], 8)
+    small()  # loads what only the first step needs
+    sizes = {"model": peak()}
     log_probs()
-    found["log-probabilities"] = peak() - found["model"]
+    sizes["log-probabilities"] = peak() - sizes["model"]
     update()
-    found["update"] = peak() - found["model"]
-    return found
+    sizes["update"] = peak() - sizes["model"]
+    return sizes
 
 
 def seconds(args: argparse.Namespace) -> dict[str, list[float]]:
-    """The median update and log-probability pass of either way, in turn."""
+    """The median seconds of an update and a log-probability pass in each mode, taken in turn."""
     model = make_model(args.vocabulary, args.layers)
-    steps = {way: make_step(model, chunk, args.tokens) for way, chunk in WAYS.items()}
-    times: dict[str, list[list[float]]] = {way: [[], []] for way in WAYS}
+    steps = {mode: make_step(model, chunk, args.tokens) for mode, chunk in MODES.items()}
+    times: dict[str, list[list[float]]] = {mode: [[], []] for mode in MODES}
     for repeat in range(args.repeats + 1):
-        for way, functions in steps.items():
+        for mode, functions in steps.items():
             for number, function in enumerate(functions):
                 start = time.perf_counter()
                 function()
                 if repeat:  # the first round warms up
-                    times[way][number].append(time.perf_counter() - start)
-    return {way: [median(values) for values in columns] for way, columns in times.items()}
+                    times[mode][number].append(time.perf_counter() - start)
+    return {mode: [median(values) for values in columns] for mode, columns in times.items()}
 
 
 def main() -> None:
@@ -125,21 +126,23 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=49_152)
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--way", choices=list(WAYS), help="only measure the memory of one way, and print it as JSON")
+    parser.add_argument(
+        "--mode", choices=list(MODES), help="only measure the memory of one mode, and print it as JSON"
+    )
     args = parser.parse_args()
-    if args.way:
+    if args.mode:
         print(json.dumps(peaks(args)))
         return
     taken = seconds(args)
-    print(f"{args.tokens} tokens, {args.vocabulary:,} words, {args.layers} layers, {torch.get_num_threads()} threads")
+    print(f"{args.tokens} tokens, vocab {args.vocabulary:,}, {args.layers} layers, {torch.get_num_threads()} threads")
     print("| logits | update s | log-probabilities s | update, GiB more | log-probabilities, GiB more |")
     print("|---|---|---|---|---|")
-    for way, (update, log_probs) in taken.items():
-        command = [sys.executable, "-m", "benchmarks.logits", *sys.argv[1:], "--way", way]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-        memory = f"{found['update']:.2f} | {found['log-probabilities']:.2f}"
-        print(f"| {way} | {update:.2f} | {log_probs:.2f} | {memory} |", flush=True)
-    whole, chunked = (taken[way][0] for way in WAYS)
+    for mode, (update, log_probs) in taken.items():
+        command = [sys.executable, "-m", "benchmarks.logits", *sys.argv[1:], "--mode", mode]
+        gib = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        memory = f"{gib['update']:.2f} | {gib['log-probabilities']:.2f}"
+        print(f"| {mode} | {update:.2f} | {log_probs:.2f} | {memory} |", flush=True)
+    whole, chunked = (taken[mode][0] for mode in MODES)
     print(f"ratio {chunked / whole:.2f}: an update with log-probabilities in chunks, to one with all logits at once")
 
 

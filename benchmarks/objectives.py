@@ -1,9 +1,10 @@
-"""What each method costs the driver while all GPUs wait, against plain GRPO: those that generate and score no more.
+"""What each objective costs in the driver while all GPUs wait, against plain GRPO.
 
     python -m benchmarks.objectives --responses 512 --tokens 3000
 
-The same synthetic responses go through the real experience maker with each of them, in turn; the best of several
-rounds counts. Beyond the driver nothing of a step differs: same responses, same forward, same update.
+Covers the objectives that generate and score nothing in addition. The same synthetic responses go through the real
+experience maker with each of them in turn; the best of several rounds counts. Outside the driver their steps do not
+differ: same responses, same forward, same update.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMake
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
 
-NOT_ALONE = {"adaptthink", "lc_r1"}  # work with what they left on a response when it was sampled
+NOT_ALONE = {"adaptthink", "lc_r1"}  # need metadata that they attach to a response when it is sampled
 
 
 def is_plain(objective: Objective) -> bool:
-    """Whether it neither scores nor continues responses, nor samples more than them."""
+    """Whether an objective neither scores nor continues responses, and samples no others."""
     return not objective.scores_steps and objective.continues == "no" and objective.monitor() is None
 
 
 def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id: int) -> float:
-    """Of the driver's part of a step."""
+    """Seconds of the driver's part of a step."""
     samples: list[Any] = make_samples(responses, tokens, close_id, close_id)
     for number, sample in enumerate(samples):
         prompt = maker._objective.rewrite_problem(f"p{number // GROUP}", random.Random(number // GROUP))
@@ -57,9 +58,9 @@ def main() -> None:
     print(f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of {args.rounds}")
     for name, seconds in sorted(best.items(), key=lambda item: item[1]):
         print(f"{name:16} {seconds:.3f}  {seconds / best['grpo']:.2f} of grpo")
-    dearest = max(best, key=best.__getitem__)
-    ratio = best[dearest] / best["grpo"]
-    print(f"ratio {ratio:.2f}: the driver's seconds of a step with {dearest}, the dearest, to grpo")
+    slowest = max(best, key=best.__getitem__)
+    ratio = best[slowest] / best["grpo"]
+    print(f"ratio {ratio:.2f}: the driver's seconds per step with {slowest}, the slowest, to grpo")
 
 
 if __name__ == "__main__":

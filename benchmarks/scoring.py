@@ -3,12 +3,12 @@
     python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths 4000 12000
     python -m benchmarks.scoring --lengths 4000 --shares 0.4 0.3 0.2 0.1
 
-Builds a random model of the given width in each family: keys of all tokens (qwen2), windows (gemma3_text), recurrent
-layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on the same response in one process and prints,
-for each length: seconds of the plain forward that OpenRLHF's actor runs anyway (all logits), of what the scoring adds
-to it (also in CPU time), of the per-prefix reference, the largest difference between the two scorers, and the memory
-at the peak without and with scores. With --shares the tokens are those of several responses: padded in a batch, and
-packed into one row.
+Builds a random model of the given width in each family: full attention (qwen2), windows (gemma3_text), recurrent
+layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on the same response in one process and prints
+for each length: the seconds of the plain forward that OpenRLHF's actor runs anyway (all logits), what scoring adds to
+them (also in CPU time), the seconds of the per-prefix reference, the largest difference between the two scorers, and
+the peak memory without and with scores. With --shares the tokens are split over several responses, both padded in a
+batch and packed into one row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANSWER_TOKENS = 6
 
 
 def family_settings(args: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """What each family's configuration takes beside the common sizes."""
+    """Settings of each family's configuration in addition to the common sizes."""
     head = args.hidden // args.heads
     kinds = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(args.layers)]
     return {
@@ -83,14 +83,14 @@ def build_model(family: str, args: argparse.Namespace, device: str) -> PreTraine
 
 
 class Seconds(NamedTuple):
-    """Medians; the CPU's, of all threads, say more on a machine that has other work."""
+    """Medians; CPU time, over all threads, says more on a busy machine."""
 
     wall: float
     cpu: float
 
 
 def median_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[Seconds]:
-    """Of `repeats` runs of each function, in turn and in alternating order."""
+    """Median seconds of `repeats` runs of each function, in turn and in alternating order."""
     times: list[list[Seconds]] = [[] for _ in functions]
     for repeat in range(repeats):
         order = range(len(functions)) if repeat % 2 else reversed(range(len(functions)))
@@ -113,7 +113,7 @@ class Case:
         model: of one family.
         ids: (B, T) int64.
         mask: (B, T).
-        requests: one a row.
+        requests: one per row.
     """
 
     model: PreTrainedModel
@@ -123,7 +123,7 @@ class Case:
 
     @classmethod
     def build(cls, model: PreTrainedModel, lengths: list[int], args: argparse.Namespace, device: str) -> Case:
-        """Of responses of so many tokens; a shorter one has fewer steps."""
+        """Build responses of these lengths; a shorter one has fewer steps."""
         rows, width = len(lengths), PROMPT_TOKENS + max(lengths)
         template = args.branch - ANSWER_TOKENS
         branch = AnswerBranch(
@@ -140,7 +140,7 @@ class Case:
         return cls(model, torch.randint(0, args.vocabulary, (rows, width), device=device), mask, requests)
 
     def plain(self, packed: bool, cache: Cache | None = None) -> None:
-        """The pass that gives the log-probabilities, here with all logits."""
+        """Run the pass that gives the log-probabilities, here with all logits."""
         if packed:
             positions = (self.mask.cumsum(-1) - 1)[self.mask.bool()]
             self.model(self.ids[self.mask.bool()][None], position_ids=positions[None], use_cache=False)
@@ -148,13 +148,13 @@ class Case:
             self.model(self.ids, attention_mask=self.mask, past_key_values=cache, use_cache=cache is not None)
 
     def fused(self, packed: bool) -> list[torch.Tensor]:
-        """The same pass, kept, and the branches."""
+        """Run the same pass, keep its cache, and score the branches."""
         with recorded_prefix(self.model, self.model.config, self.mask, self.requests, packed=packed) as cache:
             self.plain(packed, cache)
         return score_branches(self.model, self.model.config, cache, self.ids, self.mask, self.requests)
 
     def per_prefix(self) -> list[torch.Tensor]:
-        """One forward for each prefix."""
+        """Run one forward for each prefix."""
         return [
             score_per_prefix(self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch).cpu()
             for each in self.requests
@@ -162,24 +162,24 @@ class Case:
 
 
 def peak_gib(function: Callable[[], object], device: str) -> float:
-    """Memory at the peak while it runs: of the process, or what was allocated on the GPU."""
+    """Peak memory while a function runs: of the process, or allocated on the GPU."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         function()
         return torch.cuda.max_memory_allocated() / 2**30
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     function()
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(peak) / 2**20
 
 
 def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -> tuple[str, float]:
-    """One row of the table, and the log-probability pass with scores to the plain one."""
+    """One row of the table, and the time of the pass with scores relative to the plain one."""
     with torch.no_grad():
         Case.build(case.model, [PROMPT_TOKENS], args, device).fused(packed)  # to warm up
-        ways = [lambda: case.plain(packed), lambda: case.fused(packed)]
-        plain, both = median_seconds(ways, device, args.repeats)
-        peaks = [peak_gib(way, device) for way in ways]
+        passes = [lambda: case.plain(packed), lambda: case.fused(packed)]
+        plain, both = median_seconds(passes, device, args.repeats)
+        peaks = [peak_gib(run, device) for run in passes]
         reference = ["-"] * 3
         if not args.without_reference:
             together = torch.cat(case.fused(packed))
@@ -200,9 +200,11 @@ def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=["qwen2"], help="of qwen2, gemma3_text, qwen3_5_text, ...")
+    parser.add_argument(
+        "--families", nargs="+", default=["qwen2"], help="any of qwen2, gemma3_text, qwen3_5_text, ..."
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 12000], help="response tokens")
-    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="of the tokens, by response")
+    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="share of the tokens of each response")
     parser.add_argument("--steps", type=int, default=25, help="K of the longest response")
     parser.add_argument("--branch", type=int, default=24, help="tokens of close template and answer")
     parser.add_argument("--hidden", type=int, default=512)

@@ -1,9 +1,9 @@
-"""What a step has to earn under each normalisation of the step rewards, on a policy small enough to see through.
+"""What a step has to gain under each normalisation of the step rewards, on a policy small enough to understand.
 
 python -m benchmarks.step_price
 
-The policy may stop before each of eight steps. The first three are essential: a response is right with probability
-.05, .3, .93 and .995 after 0, 1, 2 and 3 of them; the other five change nothing. Ends in two minutes on one core.
+The policy may stop before each of eight steps. The first three are essential: a response is correct with probability
+.05, .3, .93 and .995 after 0, 1, 2 and 3 of them; the other five change nothing. Takes two minutes on one core.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
 
 STEPS, STEP_TOKENS = 8, 10
-RIGHT = torch.tensor([0.05, 0.3, 0.93] + [0.995] * 6)  # by number of steps taken
+CORRECT = torch.tensor([0.05, 0.3, 0.93] + [0.995] * 6)  # by number of steps taken
 GROUPS, RESPONSES, LEARNING_RATE = 16, 8, 0.1
 SCORE_NOISE = 0.01  # nats
-METHODS = {
+SETUPS = {
     "GRPO": Coefficients(process_weight=0.0),
     "SWAP, mean": Coefficients(),
     "SWAP, zero": Coefficients(centres_steps=False),
@@ -33,46 +33,46 @@ Sample = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Sample:
-    """(G, N, S) whether the policy goes on, (G, N) steps taken, (G, N) right, (G, N, S+1) scores."""
+    """(G, N, S) whether the policy continues, (G, N) steps taken, (G, N) correct, (G, N, S+1) scores."""
     shape = (GROUPS, RESPONSES)
-    goes_on = torch.rand(*shape, STEPS, generator=generator) < torch.sigmoid(logits).detach()
-    taken = goes_on.int().cumprod(-1).sum(-1)
-    right = torch.rand(shape, generator=generator) < RIGHT[taken]
+    continues = torch.rand(*shape, STEPS, generator=generator) < torch.sigmoid(logits).detach()
+    taken = continues.int().cumprod(-1).sum(-1)
+    correct = torch.rand(shape, generator=generator) < CORRECT[taken]
     noise = SCORE_NOISE * torch.randn(*shape, STEPS + 1, generator=generator, dtype=torch.float64)
-    return goes_on, taken, right, RIGHT.double().log() / 3 + noise
+    return continues, taken, correct, CORRECT.double().log() / 3 + noise
 
 
-def choice_advantages(name: str, taken: Tensor, right: Tensor, scores: Tensor) -> Tensor:
+def choice_advantages(name: str, taken: Tensor, correct: Tensor, scores: Tensor) -> Tensor:
     """(G, N, S+1) advantage of what the policy chose before each step, and of stopping."""
-    numbers = METHODS[name]
+    numbers = SETUPS[name]
     ends = torch.arange(1, STEPS + 1).mul(STEP_TOKENS).sub(1).expand(*taken.shape, STEPS)
-    mask = (torch.arange(STEPS) < taken.unsqueeze(-1)) & right.unsqueeze(-1)
-    batch = StepBatch(STEP_TOKENS * taken + 12, right, scores, ends, mask)
+    mask = (torch.arange(STEPS) < taken.unsqueeze(-1)) & correct.unsqueeze(-1)
+    batch = StepBatch(STEP_TOKENS * taken + 12, correct, scores, ends, mask)
     tokens = STEP_TOKENS * (STEPS + 1)
-    outcome = outcome_advantages(right.double(), numbers.eps).unsqueeze(-1).expand(-1, -1, tokens)
+    outcome = outcome_advantages(correct.double(), numbers.eps).unsqueeze(-1).expand(-1, -1, tokens)
     process = None
     if numbers.needs_scores:
         process = process_advantages(step_signals(batch, numbers).normalised, ends, mask, tokens)
         if name == "SWAP, value":
-            process = less_value(process, right)
+            process = less_value(process, correct)
     unified = unified_advantages(outcome, process, numbers.outcome_weight, numbers.process_weight)
     return unified[..., ::STEP_TOKENS]
 
 
-def less_value(process: Tensor, right: Tensor) -> Tensor:
-    """(G, N, A) less the mean of the group's other right responses at the same token, where they may have ended."""
-    others = right.sum(-1)[:, None, None] - 1
+def less_value(process: Tensor, correct: Tensor) -> Tensor:
+    """(G, N, A) less the mean of the group's other correct responses at the same token, even if they have ended."""
+    others = correct.sum(-1)[:, None, None] - 1
     value = torch.where(others > 0, (process.sum(1, keepdim=True) - process) / others.clamp(min=1), 0.0)
-    return torch.where(right.unsqueeze(-1), process - value, 0.0)
+    return torch.where(correct.unsqueeze(-1), process - value, 0.0)
 
 
 def objective(name: str, logits: Tensor, drawn: Sample) -> Tensor:
-    """The policy gradient's objective: a mean over all choices that were made."""
-    goes_on, taken, right, scores = drawn
-    advantages = choice_advantages(name, taken, right, scores)
+    """The policy gradient's objective: a mean over all choices made."""
+    continues, taken, correct, scores = drawn
+    advantages = choice_advantages(name, taken, correct, scores)
     stopping = advantages.gather(-1, taken.unsqueeze(-1)).expand(-1, -1, STEPS)
     chosen = torch.where(torch.arange(STEPS) < taken.unsqueeze(-1), advantages[..., :STEPS], stopping)
-    logprobs = torch.nn.functional.logsigmoid(torch.where(goes_on, logits, -logits))
+    logprobs = torch.nn.functional.logsigmoid(torch.where(continues, logits, -logits))
     made = torch.arange(STEPS) <= taken.unsqueeze(-1)
     return (chosen.float() * logprobs * made).sum() / made.sum()
 
@@ -94,7 +94,7 @@ def train(name: str, seed: int, updates: int) -> tuple[list[float], list[float]]
 
 
 def gradient_noise(name: str, batches: int = 200) -> float:
-    """Length of the deviation of the gradient over that of its mean, at the start."""
+    """Norm of the gradient's standard deviation over the norm of its mean, at the start."""
     generator = torch.Generator().manual_seed(0)
     gradients = []
     for _ in range(batches):
@@ -112,12 +112,12 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for name in METHODS:
+    for name in SETUPS:
         runs = [train(name, seed, args.updates) for seed in range(args.seeds)]
         early, late = (fmean(fmean(steps[part]) for steps, _ in runs) for part in (slice(15, 25), slice(-20, None)))
         endings = [fmean(accuracy[-20:]) for _, accuracy in runs]
         rows.append((name, early, late, fmean(endings), min(endings), gradient_noise(name)))
-    headers = ("method", "steps after 20 updates", "at the end", "accuracy", "of the worst seed", "gradient noise")
+    headers = ("objective", "steps after 20 updates", "at the end", "accuracy", "of the worst seed", "gradient noise")
     print(tabulate(rows, headers, tablefmt="github", floatfmt=("", ".2f", ".2f", ".3f", ".3f", ".2f")))
     for name, _, late, *_ in rows[1:]:
         print(f"ratio {late / rows[0][2]:.2f}: steps at the end with {name}, to GRPO")

@@ -1,4 +1,4 @@
-"""What SWAP adds to a training step: experience making and update, against stock group_norm on the same rollouts.
+"""What SWAP adds to a training step's experience making and update, against stock group_norm on the same rollouts.
 
     python -m benchmarks.training_step
 

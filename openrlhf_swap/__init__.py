@@ -16,7 +16,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names at first use: a grading process and `--help` need no torch."""
+    """Import public names on first use: a grading process and `--help` need no torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

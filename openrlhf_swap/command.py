@@ -1,4 +1,4 @@
-"""What every command shares: a parser whose complaints are one line, and a main function that prints them."""
+"""What all commands share: a parser that reports errors in one line, and the entry point that prints them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
 
-EXTRAS = {  # package -> the extra of pyproject.toml that brings it
+EXTRAS = {  # package -> the extra of pyproject.toml that installs it
     **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
     **dict.fromkeys(("latex2sympy2_extended", "math_verify"), "grading"),
     "datasets": "data",
@@ -23,10 +23,10 @@ EXTRAS = {  # package -> the extra of pyproject.toml that brings it
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ConfigError instead of printing its usage and leaving."""
+    """A parser that raises ConfigError instead of printing its usage and exiting."""
 
     def __init__(self, module: str, description: str | None = None, **options: Any) -> None:
-        """Takes the module that is run with `python -m`, and its docstring."""
+        """Take the module that is run with `python -m`, and its docstring."""
         super().__init__(
             prog=f"python -m {module}",
             description=description,
@@ -45,16 +45,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:
-    """Run a command with its arguments (the process's own by default); returns its exit status.
+    """Run a command with its arguments (the process's own by default) and return its exit status.
 
-    That is what `command` returns (None is 0), or 2 after an error of ours or for want of a package, printed as one
-    line.
+    That is what `command` returns (None is 0), or 2 after a SwapError or a missing package, printed as one line.
     """
     try:
         status = command(list(sys.argv[1:] if argv is None else argv)) or 0
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except SwapError as error:
@@ -70,7 +69,7 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
 
 @contextmanager
 def flags_called(names: Mapping[str, str]) -> Iterator[None]:
-    """Let errors of ours name a command's own flags; `names` maps the training's to them."""
+    """Make errors name a command's own flags; `names` maps the training's flags to them."""
     try:
         yield
     except SwapError as error:
@@ -81,7 +80,7 @@ def flags_called(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy for a name that is not known: the nearest one, and all there are."""
+    """A remedy for an unknown name: the nearest known one, and a list of all."""
     names = list(known)
     nearest = difflib.get_close_matches(word, names, n=1)
     listing = "use one of: " + ", ".join(names)
@@ -89,21 +88,21 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things in words: "1 sample", "1,200 samples"."""
+    """A number with its noun: "1 sample", "1,200 samples"."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def check_model_exists(flag: str, name: str) -> None:
-    """Refuse a model that is neither a folder nor known to the hub or its cache, before anything that reads models.
+    """Refuse a model that is neither a folder nor known to the hub or its cache, before anything reads it.
 
     Raises:
-        ConfigError: says why.
+        ConfigError: with the reason.
     """
     if Path(name).is_dir():
         return
     message = (
         f"{flag} is {name}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json and "
-        "weights, or a model id of the hub"
+        "weights, or a hub model id"
     )
     if name.startswith(("/", "./", "../", "~")):
         raise ConfigError(message.replace("{reason}", "no such folder"))
@@ -116,13 +115,13 @@ def check_model_exists(flag: str, name: str) -> None:
 
 
 def check_writable(flag: str, folder: Path) -> None:
-    """Refuse an output folder that cannot be made or written; makes nothing.
+    """Refuse an output folder that cannot be created or written to; creates nothing.
 
     Raises:
-        ConfigError: says why.
+        ConfigError: with the reason.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        TemporaryFile(dir=there).close()
+        TemporaryFile(dir=existing).close()
     except OSError as error:
-        raise ConfigError(f"{flag} is {folder}, which cannot be written ({error.strerror}); use another") from error
+        raise ConfigError(f"{flag} is {folder}, which cannot be written to ({error.strerror}); use another") from error

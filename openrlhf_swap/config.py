@@ -1,4 +1,4 @@
-"""The settings of the method and of a run, each declared once: type, default, help, range and remedy."""
+"""The settings of SWAP and of a run, each declared once: type, default, help, range and remedy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pydantic.fields import FieldInfo
 
 from openrlhf_swap.errors import ConfigError
 
-AUTO = "auto"  # marks of the thought: as in the model's chat template
-TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # how pydantic's names of such errors end
+AUTO = "auto"  # take the marks of the thought from the model's chat template
+TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # suffixes of pydantic's names for type errors
 
 
 def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
     """Declare a setting.
 
     Args:
-        default: its value when none is given.
-        doc: help of its flag, and its row in docs/use/settings.md.
-        remedy: what to use instead of a value that is out of range.
-        is_path: whether it names a file, which is made absolute before other processes read it.
-        limits: pydantic's: ge, gt, le, lt, allow_inf_nan, min_length.
+        default: the value if none is given.
+        doc: the help of its flag, and its row in docs/use/settings.md.
+        remedy: what to use instead of an invalid value.
+        is_path: whether it names a file, whose path is made absolute before other processes read it.
+        limits: pydantic's constraints: ge, gt, le, lt, allow_inf_nan, min_length.
     """
     return Field(default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits)
 
@@ -40,7 +40,7 @@ class FlagSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def __init__(self, _prefix: str = "swap", /, **values: Any) -> None:
-        """Takes the settings by name; `_prefix` is that of their flags, which are `--<prefix>.<name>`."""
+        """Take the settings by name; `_prefix` is the prefix of their flags, `--<prefix>.<name>`."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -48,12 +48,12 @@ class FlagSettings(BaseModel):
 
     @classmethod
     def from_text(cls, texts: Mapping[str, Any], prefix: str = "swap") -> Self:
-        """The settings of a command line."""
+        """Build the settings from the texts of a command line."""
         kinds = {name: spec.annotation for name, spec in cls.model_fields.items()}
         return cls(prefix, **{name: _parsed(text, kinds.get(name)) for name, text in texts.items()})
 
     def replaced(self, **changes: Any) -> Self:
-        """A copy with some values changed, checked as at first."""
+        """Return a copy with some values changed; it is validated like the original."""
         return type(self)(**{**self.to_dict(), **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,9 +67,9 @@ class FlagSettings(BaseModel):
 
     @classmethod
     def _explained(cls, error: ValidationError, prefix: str) -> ConfigError:
-        """The first thing that pydantic found, in one line."""
+        """The first problem that pydantic found, as one line."""
         first = error.errors()[0]
-        if not first["loc"]:  # a rule about several settings, which says all
+        if not first["loc"]:  # a rule about several settings, with its own message
             return ConfigError(str(first["ctx"]["error"]))
         name = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
@@ -85,7 +85,7 @@ class FlagSettings(BaseModel):
 
 
 def _parsed(text: Any, kind: Any) -> Any:
-    """Text as a number or switch where one is wanted; what cannot be parsed is left for the validation to name."""
+    """Text as a number or a switch where one is expected; text that cannot be parsed is left for the validation."""
     if kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -93,13 +93,13 @@ def _parsed(text: Any, kind: Any) -> Any:
 
 
 def extra(spec: FieldInfo) -> dict[str, Any]:
-    """Remedy and `is_path` of a setting."""
-    found = spec.json_schema_extra
-    return found if isinstance(found, dict) else {}
+    """The remedy and `is_path` of a setting."""
+    values = spec.json_schema_extra
+    return values if isinstance(values, dict) else {}
 
 
 def type_name(spec: FieldInfo) -> str:
-    """int, float, str or bool; a choice is text."""
+    """The type of a setting: int, float, str or bool; a choice is str."""
     kind = spec.annotation
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
@@ -107,35 +107,38 @@ def type_name(spec: FieldInfo) -> str:
 
 
 def short_name(objective: str) -> str:
-    """What stands for an objective in flags and metrics: its name, or the name of its class."""
+    """The name of an objective in flags and metrics: its own, or that of its class."""
     return objective.rpartition(":")[2]
 
 
 _COUNT: Any = {"remedy": "use a whole number of at least 1", "ge": 1}
 _OR_NEVER: Any = {"remedy": "use 0 (never) or a positive whole number", "ge": 0}
-_MARK: Any = {"remedy": "use a text of at least one character, or auto", "min_length": 1}
+_MARK: Any = {"remedy": "use at least one character, or auto", "min_length": 1}
 _WEIGHT: Any = {"remedy": "use a finite number of at least 0", "ge": 0, "allow_inf_nan": False}
 
 
 class SwapConfig(FlagSettings):
-    """The method. Defaults are the paper's where it gives one: M, K, lambda, beta, theta."""
+    """Settings of the objective. Defaults are the paper's where it gives one: M, K, lambda, beta, theta."""
 
     objective: str = setting(
-        "swap", "the method: a name of docs/use/objectives.md, which has all, or a class of your own as module:Class"
+        "swap", "the objective: a name listed in docs/use/objectives.md, or your own class as module:Class"
     )
-    step_tokens: int = setting(350, "M: tokens of a step, before it is extended to the next newline", **_COUNT)
-    max_steps: int = setting(25, "K: most steps of a response; longer responses get longer steps", **_COUNT)
+    step_tokens: int = setting(350, "M: tokens of a step before it is extended to the next newline", **_COUNT)
+    max_steps: int = setting(
+        25, "K: maximum number of steps in a response; longer responses get longer steps", **_COUNT
+    )
     newline_patience: float = setting(
         2.0,
-        "cut a step after this many times M tokens when no newline comes (the paper is silent; ours)",
+        "cut a step after this many times M tokens if no newline comes (not in the paper)",
         **{**_WEIGHT, "remedy": "use a finite number of at least 1", "ge": 1},
     )
     length_coef: float = setting(
-        1.0, "lambda: penalty mass of a response twice as long as the target; 0 is none", **_WEIGHT
+        1.0, "lambda: penalty mass of a response twice as long as the target; 0 disables the penalty", **_WEIGHT
     )
     temperature: float = setting(
         1.0,
-        "tau, in nats: how sharply the penalty goes to the steps with the least gain; inf is uniform (ours)",
+        "tau, in nats: a small value concentrates the penalty on the steps with the least gain, inf spreads it evenly "
+        "(no value in the paper)",
         "use a positive number of nats, or inf for a uniform penalty",
         gt=0,
     )
@@ -145,110 +148,116 @@ class SwapConfig(FlagSettings):
     )
     step_baseline: Literal["mean", "zero"] = setting(
         "mean",
-        "what is taken from step rewards before they are divided by their deviation: mean, the paper's, which charges "
-        "every step alike, or zero, which charges none (ours)",
+        "what is subtracted from step rewards before they are divided by their deviation: mean (the paper's), which "
+        "charges every step the same, or zero, which charges none (not in the paper)",
         "use mean or zero",
     )
     step_noise: float = setting(
         0.0,
-        "least deviation of step rewards, in nats, to divide by: below it noise of the scores would count as much as "
-        "real gains; 0 is the paper's, 0.02 the noise of bfloat16 (ours)",
+        "lower bound, in nats, of the deviation that step rewards are divided by, so that noise in the scores counts "
+        "less than real gains; 0 is the paper's, 0.02 the noise of bfloat16",
         **_WEIGHT,
     )
     static_penalty: float = setting(
         0.1,
-        "constant that static_penalty takes from every normalised step reward (the paper gives none; ours)",
+        "constant that static_penalty subtracts from every normalised step reward (no value in the paper)",
         **_WEIGHT,
     )
     eps: float = setting(
         1e-6,
-        "added to standard deviations; a deviation below it counts as zero (ours)",
+        "added to standard deviations; a deviation below it counts as zero (no value in the paper)",
         "use a small positive number such as 1e-6",
         gt=0,
         lt=1,
     )
     start_of_thought: str = setting(
-        AUTO, "text that opens the thought; auto: as in the model's chat template (R1's where it names none)", **_MARK
+        AUTO, "text that opens the thought; auto: from the model's chat template, or R1's if it has none", **_MARK
     )
     end_of_thought: str = setting(
         AUTO,
-        "text that closes the thought: steps end before it, answers are graded behind it; auto: likewise",
+        "text that closes the thought: steps end before it, answers are graded after it; auto: likewise",
         **_MARK,
     )
     close_template: str = setting(
         AUTO,
-        "text that ends the thought and opens the answer when a prefix is scored; \\n means a newline; auto: by the "
-        "model's family (ours)",
+        "text that ends the thought and opens the answer when a prefix is scored; \\n is a newline; auto: from the "
+        "model's family (not in the paper)",
     )
     options: dict[str, str] = Field(default_factory=dict)
-    """The objective's own settings, by name, as text: the flags `--swap.<objective>.<name>`."""
+    """The objective's own settings by name, as text: the flags `--swap.<objective>.<name>`."""
 
     @property
     def segmentation(self) -> tuple[int, int, float]:
-        """M, K and the patience for newlines: how `segment_steps` cuts."""
+        """M, K and the newline patience, as `segment_steps` takes them."""
         return self.step_tokens, self.max_steps, self.newline_patience
 
     def model_post_init(self, _: Any) -> None:
-        """Rules about several settings."""
+        """Check rules about several settings."""
         if self.objective == "step_only" and self.process_weight == 0:
-            raise ConfigError("--swap.process_weight is 0.0; step_only has no other signal: use more than 0")
+            raise ConfigError("--swap.process_weight is 0.0; step_only has no other signal: use a value above 0")
 
 
 class RunConfig(FlagSettings):
-    """What a run watches, writes and allows."""
+    """Settings of a run: what it monitors, writes and allows."""
 
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
-        "shared_prefix: all prefixes in one forward; per_prefix: one forward each (slow reference)",
+        "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",
         "use shared_prefix or per_prefix",
     )
     logits_chunk: int = setting(
         1024,
-        "tokens whose logits are held at a time; 0 holds those of a whole micro-batch, as OpenRLHF does",
+        "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does",
         "use 0 (all at once) or a positive whole number",
         ge=0,
     )
     engine_sequences: int = setting(
         0,
-        "responses that a vLLM engine generates at a time; 0: all of a step that it has room for (CPU: vLLM's 128)",
+        "responses that a vLLM engine generates at a time; 0: as many of a step's as fit (on CPU: vLLM's 128)",
         "use 0 (what fits) or a positive whole number",
         ge=0,
     )
     engine_batched_tokens: int = setting(
         0,
-        "tokens that a vLLM engine takes in at a time; 0: 8,192 (CPU: vLLM's 2,048)",
+        "tokens that a vLLM engine processes at a time; 0: 8,192 (on CPU: vLLM's 2,048)",
         "use 0 or a positive whole number",
         ge=0,
     )
     self_test_steps: int = setting(
-        5, "stop when no process term reached an update within this many steps; 0 switches the test off", **_OR_NEVER
+        5, "stop if no process term has reached an update within this many steps; 0 disables the test", **_OR_NEVER
     )
     max_skipped_steps: int = setting(
-        5, "stop after so many steps in a row without an update: a score, loss or gradient was not finite", **_COUNT
+        5,
+        "stop after this many consecutive steps without an update, because of a non-finite score, loss or gradient",
+        **_COUNT,
     )
     generation_timeout: float = setting(
         3600.0,
-        "stop when the rollout engines finish no prompt, or take no weights, for so many seconds; inf waits for ever",
+        "stop if the rollout engines finish no prompt, or accept no weights, for so many seconds; inf waits for ever",
         "use a positive number of seconds, or inf for no limit",
         gt=0,
     )
     rollouts_every: int = setting(
-        10, "write a table of rollouts with their steps every so many steps; 0 is never", **_OR_NEVER
+        10,
+        "write a table of rollouts with their reasoning steps every this many training steps; 0 disables it",
+        **_OR_NEVER,
     )
-    rollouts_groups: int = setting(2, "groups in each of those tables", **_COUNT)
+    rollouts_groups: int = setting(2, "groups in each of these tables", **_COUNT)
     output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
-    verbose: bool = setting(False, "print everything on the console, what libraries say too, instead of to train.log")
+    verbose: bool = setting(
+        False, "print everything on the console, including library output, instead of to train.log"
+    )
     trust_remote_code: bool = setting(
-        False, "allow a model that brings Python code of its own, which OpenRLHF would run without asking"
+        False, "allow a model that comes with its own Python code, which OpenRLHF would run without asking"
     )
 
     @property
     def log(self) -> Path:
-        """Where everything goes that is not for the console."""
+        """The file for everything that is not shown on the console."""
         return Path(self.output_dir) / "train.log"
 
     def model_post_init(self, _: Any) -> None:
-        """Rules about several settings."""
+        """Check rules about several settings."""
         if 0 < self.engine_batched_tokens < self.engine_sequences:
             raise ConfigError(
                 f"--swap.engine_batched_tokens is {self.engine_batched_tokens}, less than --swap.engine_sequences "

@@ -1,4 +1,4 @@
-"""Errors with a remedy. Each also is the standard type that a caller may already handle."""
+"""Errors with a remedy. Each is also of the standard type that a caller may already handle."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ class SwapError(Exception):
 
 
 class ConfigError(SwapError, ValueError):
-    """A setting is wrong; the message names the flag, its value and the remedy."""
+    """A setting is invalid; the message names the flag, its value and the remedy."""
 
 
 class DataError(SwapError, ValueError):
@@ -29,7 +29,7 @@ class InertRunError(SwapError, RuntimeError):
 
 
 class CheckpointError(SwapError, OSError):
-    """A checkpoint cannot be written or used; the message says why, and which one is still complete."""
+    """A checkpoint cannot be written or used; the message says why, and which one is still usable."""
 
 
 class GenerationError(SwapError, TimeoutError):
@@ -37,28 +37,28 @@ class GenerationError(SwapError, TimeoutError):
 
 
 class LostActorError(SwapError, RuntimeError):
-    """A process of the run died; the message says which, and how to go on."""
+    """A process of the run died; the message says which, and how to resume."""
 
 
 class CrashedRunError(SwapError, RuntimeError):
-    """Something unforeseen ended a run; the message says what, and where all of it is written."""
+    """An unexpected error ended a run; the message names it, and the log that has the traceback."""
 
 
 def first_line(error: BaseException) -> str:
-    """An exception as one line: the first line of its message, or its name where it has none."""
+    """An exception as one line: the first line of its message, or its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
 
 
 @contextmanager
 def reader_errors(message: str, kind: type[SwapError] = DataError) -> Iterator[None]:
-    """Give whatever the reader of a data set or a model raises as an error of ours.
+    """Turn whatever the reader of a data set or a model raises into a SwapError.
 
     Args:
-        message: of that error; `{reason}` in it becomes the first line of what was raised.
-        kind: of that error.
+        message: its message; `{reason}` in it becomes the first line of what was raised.
+        kind: its class.
     """
     try:
         yield
-    except Exception as error:  # of no common kind: hub, JSON, parquet, weights; tokenizers raises Exception itself
+    except Exception as error:  # no common base: hub, JSON, parquet, weights; tokenizers raises Exception itself
         raise kind(message.replace("{reason}", first_line(error))) from error

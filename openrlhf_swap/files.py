@@ -1,4 +1,4 @@
-"""Files that survive a kill: JSONL in which only a line that ends counts, and files that are whole or as before."""
+"""Files that survive a kill: JSONL in which only complete lines count, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 Row = dict[str, Any]
-BLOCK = 65536  # bytes read at a time when the start of the last line is looked for
+BLOCK = 65536  # bytes read at a time in search of the last newline
 
 
 def to_line(row: Any, indent: int | None = None) -> str:
@@ -19,16 +19,16 @@ def to_line(row: Any, indent: int | None = None) -> str:
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a JSONL file, one at a time; nothing if there is no file. A line without an end does not count."""
+    """The rows of a JSONL file, one at a time; none if there is no file. An unterminated line does not count."""
     if path.exists():
         with open(path, encoding="utf-8") as file:
-            for line in file:  # not splitlines(), which also splits at separators that a text may hold
+            for line in file:  # not splitlines(), which also splits at separators that a text may contain
                 if line.endswith("\n"):
                     yield json.loads(line)
 
 
 def read_new_rows(path: Path, offset: int) -> tuple[list[Row], int]:
-    """The rows after a byte offset, and the offset behind them."""
+    """The rows after a byte offset, and the offset after the last of them."""
     if not path.exists():
         return [], offset
     with open(path, "rb") as file:
@@ -39,7 +39,7 @@ def read_new_rows(path: Path, offset: int) -> tuple[list[Row], int]:
 
 
 def drop_unfinished_line(path: Path) -> None:
-    """Cut off a last line without an end, left by a process that was killed while it wrote."""
+    """Cut off an unterminated last line, left by a process that was killed while writing."""
     if not path.exists():
         return
     with open(path, "rb+") as file:
@@ -47,9 +47,9 @@ def drop_unfinished_line(path: Path) -> None:
         while position > 0:
             start = max(0, position - BLOCK)
             file.seek(start)
-            found = file.read(position - start).rfind(b"\n")
-            if found >= 0:
-                file.truncate(start + found + 1)
+            newline = file.read(position - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
                 return
             position = start
         file.truncate(0)
@@ -57,7 +57,7 @@ def drop_unfinished_line(path: Path) -> None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Go on with a JSONL file: a function that appends a row, which is there for every reader when it returns."""
+    """Continue a JSONL file: yields a function that appends a row, visible to every reader when it returns."""
     drop_unfinished_line(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:
@@ -71,7 +71,7 @@ def appending(path: Path) -> Iterator[Callable[[Row], None]]:
 
 @contextmanager
 def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file to write in the place of `path`: readers find the old content or the new, also after a power failure."""
+    """A file that replaces `path` when complete: readers find the old content or the new, even after a power cut."""
     temporary = path.with_name(path.name + ".writing")
     try:
         with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -84,12 +84,12 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file completely or not at all."""
     with replacing(path) as file:
         file.write(text)
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Write a JSONL file whole or not at all."""
+    """Write a JSONL file completely or not at all."""
     with replacing(path) as file:
         file.writelines(map(to_line, rows))

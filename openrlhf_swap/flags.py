@@ -1,4 +1,4 @@
-"""The `--swap.*` flags of a command line: the method's, the run's, and those of single objectives."""
+"""The `--swap.*` flags of a command line: general ones, the run's, and those of single objectives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
     """Take the `--swap.*` flags out of a command line.
 
     Returns:
-        The method's and the run's settings, and the arguments that are left, in order.
+        The objective's and the run's settings, and the remaining arguments, in order.
 
     Raises:
         ConfigError: for an unknown `--swap.*` flag (with the nearest known one) or a bad value.
@@ -80,7 +80,7 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
 
 
 def prompt_capacity(context: int, new_tokens: int | None) -> int:
-    """Tokens that a prompt may have.
+    """Most tokens of a prompt.
 
     Raises:
         ConfigError: when there are none.
@@ -97,7 +97,7 @@ def prompt_capacity(context: int, new_tokens: int | None) -> int:
 def parse_stock_arguments(argv: Sequence[str]) -> dict[str, Any]:
     """OpenRLHF's flags by name without the dashes, its defaults included, without importing OpenRLHF.
 
-    Of another version than ours nothing is read: the integration refuses it.
+    For another version of OpenRLHF the result is empty: the integration refuses it later.
 
     Raises:
         ConfigError: for an unknown flag (with the nearest known one) or a bad value.
@@ -114,7 +114,7 @@ def parse_stock_arguments(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _stock_parser() -> Parser | None:
-    """OpenRLHF's own parser. It stands under `__main__` behind imports of many seconds: only its lines are run."""
+    """OpenRLHF's own parser. It is built under `__main__` after slow imports, so only its lines are executed."""
     spec = find_spec("openrlhf")
     if spec is None or metadata.version("openrlhf") != OPENRLHF_VERSION:
         return None

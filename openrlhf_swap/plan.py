@@ -50,17 +50,17 @@ def _parser() -> Parser:
     parser = Parser("openrlhf_swap.plan", __doc__)
     add = parser.add_argument
     add("--gpu", required=True, help=f"{', '.join(GPUS)}, or a number of GiB")
-    add("--command", default="", help="a training command; flags given beside it win")
+    add("--command", default="", help="a training command; flags given in addition override its own")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
-    add("--gpus", type=int, help="plan one node of so many GPUs: in turn, or halves for --train.async_enable")
-    add("--rows", type=int, help="prompts of the data set; counted if it is a JSONL file")
-    add("--prompt", type=int, default=PROMPT, metavar="TOKENS", help=f"mean prompt (default: {PROMPT})")
-    add("--response", type=int, metavar="TOKENS", help="mean response (default: half of the maximum)")
-    add("--correct", type=float, default=1.0, metavar="SHARE", help="of responses, which are scored (default: 1)")
-    reserve = "of a GPU for contexts, NCCL, fragmentation (default: 4)"
+    add("--gpus", type=int, help="plan one node of N GPUs: used in turn, or halved with --train.async_enable")
+    add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
+    add("--prompt", type=int, default=PROMPT, metavar="TOKENS", help=f"mean prompt length (default: {PROMPT})")
+    add("--response", type=int, metavar="TOKENS", help="mean response length (default: half of the maximum)")
+    add("--correct", type=float, default=1.0, metavar="SHARE", help="share of correct responses (default: 1)")
+    reserve = "memory of a GPU kept free for CUDA contexts, NCCL and fragmentation (default: 4)"
     add("--reserve", type=float, default=4.0, metavar="GIB", help=reserve)
-    add("--node-memory", type=float, metavar="GIB", help="main memory of a node, which is to be enough")
-    rate = "response tokens of a step by its seconds, as a run of yours had it: gives hours"
+    add("--node-memory", type=float, metavar="GIB", help="main memory of a node; warns if it is too small")
+    rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives hours"
     add("--tokens-per-second", type=float, metavar="N", help=rate)
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
@@ -70,7 +70,7 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
     """Read the training flags as `openrlhf_swap.train` does.
 
     Returns:
-        The method's settings and OpenRLHF's arguments.
+        The objective's settings and OpenRLHF's arguments.
 
     Raises:
         ConfigError: for what the run itself would refuse.

@@ -3,17 +3,17 @@ r"""Turn a data set of maths problems into the prompt set that `python -m openrl
     python -m openrlhf_swap.prepare --output prompts.jsonl
     python -m openrlhf_swap.train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer
 
-A problem is a text, or a chat that ends with the user's turn. A key may lie in a column, as in verl's files:
+A problem is a text, or a chat that ends with the user's turn. A key may be a nested field, as in verl's files:
 
     python -m openrlhf_swap.prepare --input train.parquet --problem-key prompt --answer-key reward_model.ground_truth \
         --output prompts.jsonl
 
-Of a worked solution the answer is taken: what follows `####`, or stands in the last box. Rows with an empty problem,
-with an empty answer, with a sentence or a long text for an answer, or with one that the grader cannot parse are
-dropped, and so are problems that occur twice and problems of the five benchmarks, word for word or nearly. The rest is
-written in the order of the input as JSONL of problem, answer and, if there is one, id; the suffix is appended to each
-problem, so that training asks as scripts/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row with
-the reason and, where there is one, the benchmark problem that it repeats.
+From a worked solution the answer is taken: what follows `####`, or stands in the last box. Rows are dropped if the
+problem is empty, or if the answer is empty, a sentence, a long text, or one that the grader cannot parse; so are
+duplicates, and exact or near copies of problems of the five benchmarks. The rest is written in input order as JSONL of
+problem, answer and, if there is one, id; the suffix is appended to each problem, so that training asks as
+scripts/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row with the reason and, if there is one, the
+benchmark problem that it repeats.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
 
 
 def main(argv: list[str]) -> None:
-    """Read, clean and write; prints the summary.
+    """Read, clean and write the data set, and print a summary.
 
     Raises:
         ConfigError: when the output cannot be written.
-        DataError: when the input or a benchmark cannot be read, or no row is left.
+        DataError: when the input or a benchmark cannot be read, or no row is usable.
     """
     args = _parser().parse_args(argv)
     if args.limit is not None and args.limit < 1:
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
         removed_path(args.output),
         ({"row": row.index, **row.id_column, **reason, "problem": row.problem} for row, reason in dropped),
     )
-    as_chat = any(len(row.messages) > 1 for row in kept)  # of all rows or of none: a column has one type
+    as_chat = any(len(row.messages) > 1 for row in kept)  # for all rows or none: a column has one type
     _write(
         args.output,
         (
@@ -82,33 +82,35 @@ def _parser() -> Parser:
     parser.add_argument(
         "--input",
         default=DATASET,
-        help=f"data set of the hub, or a file that ends in {', '.join(LOADERS)} (default: %(default)s)",
+        help=f"hub data set, or a file that ends in {', '.join(LOADERS)} (default: %(default)s)",
     )
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
-    parser.add_argument("--config", help="of a data set of the hub that has several, such as main of openai/gsm8k")
-    parser.add_argument("--split", default="train", help="of a data set of the hub (default: %(default)s)")
-    parser.add_argument("--revision", help="of a data set of the hub; the newest by default")
-    keys = "column of the %s, or COLUMN.NAME in it (default: %%(default)s)"
+    parser.add_argument(
+        "--config", help="configuration of a hub data set that has several, such as main of openai/gsm8k"
+    )
+    parser.add_argument("--split", default="train", help="split of a hub data set (default: %(default)s)")
+    parser.add_argument("--revision", help="revision of a hub data set; the newest by default")
+    keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
     parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
     parser.add_argument("--answer-key", default="answer", help=keys % "answers")
     compared = parser.add_mutually_exclusive_group()
-    compared.add_argument("--benchmarks", type=Path, help="folder with local copies of the five; the hub by default")
-    compared.add_argument("--no-benchmarks", action="store_true", help="keep problems of the benchmarks")
+    compared.add_argument("--benchmarks", type=Path, help="folder with local copies of the five; default: the hub")
+    compared.add_argument("--no-benchmarks", action="store_true", help="keep benchmark problems")
     parser.add_argument(
-        "--suffix", default=SUFFIX, help="put after each problem, '' for nothing (default: %(default)r)"
+        "--suffix", default=SUFFIX, help="text appended to each problem, '' for none (default: %(default)r)"
     )
-    parser.add_argument("--limit", type=int, help="write the first LIMIT usable rows only")
+    parser.add_argument("--limit", type=int, help="write only the first LIMIT usable rows")
     return parser
 
 
 def make_output_folder(output: Path, source: str) -> None:
-    """Make the output's folder, and find out before the work whether the output can be written there.
+    """Create the output's folder, and check before any work that the output can be written there.
 
     Raises:
         ConfigError: when it cannot.
     """
     if output.suffix != ".jsonl":
-        raise ConfigError(f"--output is {output}; training tells files by their ending: use .jsonl")
+        raise ConfigError(f"--output is {output}; training recognises files by their extension: use .jsonl")
     if output.exists() and Path(source).exists() and output.samefile(source):
         raise ConfigError(f"--output is {output}, which is the input; use another file")
     if output.is_dir():
@@ -124,19 +126,19 @@ def load_benchmarks(folder: Path | None) -> dict[str, list[Problem]]:
     """The five benchmarks, from a folder with local copies or from the hub.
 
     Raises:
-        DataError: when one of them cannot be read or is not complete.
+        DataError: when one of them cannot be read or is incomplete.
     """
     try:
         return {name: load_benchmark(name, folder) for name in BENCHMARKS}
     except DataError as error:
-        what = str(error).partition(";")[0]
+        problem = str(error).partition(";")[0]
         raise DataError(
-            f"{what}; give --benchmarks a folder with local copies, or --no-benchmarks to compare with none"
+            f"{problem}; give --benchmarks a folder with local copies, or --no-benchmarks to compare with none"
         ) from error
 
 
 def removed_path(output: Path) -> Path:
-    """Where the dropped rows are listed."""
+    """The file that lists the dropped rows."""
     return output.with_name(output.name + ".removed.jsonl")
 
 
@@ -148,11 +150,11 @@ def _write(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _not_writable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"--output needs {path}, which cannot be written ({error.strerror}); use another folder")
+    return ConfigError(f"--output needs {path}, which cannot be written to ({error.strerror}); use another folder")
 
 
 def _summary(args: argparse.Namespace, kept: int, dropped: Sequence[tuple[SourceRow, Reason]]) -> list[str]:
-    """How many rows were read, dropped and written."""
+    """Lines with the numbers of rows read, dropped and written."""
     counts = Counter(reason["reason"] for _, reason in dropped)
     repeated = Counter(reason["benchmark"] for _, reason in dropped if "benchmark" in reason)
     written = min(kept, args.limit or kept)

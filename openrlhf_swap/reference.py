@@ -1,10 +1,10 @@
-r"""How often the reference policy solves each training problem: what AdaptThink compares with.
+r"""Measure how often the reference policy solves each training problem, which AdaptThink compares with.
 
     python -m openrlhf_swap.reference --model MODEL --dataset prompts.jsonl --input-key problem --label-key answer \
         --output reference.jsonl
 
-Samples every prompt with the policy before training, grades, and appends one line a prompt: `key` (of the prompt as
-the chat template renders it), `accuracy`, `tokens`. Started again, it goes on where it stopped.
+Samples responses to every prompt from the policy before training, grades them, and appends one line per prompt: `key`
+(of the rendered prompt), `accuracy`, `tokens`. Run again, it resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS_AT_A_TIME = 64
-# What the training calls the same things; its checks name its own flags.
+# Flags of the training for the same things: its checks name those.
 TRAINING_FLAGS = {
     "--actor.model_name_or_path": "--model",
     "--data.prompt_dataset": "--dataset",
@@ -40,7 +40,7 @@ TRAINING_FLAGS = {
 
 
 def main(argv: list[str]) -> None:
-    """Sample and grade what the output does not hold yet.
+    """Sample and grade the prompts that the output does not hold yet.
 
     Raises:
         ConfigError: for a model that cannot be used.
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
         tokenizer = check_model(args.model, args.max_model_len or 0)
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
         config, messages = resolve_thought(marks, tokenizer)
-        answers = known_answers(args, tokenizer)
+        answers = reference_answers(args, tokenizer)
     done = {row["key"] for row in read_rows(args.output)}
     left = [(prompt, answer) for prompt, answer in answers.items() if prompt_key(prompt) not in done]
     if not left:
@@ -74,21 +74,23 @@ def _parser() -> Parser:
     parser = Parser("openrlhf_swap.reference", __doc__)
     parser.add_argument("--model", required=True, help="the reference policy: folder or hub id")
     parser.add_argument("--dataset", required=True, help="the prompts of the training: file, folder or hub id")
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to go on with")
+    parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to continue")
     parser.add_argument("--input-key", default="problem", help="column of the problems")
     parser.add_argument("--label-key", default="answer", help="column of the reference answers")
     parser.add_argument("--split", default="train", help="split of the data set")
-    parser.add_argument("--samples", type=int, default=16, help="responses a problem")
+    parser.add_argument("--samples", type=int, default=16, help="responses per problem")
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
     parser.add_argument("--end-of-thought", default=AUTO, help="as in training: --swap.end_of_thought (auto)")
-    parser.add_argument("--max-model-len", type=int, default=None, help="longest prompt and response; the model's")
+    parser.add_argument(
+        "--max-model-len", type=int, default=None, help="most tokens of prompt and response (default: the model's)"
+    )
     return parser
 
 
-def known_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The reference answer of each prompt of the training, as the chat template renders it, without empty ones."""
+def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """The reference answer of each training prompt, by rendered prompt, without empty ones."""
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     data = SimpleNamespace(
@@ -113,7 +115,7 @@ def sample_reference(
     args: argparse.Namespace,
     config: SwapConfig,
 ) -> Iterator[Row]:
-    """Sample and grade prompts with their reference answers; gives a row of the output for each, in order."""
+    """Sample and grade prompts with their reference answers; yields an output row for each, in order."""
     from openrlhf_swap.integration.generation.engine import open_engine
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
@@ -131,16 +133,16 @@ def sample_reference(
     grader = Grader()
     for start in range(0, len(questions), PROMPTS_AT_A_TIME):
         part = questions[start : start + PROMPTS_AT_A_TIME]
-        # As ids, as in the training: vLLM would put a second beginning-of-text token before a rendered prompt.
+        # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
         ids = tokenizer([prompt for prompt, _ in part], add_special_tokens=False)["input_ids"]
         outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
         for (prompt, answer), output in zip(part, outputs, strict=True):
             texts = [response.text for response in output.outputs]
             grades = grader.grade_many([(text, answer) for text in texts], config.end_of_thought)
-            right = [is_right(grade.correct, text, config) for grade, text in zip(grades, texts, strict=True)]
+            correct = [is_right(grade.correct, text, config) for grade, text in zip(grades, texts, strict=True)]
             yield {
                 "key": prompt_key(prompt),
-                "accuracy": fmean(right),
+                "accuracy": fmean(correct),
                 "tokens": fmean(len(response.token_ids) for response in output.outputs),
             }
     grader.close()

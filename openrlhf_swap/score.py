@@ -1,13 +1,13 @@
-r"""Score where reasoning made progress: log p(answer | prefix) after every step of saved responses. Without Ray.
+r"""Score where reasoning makes progress: log p(answer | prefix) after every step of saved responses. Needs no Ray.
 
     python -m openrlhf_swap.score --model MODEL --input responses.jsonl --output scores.jsonl
 
-Reads one JSON object a line with `problem`, `answer` and `response`. The problem goes through the model's chat
-template, the response is tokenised once. Writes one JSON line a response: the input's fields plus `row` (its line in
+Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
+template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
 the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
 
 A row without these fields, with an empty answer, or longer than the model's context is skipped, counted and reported.
-Started again with the same arguments it goes on where it stopped.
+Run again with the same arguments, it resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def main(argv: list[str]) -> None:
-    """Score the rows of a file; prints how often each thing happened.
+    """Score the rows of a file, and print how many had each outcome.
 
     Raises:
-        ConfigError: for a bad setting, or a model that cannot be read.
+        ConfigError: for an invalid setting, or a model that cannot be read.
         DataError: for an input without rows.
     """
     args = _parser().parse_args(argv)
@@ -72,36 +72,36 @@ def _parser() -> Parser:
     parser = Parser("openrlhf_swap.score", __doc__)
     parser.add_argument("--model", required=True, help="Hugging Face model id, or a folder")
     parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer and response")
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows that it holds are kept")
+    parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
     parser.add_argument("--step-tokens", type=int, default=defaults.step_tokens, help="M (default: %(default)s)")
     parser.add_argument("--max-steps", type=int, default=defaults.max_steps, help="K (default: %(default)s)")
     parser.add_argument(
         "--newline-patience",
         type=float,
         default=defaults.newline_patience,
-        help="a step is cut after this many times M tokens without a newline (default: %(default)s)",
+        help="cut a step after this many times M tokens if no newline comes (default: %(default)s)",
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the model (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of the model (default: %(default)s)")
     parser.add_argument(
         "--end-of-thought",
         default=defaults.end_of_thought,
-        help="text that closes the thought; auto: what the model's chat template says (default: %(default)s)",
+        help="text that closes the thought; auto: from the model's chat template (default: %(default)s)",
     )
     parser.add_argument(
         "--close-template",
         default=defaults.close_template,
-        help=r"text that ends the thought and opens the answer; \n means a newline (default: %(default)s)",
+        help=r"text that ends the thought and opens the answer; \n is a newline (default: %(default)s)",
     )
     parser.add_argument(
         "--scoring",
         default=RunConfig().scoring,
-        help="shared_prefix, or per_prefix: one forward a prefix, the slow reference (default: %(default)s)",
+        help="shared_prefix, or per_prefix: one forward per prefix, the slow reference (default: %(default)s)",
     )
     return parser
 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer, on the GPU if there is one.
+    """Load model and tokenizer, on the GPU if there is one.
 
     Raises:
         ConfigError: when they cannot be read.
@@ -117,13 +117,13 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def score_file(scorer: Scorer, source: Path, target: Path) -> Counter[str]:
-    """Score every row of `source` that `target` does not hold yet; returns how often each thing happened.
+    """Score every row of `source` that `target` does not hold yet; returns how many had each outcome.
 
     Raises:
         DataError: when `source` is empty.
     """
     with open(source, encoding="utf-8") as file:
-        lines = list(file)  # not splitlines(), which also splits at separators that JSON may hold
+        lines = list(file)  # not splitlines(), which also splits at separators that JSON may contain
     if not lines:
         raise DataError(f"--input is {source}, which has no rows; give one JSON object a line")
     done = min(max((row["row"] + 1 for row in read_rows(target)), default=0), len(lines))

@@ -1,4 +1,4 @@
-"""OpenRLHF's supervised trainer, also on a machine without CUDA.
+"""Run OpenRLHF's supervised trainer, with or without CUDA.
 
     deepspeed --module openrlhf_swap.sft --model.model_name_or_path ... --data.dataset ...
 

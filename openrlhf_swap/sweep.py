@@ -1,17 +1,17 @@
-r"""Train and evaluate a list of configurations, one after the other or some at once, and collect one table.
+r"""Train and evaluate a list of configurations, one after the other or in parallel, and collect one table.
 
     python -m openrlhf_swap.sweep --preset theta --seeds 1 2 3 --output outputs/theta \
         --train 'env OUTPUT={output} bash scripts/train_swap_1.5b.sh --train.seed {seed}' \
         --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
 
-Each configuration and seed gets a folder {output}, in the sweep's own, {sweep}. `--train` runs with the flags of the
-configuration appended; `--evaluate` writes `result.json` there, an object of numbers. What is done is not done again:
-a sweep that was stopped goes on when it is started again, after a failed evaluation with the evaluation. After a
-change of the commands, delete the folders that have to run again. `--prefix 'ray job submit --'` runs both as Ray jobs
-on a cluster. `--parallel 2` keeps two runs going; each needs its own share of the cores or GPUs.
+Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs with the flags of
+the configuration appended; `--evaluate` writes `result.json` there, an object of numbers. Finished work is not
+repeated: run again, a stopped sweep resumes, after a failed evaluation with the evaluation. If you change the
+commands, delete the folders that have to run again. `--prefix 'ray job submit --'` runs both commands as Ray jobs on a
+cluster. `--parallel 2` keeps two runs going; each needs its own share of the cores or GPUs.
 
-The presets paper, all and step_signal are lists of methods. With `--configurations` as well, a method is run as that
-file has it, where it has a row of its name.
+The presets paper, all and step_signal are lists of objectives. If `--configurations` is given as well, its row
+replaces the preset's of the same name.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def _vary(flag: str, values: Sequence[float | int | str], symbol: str) -> list[C
     return [Configuration(f"{symbol}={value}", (f"--swap.{flag}", str(value))) for value in values]
 
 
-def _methods(names: Iterable[str]) -> list[Configuration]:
+def _objectives(names: Iterable[str]) -> list[Configuration]:
     return [Configuration(name, ("--swap.objective", name)) for name in names]
 
 
-# The paper's sweeps, and the ones over what it leaves open.
+# The paper's sweeps, and sweeps over what it leaves open.
 PRESETS = {
     # The paper's main table; its other row is the policy before training.
-    "paper": _methods(("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "swap")),
-    "all": _methods(OBJECTIVES),
-    "step_signal": _methods(("swap", "vsrm", "jet", "s_grpo", "decs")),
+    "paper": _objectives(("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "swap")),
+    "all": _objectives(OBJECTIVES),
+    "step_signal": _objectives(("swap", "vsrm", "jet", "s_grpo", "decs")),
     "ablation": _vary("objective", tuple(ABLATION), "objective"),
     "theta": _vary("process_weight", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0), "theta"),
     "step_tokens": _vary("step_tokens", (150, 250, 350, 450, 550, 650), "M"),
@@ -70,19 +70,19 @@ PRESETS = {
 
 
 def main(argv: list[str]) -> int:
-    """Run what has no result yet and write the table; returns 1 if a run failed, otherwise 0.
+    """Run what has no result yet and write the table; returns 1 if a run failed, else 0.
 
     Raises:
-        ConfigError: for configurations that cannot be read, or an unknown one, or a `--parallel` below 1.
+        ConfigError: for unreadable or unknown configurations, or a `--parallel` below 1.
     """
     args = _parser().parse_args(argv)
     if args.parallel < 1:
         raise ConfigError(f"--parallel is {args.parallel}; give the number of runs at once, at least 1")
-    configurations = _asked_for(args)
+    configurations = _requested(args)
     names = [configuration.name for configuration in configurations]
     unknown = [name for name in args.only or () if name not in names]
     if unknown:
-        raise ConfigError(f"--only has {' '.join(unknown)}; use some of {' '.join(names)}")
+        raise ConfigError(f"--only has {' '.join(unknown)}; use any of {' '.join(names)}")
     chosen = [configuration for configuration in configurations if configuration.name in (args.only or names)]
     failed = run_all(chosen, args)
     table = sweep_table(names, args.output)
@@ -104,18 +104,18 @@ def _parser() -> Parser:
     parser.add_argument("--output", type=Path, required=True, help="folder of all runs and of table.md")
     parser.add_argument("--train", required=True, help="training command with {output} and {seed}")
     parser.add_argument("--evaluate", required=True, help="evaluation command with {output} and {seed}")
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="so many runs at once; 1 by default")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="number of runs at once (default: 1)")
     parser.add_argument("--prefix", default="", help="put before both commands, such as 'ray job submit --'")
     return parser
 
 
-def _asked_for(args: argparse.Namespace) -> list[Configuration]:
-    given = read_configurations(args.configurations) if args.configurations else []
+def _requested(args: argparse.Namespace) -> list[Configuration]:
+    own = read_configurations(args.configurations) if args.configurations else []
     if not args.preset:
         if not args.configurations:
             raise ConfigError("--preset and --configurations are missing; give one of them, or both")
-        return given
-    rows = {configuration.name: configuration for configuration in given}
+        return own
+    rows = {configuration.name: configuration for configuration in own}
     return [rows.get(configuration.name, configuration) for configuration in PRESETS[args.preset]]
 
 
@@ -145,15 +145,15 @@ def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -
     pool = ThreadPoolExecutor(args.parallel)
     try:
         return sum(not worked for worked in pool.map(run, range(len(runs))))
-    finally:  # after Ctrl-C, which ends the running commands too, no further one is begun
+    finally:  # after Ctrl-C, which also ends the running commands, start no more
         pool.shutdown(cancel_futures=True)
 
 
 def _run(title: str, configuration: Configuration, seed: int, args: argparse.Namespace) -> bool:
-    """Train and evaluate, each unless it is done; whether both worked."""
+    """Train and evaluate, each unless it is already done; returns whether both succeeded."""
     folder = run_folder(args.output, configuration.name, seed)
     if (folder / "result.json").exists():
-        _say(f"{title}: done before")
+        _say(f"{title}: already done")
         return True
     _say(title)
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def _run(title: str, configuration: Configuration, seed: int, args: argparse.Nam
 
 
 def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places: dict[str, str], folder: Path) -> bool:
-    """Run one command with its output in `<name>.console.log`, whose end is printed if it fails."""
+    """Run one command with its output in `<name>.console.log`, whose last line is printed if it fails."""
     words = [word for template in templates for word in shlex.split(template)] + list(flags)
     for place, value in places.items():
         words = [word.replace(place, value) for word in words]
@@ -183,7 +183,7 @@ def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places:
 
 
 def _say(line: str) -> None:
-    """Print it in one piece: another run may print meanwhile."""
+    """Print a line in one piece, because another run may be printing too."""
     print(line + "\n", end="", flush=True)
 
 
@@ -193,9 +193,9 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
 
 
 def sweep_table(names: Sequence[str], output: Path) -> str:
-    """A Markdown table of all results there are, this call's and earlier ones'.
+    """A Markdown table of all results, of this call and earlier ones.
 
-    Mean and, over several seeds, standard deviation of every number.
+    Each number is given as its mean and, over several seeds, its standard deviation.
     """
     results: dict[str, list[dict[str, float]]] = {}
     for name in names:

@@ -3,7 +3,7 @@
     python -m openrlhf_swap.train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-the method's (`integration/startup/defaults.py`); what you give on the command line wins.
+ours (`integration/startup/defaults.py`); what you give on the command line takes precedence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODULE = "openrlhf_swap.train"
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
 RUN_NAME = "--logger.wandb.run_name"
-FINISHED = "finished.json"  # in the output folder: the command of a run that came to its end
+FINISHED = "finished.json"  # in the output folder: the command of a finished run
 DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
     if RESUME in rest and finished.exists() and json.loads(finished.read_text()) == json.loads(to_line(content)):
-        print(f"[swap] the run in {run.output_dir} is finished; to train on, give more --train.num_episodes")
+        print(f"[swap] the run in {run.output_dir} is finished; to train further, raise --train.num_episodes")
         return 0
     with nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose"):
         _train(config, run, rest, argv)
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def _check_quickly(run: RunConfig, given: list[str]) -> None:
-    """What can be refused before anything heavy is imported.
+    """Refuse what can be refused before anything slow is imported.
 
     Args:
         run: the run's settings.
@@ -73,7 +73,7 @@ def _check_quickly(run: RunConfig, given: list[str]) -> None:
 
     Raises:
         ConfigError: for a flag that is missing, or whose value cannot be used.
-        DataError: for a file that is not there.
+        DataError: for a file that does not exist.
         CheckpointError: when a checkpoint would be overwritten.
     """
     stock = parse_stock_arguments(given)
@@ -89,7 +89,7 @@ def _check_quickly(run: RunConfig, given: list[str]) -> None:
     for flag in ("data.prompt_dataset", "eval.dataset"):
         for file in (stock[flag] or "").split(","):
             if file.endswith(DATA_FILES) and not Path(file).exists():
-                raise DataError(f"--{flag} is {file}, which is not there; give another file, or a data set of the hub")
+                raise DataError(f"--{flag} is {file}, which does not exist; give another file or a hub data set")
     if not stock["ckpt.load_enable"]:
         checkpoints.refuse_to_overwrite(Path(stock["ckpt.path"]))
 
@@ -111,7 +111,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
         set_cpu_environment()
     argv = with_defaults(given, config.objective, on_cpu)
     args = patches.parse_arguments(argv)
-    # Ray's actors may run in another folder than this command, so what is relative becomes absolute.
+    # Ray's actors may run in another folder than this command, so relative paths are made absolute.
     folders = {
         "--ckpt.path": args.ckpt.path,
         "--ckpt.output_dir": args.ckpt.output_dir,
@@ -139,11 +139,11 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
 
     launch(argv, args, config, run, on_cpu)
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
-    print(f"[swap] finished; the policy is in {policy}, all else in {rest}")
+    print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
 
 
 def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
-    """What is trained how, in a line."""
+    """One line that says what is trained and how."""
     engines, actors = args.vllm.num_engines, args.actor.num_nodes * args.actor.num_gpus_per_node
     return (
         f"training {args.actor.model_name_or_path} with {config.objective}: {args.rollout.batch_size} prompts x "
@@ -154,14 +154,14 @@ def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
 
 
 def _tracked_run(folder: Path, resumed: bool) -> tuple[str | None, str]:
-    """Name and id under which TensorBoard and W&B know the run: a resumed one goes on under those that it had."""
+    """Name and id of the run for TensorBoard and W&B; a resumed run keeps those it had."""
     path = folder / checkpoints.CONFIGURATION
     before = json.loads(path.read_text(encoding="utf-8")) if resumed and path.exists() else {}
     return before.get("run_name"), before.get("run_id") or uuid4().hex[:16]
 
 
 def _write_configuration(config: SwapConfig, run: RunConfig, more: dict[str, Any]) -> None:
-    """What the run is, for later: its settings, what it was made of, and what trackers call it."""
+    """Record the run: its settings, its provenance, and its name and id for trackers."""
     folder = Path(run.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, **more}
@@ -170,13 +170,13 @@ def _write_configuration(config: SwapConfig, run: RunConfig, more: dict[str, Any
 
 
 def redacted(argv: list[str]) -> list[str]:
-    """A command line without the key of a tracker."""
+    """A command line without the tracker's key."""
     hidden = ["***" if before == SECRET else word for before, word in zip(["", *argv], argv, strict=False)]
     return [f"{SECRET}=***" if word.startswith(f"{SECRET}=") else word for word in hidden]
 
 
 def _print_objectives() -> None:
-    """Each method in a line, then its settings."""
+    """Print each objective on a line, followed by its settings."""
     from openrlhf_swap.objectives.ablation import ABLATION
     from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
@@ -190,7 +190,7 @@ def _print_objectives() -> None:
 
 
 def _print_metrics() -> None:
-    """What each metric says, for a terminal."""
+    """Print the meaning of each metric."""
     from openrlhf_swap.runs.metric_names import METRICS
 
     rows = [(name, fill(text, 80)) for name, text in METRICS.items()]
@@ -201,13 +201,13 @@ LISTS = {"--list-objectives": _print_objectives, "--help-metrics": _print_metric
 
 
 def _print_help(objective: str) -> int:
-    """Our flags, also those of an objective that is given as a class, our defaults, then OpenRLHF's own help."""
+    """Print our flags (also of an objective given as a class), our defaults, and then OpenRLHF's own help."""
     from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
     parser = Parser(MODULE, __doc__)
     add_swap_arguments(parser)
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
-    parser.add_argument("--list-objectives", action="store_true", help="each method with its settings, and exit")
+    parser.add_argument("--list-objectives", action="store_true", help="list objectives and their settings, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     for name in dict.fromkeys((*OBJECTIVES, objective)):

@@ -33,7 +33,7 @@ def prompts_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def arguments():
-    """OpenRLHF's arguments of a small run on this machine."""
+    """OpenRLHF's arguments for a small run on this machine."""
     from support.actors import GROUP_SIZE, GROUPS, make_config
 
     from openrlhf_swap.config import RunConfig
@@ -51,7 +51,7 @@ def arguments():
 
 @pytest.fixture(scope="module")
 def ray_session():
-    """Ray with places for five actors, which find the classes of tests/support."""
+    """Ray with places for five actors, which can import the classes in tests/support."""
     import ray
 
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
@@ -76,7 +76,7 @@ def actor_group(ray_session, arguments):
 
 @pytest.fixture(scope="module")
 def responses(tokenizer):
-    """Sixteen responses to four problems, about a quarter of them wrong, as vLLM's actor returns them."""
+    """Sixteen responses to four problems, about a quarter of them incorrect, as vLLM's actor returns them."""
     from addition import overthinking_trace, problems, prompt, shortest_trace
     from support.actors import GROUP_SIZE, GROUPS
 

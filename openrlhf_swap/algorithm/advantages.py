@@ -20,10 +20,10 @@ from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 
 @dataclass(frozen=True)
 class StepSignals:
-    """What SWAP makes of the markers; (G, N, K) float64, but `penalty_mass` is (G, N), and the last two are (G,).
+    """What SWAP computes from the markers; (G, N, K) float64, except `penalty_mass` (G, N) and the last two (G,).
 
-    `deviation` is sigma in nats, and `price` what the normalisation takes from every step: mu/(sigma + eps). Both are
-    NaN for a group whose steps get no signal.
+    `deviation` is sigma in nats; `price` is what the normalisation subtracts from every step: mu/(sigma + eps). Both
+    are NaN for a group whose steps get no signal.
     """
 
     gains: Tensor
@@ -68,7 +68,7 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
 
     Args:
         rewards: (G, N).
-        eps: added to the deviation; a deviation below it is float noise, and the group gets 0.
+        eps: added to the deviation; a deviation below it counts as float noise, and the group gets 0.
 
     Returns:
         (G, N) float64. A group of one gets 0.
@@ -125,27 +125,27 @@ def unified_advantages(
 
     Args:
         outcome: A_out of each token, any shape and floating dtype.
-        process: A_proc of each token, of the same shape, 0 for responses that are not correct; None for none, and
-            the result is then `outcome_weight * outcome` bit by bit.
+        process: A_proc of each token, of the same shape, 0 for incorrect responses; without it (None) the result is
+            `outcome_weight * outcome`, bit for bit.
         outcome_weight: beta.
         process_weight: theta.
 
     Returns:
-        As `outcome`. The process term is weighted in its own dtype before it is added.
+        Shape and dtype of `outcome`. The process term is weighted in its own dtype before it is added.
     """
     advantages = outcome_weight * outcome
     return advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
 
 
 def _standardise(values: Tensor, mask: Tensor, eps: float, centre: bool = True, floor: float = 0.0) -> Tensor:
-    """(values - mean)/(max(std, floor) + eps) over the last axis where `mask`; 0 elsewhere and without spread."""
+    """(values - mean)/(max(std, floor) + eps) over the last axis where `mask`; 0 elsewhere or without spread."""
     mean, std, spreads = _moments(values, mask, eps)
     baseline = mean if centre else torch.zeros_like(mean)
     return torch.where(spreads & mask, (values - baseline) / (std.clamp(min=floor) + eps), 0.0)
 
 
 def _moments(values: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, unbiased deviation, and whether there is any, over the last axis where `mask`; all (..., 1)."""
+    """Mean, unbiased deviation, and whether there is any, over the last axis where `mask` is True; all (..., 1)."""
     count = mask.sum(-1, keepdim=True)
     mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(mask, values - mean, 0.0)

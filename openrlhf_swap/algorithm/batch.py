@@ -22,8 +22,8 @@ class StepTrace:
 
     Attributes:
         length: L, generated tokens, the end token included.
-        correct: c, whether the answer was graded right.
-        answer_logprobs: l_0..l_K in nats per answer token. Only a correct response's are used.
+        correct: c, whether the answer was graded correct.
+        answer_logprobs: l_0..l_K in nats per answer token. Used only if the response is correct.
         step_ends: e_1..e_K, the index of each step's last token in the response.
     """
 
@@ -40,9 +40,9 @@ class StepBatch:
     Attributes:
         lengths: (G, N) int64.
         correct: (G, N) bool.
-        answer_logprobs: (G, N, K+1) float64; anything where there is no step.
-        step_ends: (G, N, K) int64; anything where there is no step.
-        step_mask: (G, N, K) bool; False for every step of a response that is not correct.
+        answer_logprobs: (G, N, K+1) float64; arbitrary where there is no step.
+        step_ends: (G, N, K) int64; arbitrary where there is no step.
+        step_mask: (G, N, K) bool; False for every step of an incorrect response.
     """
 
     lengths: Tensor
@@ -53,7 +53,7 @@ class StepBatch:
 
     @classmethod
     def from_traces(cls, groups: Sequence[Sequence[StepTrace]]) -> StepBatch:
-        """Check and pad equally large groups.
+        """Check groups of equal size and pad their steps.
 
         Raises:
             ValueError: for an empty or unequal group, or step ends that do not fit the response.

@@ -1,4 +1,4 @@
-"""The numbers that the step arithmetic takes."""
+"""The coefficients of the step arithmetic."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Weights and constants of the unified advantage; the paper's symbols stand first.
+    """Weights and constants of the unified advantage, with the paper's symbols first.
 
     Attributes:
         length_coef: lambda, of the penalty mass.
         temperature: tau in nats, of the penalty's softmax.
         outcome_weight: beta.
-        process_weight: theta; 0 asks for no step scores.
+        process_weight: theta; 0 needs no step scores.
         centres_steps: whether step rewards are normalised around their mean, or around zero.
-        step_noise: least deviation, in nats, that step rewards are divided by.
-        step_constant: taken from every *normalised* step reward: before the normalisation a constant would cancel.
+        step_noise: lower bound, in nats, of the deviation that step rewards are divided by.
+        step_constant: subtracted from every *normalised* step reward; before normalisation it would cancel out.
         penalises_outcome: the outcome reward becomes c - c P instead of c.
         eps: added to standard deviations; a deviation below it counts as zero.
     """
@@ -33,5 +33,5 @@ class Coefficients:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether the policy has to score the answer after the steps at all."""
+        """Whether the policy has to score the answer after each step."""
         return self.process_weight > 0

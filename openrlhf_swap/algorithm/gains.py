@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
-    """Progress beyond everything before: Delta_k = max(0, l_k - max_{j<k} l_j) (Eq. monotone_gain).
+    """Progress beyond the best so far: Delta_k = max(0, l_k - max_{j<k} l_j) (Eq. monotone_gain).
 
     Args:
         answer_logprobs: (..., K+1) l_0..l_K in nats per answer token.

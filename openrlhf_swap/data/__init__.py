@@ -1,1 +1,1 @@
-"""Data sets: the benchmarks, which problems are the same, which rows can be trained on."""
+"""Data sets: the benchmarks, near-duplicate problems, and which rows can be trained on."""

@@ -15,7 +15,7 @@ from openrlhf_swap.rollouts.answers import strip_answer
 
 @dataclass(frozen=True)
 class Problem:
-    r"""One problem with its reference answer, wrappers such as `$` and `\boxed{}` taken off."""
+    r"""One problem with its reference answer, without wrappers such as `$` and `\boxed{}`."""
 
     id: str
     problem: str
@@ -27,11 +27,11 @@ class Benchmark:
     """A benchmark.
 
     Attributes:
-        title: as tables show it.
-        file: name of a local copy.
+        title: its name in tables.
+        file: file name of a local copy.
         hub: data set id on the hub.
         revision: of that data set.
-        sizes: numbers of problems that are known to be complete.
+        sizes: the numbers of problems that a complete copy may have.
         checksum: of the local copy's problem texts, see `checksum`.
         subset: the data set's configuration.
         split: its split.
@@ -109,20 +109,20 @@ BENCHMARKS = {
 
 
 def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
-    """The problems of a benchmark, in order.
+    """Load the problems of a benchmark, in order.
 
     Args:
-        name: a key of BENCHMARKS, or the path of a JSONL file with `problem` and `answer` (and `id`).
-        folder: with local copies; None loads from the hub.
+        name: a key of BENCHMARKS, or the path of a JSONL file with `problem`, `answer` and optionally `id`.
+        folder: holds local copies; None loads from the hub.
 
     Raises:
         ConfigError: for an unknown name.
-        DataError: when it cannot be read, or is not complete or not what it should be.
+        DataError: when it cannot be read, is incomplete, or has other problems than expected.
     """
     if name.endswith(".jsonl"):
         return _read_file(Path(name))
     if name not in BENCHMARKS:
-        raise ConfigError(f"--benchmarks has {name!r}; use a JSONL file, or some of: {', '.join(BENCHMARKS)}")
+        raise ConfigError(f"--benchmarks has {name!r}; use a JSONL file, or any of: {', '.join(BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
     if folder is None:
         problems = _read_hub(name, benchmark)
@@ -132,7 +132,7 @@ def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
         if found != benchmark.checksum:
             raise DataError(
                 f"{folder / benchmark.file} does not hold the problems of {benchmark.title} (checksum {found[:12]}, "
-                f"expected {benchmark.checksum[:12]}); pass it to --benchmarks as a file to use it as it is"
+                f"expected {benchmark.checksum[:12]}); to use it anyway, give --benchmarks its path"
             )
     if len(problems) not in benchmark.sizes:
         sizes = " or ".join(map(str, benchmark.sizes))
@@ -141,7 +141,7 @@ def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
 
 
 def checksum(problems: Iterable[str]) -> str:
-    """SHA-256 of the problem texts, whatever their order and white space."""
+    """SHA-256 of the problem texts, independent of their order and white space."""
     digest = hashlib.sha256()
     for text in sorted("".join(problem.split()) for problem in problems):
         digest.update(text.encode() + b"\n")
@@ -149,12 +149,12 @@ def checksum(problems: Iterable[str]) -> str:
 
 
 def title_of(name: str) -> str:
-    """How tables show a benchmark."""
+    """The name of a benchmark in tables."""
     return BENCHMARKS[name].title if name in BENCHMARKS else name
 
 
 def short_name(name: str) -> str:
-    """The name that files carry: a file's stem, or the benchmark's own name."""
+    """The name of a benchmark in file names: a file's stem, or the benchmark's own name."""
     return Path(name).stem if name.endswith(".jsonl") else name
 
 
@@ -185,9 +185,9 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     )
 
 
-def _answer(given: object) -> str:
-    """OlympiadBench's answers on the hub are lists of one."""
-    return strip_answer(normal_answer(given[0] if isinstance(given, list) and given else given))
+def _answer(value: object) -> str:
+    """The bare answer; OlympiadBench's answers on the hub are lists of one."""
+    return strip_answer(normal_answer(value[0] if isinstance(value, list) and value else value))
 
 
 def _checked(problems: Sequence[Problem], where: str) -> list[Problem]:
@@ -195,5 +195,5 @@ def _checked(problems: Sequence[Problem], where: str) -> list[Problem]:
         raise DataError(f"{where} has no problems")
     ids = [problem.id for problem in problems]
     if len(set(ids)) != len(ids):
-        raise DataError(f"{where} has {len(ids) - len(set(ids))} ids twice; every problem needs its own")
+        raise DataError(f"{where} has {len(ids) - len(set(ids))} duplicate ids; every problem needs its own")
     return list(problems)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat that ends with the user's turn"
-SAME_AS_BENCHMARK = "a problem of a benchmark"
-NEAR_BENCHMARK = "nearly a problem of a benchmark"
-DUPLICATE = "a problem that an earlier row has"
+SAME_AS_BENCHMARK = "a benchmark problem"
+NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
+DUPLICATE = "the same problem as an earlier row"
 ANSWER_REASONS = (EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER)
 REASONS = (EMPTY_PROBLEM, SAME_AS_BENCHMARK, NEAR_BENCHMARK, *ANSWER_REASONS, DUPLICATE)
 
 Reason = dict[str, Any]
-"""Why a row is dropped: `reason`, and the benchmark's problem or the earlier row that it repeats."""
+"""Why a row is dropped: `reason`, and the benchmark problem or the earlier row that it repeats."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class SourceRow:
     """One row of the input.
 
     Attributes:
-        index: its place there.
-        id: its id column's value, if there is one.
-        messages: of the chat that asks, the last one the user's; none for an empty problem.
-        answer: the normal form of what was
-        given: in the answer's column.
+        index: its position in the input.
+        id: the value of its id column, if there is one.
+        messages: the chat that poses the problem, the last message being the user's; empty for an unusable problem.
+        answer: the normalised answer.
+        given: the answer as it stands in its column.
     """
 
     index: int
@@ -56,7 +56,7 @@ class SourceRow:
 
     @property
     def problem(self) -> str:
-        """What the user says, which is compared with other problems."""
+        """The text of the user's messages, which is compared with other problems."""
         return "\n".join(message["content"] for message in self.messages if message["role"] == "user")
 
     @property
@@ -65,21 +65,21 @@ class SourceRow:
         return {} if self.id is None else {"id": self.id}
 
     def prompt(self, suffix: str, as_chat: bool) -> str | list[Row]:
-        """The problem to train on, with a suffix: its text, or a chat, whose template the training applies."""
+        """The problem to train on, with a suffix: as text, or as a chat that training puts into the template."""
         *before, last = self.messages
         text = last["content"] + suffix
         return [*before, {"role": "user", "content": text}] if as_chat else text
 
 
 def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, suffix: str) -> list[SourceRow]:
-    """The rows of a table.
+    """Read the rows of a table.
 
     Args:
-        table: the data set that was read.
+        table: the data set.
         source: its name, for errors.
         problem_key: column of the problems.
-        answer_key: column of the answers; both may lie in a column, as in `reward_model.ground_truth`.
-        suffix: taken off problems that have it already, so that a prepared file can be prepared again.
+        answer_key: column of the answers; both may be nested fields, as in `reward_model.ground_truth`.
+        suffix: removed from problems that already have it, so that a prepared file can be prepared again.
 
     Raises:
         DataError: when it has no rows, or lacks a column.
@@ -96,13 +96,13 @@ def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, 
 
 
 def _messages(problem: object, suffix: str) -> tuple[Row, ...]:
-    """The chat of a problem, the suffix taken off its end; none for what is neither text nor a chat that asks."""
+    """The chat of a problem, without the suffix; empty unless it is text or a chat that ends with the user's turn."""
     chat = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
     if not isinstance(chat, list) or not chat or not all(map(_is_message, chat)) or chat[-1]["role"] != "user":
         return ()
-    kept = [{"role": message["role"], "content": message["content"]} for message in chat]
-    kept[-1]["content"] = kept[-1]["content"].removesuffix(suffix)
-    return tuple(kept)
+    messages = [{"role": message["role"], "content": message["content"]} for message in chat]
+    messages[-1]["content"] = messages[-1]["content"].removesuffix(suffix)
+    return tuple(messages)
 
 
 def _is_message(value: object) -> bool:
@@ -110,27 +110,28 @@ def _is_message(value: object) -> bool:
 
 
 def find_reasons(rows: Sequence[SourceRow], index: BenchmarkIndex | None) -> list[Reason | None]:
-    """Why each row is dropped; None for a row that is kept.
+    """Find why each row is dropped; None for a row that is kept.
 
-    Of several reasons the first in REASONS is given. Of rows with the same problem the first that is usable is kept.
+    If several reasons apply, the first in REASONS is given. Of rows with the same problem, the first usable one is
+    kept.
     """
     texts = [read_text(row.problem) for row in tqdm(rows, desc="[prepare] reading", unit="row")]
     comparing = tqdm(rows, desc="[prepare] comparing", unit="row")
-    found = [_reason_of_its_own(row, text, index) for row, text in zip(comparing, texts, strict=True)]
-    usable = gradable((row.answer for row, reason in zip(rows, found, strict=True) if reason is None), "prepare")
+    reasons = [_own_reason(row, text, index) for row, text in zip(comparing, texts, strict=True)]
+    usable = gradable((row.answer for row, reason in zip(rows, reasons, strict=True) if reason is None), "prepare")
     first: dict[str, int] = {}
     for place, (row, text) in enumerate(zip(rows, texts, strict=True)):
-        if found[place] is not None:
+        if reasons[place] is not None:
             continue
         if row.answer not in usable:
-            found[place] = {"reason": UNPARSABLE_ANSWER}
+            reasons[place] = {"reason": UNPARSABLE_ANSWER}
         elif first.setdefault(text.key, row.index) != row.index:
-            found[place] = {"reason": DUPLICATE, "duplicate_of": first[text.key]}
-    return found
+            reasons[place] = {"reason": DUPLICATE, "duplicate_of": first[text.key]}
+    return reasons
 
 
-def _reason_of_its_own(row: SourceRow, text: Text, index: BenchmarkIndex | None) -> Reason | None:
-    """What can be said of a row without the grader and the other rows."""
+def _own_reason(row: SourceRow, text: Text, index: BenchmarkIndex | None) -> Reason | None:
+    """The reason to drop a row, as far as it needs neither the grader nor the other rows."""
     if not row.problem.strip():
         return {"reason": EMPTY_PROBLEM}
     if index and (match := index.find(text)):

@@ -1,4 +1,4 @@
-"""Known answers: what a data set gives, as an answer that responses are graded against and steps are scored on."""
+"""Reference answers: normalise what a data set gives, and find out what responses can be graded against."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from openrlhf_swap.rollouts import answers as answer_texts
 from openrlhf_swap.rollouts.answers import last_boxed, strip_answer
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
-LONG_ANSWER = "a solution for an answer: more than 200 characters"
-PROSE_ANSWER = "a sentence for an answer"
+LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
+PROSE_ANSWER = "a sentence as its answer"
 UNPARSABLE_ANSWER = "an answer that cannot be parsed"
 
 LONGEST = 200  # characters; the longest answer of the benchmarks has 198
 MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
-ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more than it saves
+ANSWERS_A_PROCESS = 64  # for fewer, starting a grading process costs more than it saves
 GRADED_AT_ONCE = 256
 EXAMPLES = 5
 
@@ -40,11 +40,11 @@ _FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s"
 
 
 def normal_answer(value: object) -> str:
-    r"""An answer as it is graded and scored; empty for what is neither text nor a number.
+    r"""Normalise an answer for grading and scoring; empty for what is neither text nor a number.
 
-    Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A whole
-    number has no decimals (a column of integers with holes is read as floats), and characters that the grader does not
-    know as mathematics are written as it does: full-width digits, ¾, x².
+    From a whole solution only the answer is taken: what follows the last `####`, or stands in the last `\boxed{}`. A
+    whole number loses its decimals (a column of integers with missing values is read as floats), and characters that
+    the grader does not read as mathematics are rewritten: full-width digits, ¾, x².
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
@@ -57,13 +57,13 @@ def normal_answer(value: object) -> str:
 
 
 def _kind(character: str) -> str:
-    """How a character stands for others, in Unicode's words; empty for one that stands for itself."""
+    """Unicode's compatibility tag of a character, such as "<super>"; empty for a character without one."""
     kind = unicodedata.decomposition(character).partition(" ")[0]
     return kind if kind.startswith("<") else ""
 
 
 def _spelled(kind: str, run: str) -> str:
-    """Characters of one kind as LaTeX or ASCII."""
+    """A run of characters of one kind, as LaTeX or ASCII."""
     if kind == "<fraction>":
         numbers = (unicodedata.normalize("NFKC", character).split("\u2044") for character in run)
         return "".join(f"\\frac{{{above}}}{{{below}}}" for above, below in numbers)
@@ -71,7 +71,7 @@ def _spelled(kind: str, run: str) -> str:
 
 
 def fault_of(answer: str) -> str | None:
-    """What is wrong with a normal answer, as far as the eye sees; None for nothing."""
+    """What is wrong with a normalised answer at first sight, without the grader; None for nothing."""
     bare = strip_answer(answer)
     if not bare:
         return EMPTY_ANSWER
@@ -79,38 +79,38 @@ def fault_of(answer: str) -> str | None:
         return LONG_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
     words = len(_WORD.findall(plain))
-    told = words > 1 and _OF_SENTENCES.search(plain.lower())
-    return PROSE_ANSWER if told or words > MOST_WORDS else None
+    is_sentence = words > 1 and _OF_SENTENCES.search(plain.lower())
+    return PROSE_ANSWER if is_sentence or words > MOST_WORDS else None
 
 
 def gradable(answers: Iterable[str], label: str) -> set[str]:
-    """Those of the answers that the grader can grade against; each is tried once, on all cores, under a bar.
+    """The answers that the grader can grade against; each is tried once, on all cores, under a progress bar.
 
-    What was found good is remembered for later calls, also of other processes; the others are tried again.
+    Those that it can are cached for later calls, also by other processes; the others are tried again.
     """
-    distinct, memory = list(dict.fromkeys(answers)), remembered_file()
-    known = set(map(str, read_rows(memory)))
-    new = [answer for answer in distinct if answer not in known]
+    distinct, cache = list(dict.fromkeys(answers)), remembered_file()
+    cached = set(map(str, read_rows(cache)))
+    new = [answer for answer in distinct if answer not in cached]
     cores = len(os.sched_getaffinity(0))
     grader = Grader(processes=min(cores, 1 + len(new) // ANSWERS_A_PROCESS))
-    found: set[str] = set()
+    parsed: set[str] = set()
     with tqdm(
         total=len(distinct), initial=len(distinct) - len(new), desc=f"[{label}] parsing answers", leave=False
     ) as bar:
         for start in range(0, len(new), GRADED_AT_ONCE):
             part = new[start : start + GRADED_AT_ONCE]
-            found.update(answer for answer, good in zip(part, grader.is_gradable(part), strict=True) if good)
+            parsed.update(answer for answer, good in zip(part, grader.is_gradable(part), strict=True) if good)
             bar.update(len(part))
     grader.close()
-    if found:
-        with suppress(OSError):  # no room, or no right to write: parsed again next time
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            write_rows(memory, sorted(known | found))
-    return (known | found).intersection(distinct)
+    if parsed:
+        with suppress(OSError):  # a full disk or no permission: they are parsed again next time
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_rows(cache, sorted(cached | parsed))
+    return (cached | parsed).intersection(distinct)
 
 
 def remembered_file() -> Path:
-    """Where good answers are remembered: another file for any other grader."""
+    """The cache of gradable answers; a changed grader gets a new file."""
     code = [Path(str(module.__file__)).read_bytes() for module in (worker, answer_texts)]
     grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -118,7 +118,7 @@ def remembered_file() -> Path:
 
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
-    """The first answers of a data set, given and normal, as they are graded and scored: one line each."""
+    """The first answers of a data set as they are graded and scored, and as given where that differs; a line each."""
     shown = list(dict.fromkeys((_shortened(str(given)), strip_answer(answer)) for given, answer in pairs))[:EXAMPLES]
     return [f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown]
 

@@ -1,4 +1,4 @@
-"""Which problems are the same, or nearly: spacing, punctuation and the spelling of LaTeX aside, numbers never."""
+"""Find problems that are the same or nearly: spacing, punctuation and LaTeX spelling may differ, numbers may not."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from openrlhf_swap.data.benchmarks import Problem
 
-# When one text contains the other; docs/use/data.md says what these were set on.
+# When one text counts as containing the other; docs/use/data.md says how these were chosen.
 SHARED = 0.8
-LONG_TEXT = 40  # triples; in a shorter text a single word can change what is asked, so there:
+LONG_TEXT = 40  # triples; in a shorter text a single word can change the question, so there:
 WORDS_SHARED = 0.95
 SHARE_OF_LONGER = 0.5
 FEWEST_NUMBERS = 2
 
 
 _FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|!\[[^\]]*\]\([^)]*\)", re.DOTALL | re.IGNORECASE)
-# What two copies of a problem write differently, in the order in which it is replaced.
+# What two copies of a problem may write differently, in the order of replacement.
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -58,11 +58,11 @@ _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
 
 @dataclass(frozen=True)
 class Text:
-    """What is compared of a problem.
+    """What is compared about a problem.
 
     Attributes:
-        key: equal for two texts that differ in spacing, punctuation, case and the spelling of LaTeX alone.
-        words: distinct words, names of LaTeX commands and operators; these and the next two without figures.
+        key: equal for two texts that differ only in spacing, punctuation, case and LaTeX spelling.
+        words: distinct words, LaTeX command names and operators; like the next two, without figures.
         numbers: how often each number occurs.
         triples: distinct runs of three words, operators or numbers.
     """
@@ -85,7 +85,7 @@ class Match:
 def read_text(problem: str) -> Text:
     """Normalise a problem for comparison.
 
-    The key holds the figure where the prose has fewer than two numbers: the same words may ask about two figures.
+    The key includes figures if the prose has fewer than two numbers: the same words may ask about different figures.
     """
     prose = _tokens(_FIGURE.sub(" ", problem))
     numbers = Counter(filter(_is_number, prose))
@@ -112,11 +112,11 @@ def _is_number(token: str) -> bool:
 
 
 def nearly_same(one: Text, other: Text) -> bool:
-    """Whether one of two problems is the other with a few words changed or with text added.
+    """Whether one problem is the other with a few words changed or text added.
 
-    All numbers, 80% of the words and 80% of the triples of one must occur in the other; of a text with fewer than 40
-    triples 95% of the words, it must have two numbers, and what is shared must be half of the longer text. Problems
-    that differ in a number are different problems.
+    All numbers, 80% of the words and 80% of the triples of one must occur in the other. If it has fewer than 40
+    triples, 95% of its words must occur there, it needs at least two numbers, and the shared triples must be at least
+    half of the longer text's. Problems that differ in a number are different problems.
     """
     return _contains(one, other) or _contains(other, one)
 
@@ -150,7 +150,7 @@ class BenchmarkIndex:
                 self._by_triple[triple].append(number)
 
     def find(self, text: Text) -> Match | None:
-        """The problem with the same text, or else the one of those nearly the same that shares most triples."""
+        """The problem with the same text, or else the near-duplicate that shares the most triples."""
         if text.key in self._by_key:
             return Match(*self._places[self._by_key[text.key]], exact=True)
         shared = Counter(number for triple in text.triples for number in self._by_triple.get(triple, ()))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHANGED_PROMPT = (
-    "a prompt that the tokenizer changes (such as accents in decomposed form: write it in Unicode's NFC), so that its "
+    "a prompt that the tokenizer changes (such as accents in decomposed form: convert it to Unicode NFC), so that its "
     "responses could not be graded"
 )
 
@@ -21,12 +21,12 @@ CHANGED_PROMPT = (
 def reasons_to_drop(
     prompts: Sequence[str | None], answers: Sequence[str], capacity: int, tokenizer: PreTrainedTokenizerBase
 ) -> list[str | None]:
-    """Why each row cannot be trained on, in words that follow "dropped with"; None for a row that can.
+    """Why each row cannot be trained on, worded to follow "dropped with"; None for a row that can.
 
     Args:
         prompts: as the chat template renders them; None for an empty one.
-        answers: the reference answers, in their normal form.
-        capacity: tokens that a prompt may have.
+        answers: the reference answers, normalised.
+        capacity: most tokens of a prompt.
         tokenizer: the policy's.
     """
     bar = tqdm(prompts, desc="[swap] checking prompts", unit="row", leave=False)
@@ -45,5 +45,5 @@ def _fault_of_prompt(prompt: str | None, capacity: int, tokenizer: PreTrainedTok
     ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     if len(ids) > capacity:
         return f"a prompt of more than {capacity} tokens (--data.max_len minus --rollout.max_new_tokens)"
-    # The reward function finds the response behind the prompt in the decoded text.
+    # The reward function takes what follows the prompt in the decoded text as the response.
     return None if prompt in tokenizer.decode(ids, skip_special_tokens=False) else CHANGED_PROMPT

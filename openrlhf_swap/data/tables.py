@@ -1,4 +1,4 @@
-"""Reading data sets of the hub and of files."""
+"""Read data sets from the hub and from files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 LOADERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-"""Ending of a file -> which reader reads it: one of datasets', but for CSV."""
+"""File extension -> the loader of `datasets` that reads it; CSV is read here."""
 
 
 def read_table(source: str, split: str, revision: str | None, configuration: str | None = None) -> Dataset:
-    """The data set that `--input` names: an id of the hub, or a file.
+    """Read the data set that `--input` names: a hub id or a file.
 
     Args:
-        source: the id, or the path.
-        split: of a data set of the hub.
-        revision: of a data set of the hub; None is the newest.
-        configuration: of a data set of the hub that has several.
+        source: the id or the path.
+        split: split of a hub data set.
+        revision: revision of a hub data set; None is the newest.
+        configuration: configuration of a hub data set that has several.
 
     Raises:
         DataError: when it cannot be read.
@@ -32,12 +32,12 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
 
     path = Path(source)
     loader = LOADERS.get(path.suffix.lower())
-    # Names of the hub may hold a dot too, before a version: a suffix of letters is a file's.
+    # Hub ids may contain a dot too, before a version: only a suffix of letters is a file's.
     is_file = loader is not None or path.exists() or path.suffix[1:].isalpha()
     if is_file and loader is None:
-        raise DataError(f"--input is {source}, whose kind is unknown; give a file that ends in {', '.join(LOADERS)}")
+        raise DataError(f"--input is {source}, a file of unknown type; give a file that ends in {', '.join(LOADERS)}")
     if is_file and not (path.is_file() and path.stat().st_size):
-        raise DataError(f"--input is {source}, which is no file, or an empty one; give another, or a hub data set")
+        raise DataError(f"--input is {source}, which is not a file or is empty; give another file or a hub data set")
     remedy = (
         "check the file" if is_file else "check the name, --config, --split and the connection, or give a local file"
     )
@@ -47,14 +47,14 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
                 return load_dataset(source, configuration, split=split, revision=revision)
             if loader == "csv":
                 return Dataset.from_list(_csv_rows(path))
-            logging.set_verbosity(logging.CRITICAL)  # what it logs of an unreadable file is in the error
+            logging.set_verbosity(logging.CRITICAL)  # the error already has what it logs about an unreadable file
             return load_dataset(loader, data_files=str(path), split="train")
-        except DatasetGenerationError as error:  # says only that something happened
+        except DatasetGenerationError as error:  # its own message only says that an error occurred
             raise error.__cause__ or error from None
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
-    """The rows below the header, as they are written: a reader that guesses types would make 5e-1 of 0.50."""
+    """The rows below the header as text: a reader that guesses types would turn 0.50 into 5e-1."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file, restkey="", strict=True))
     for number, row in enumerate(rows, 1):
@@ -64,16 +64,16 @@ def _csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:
-    """A column, or with dots in its name what lies in one: `reward_model.ground_truth`; None where a row has none.
+    """Read a column or, with a dotted key such as `reward_model.ground_truth`, a nested field; None where absent.
 
     Args:
         table: the data set.
-        key: its name.
-        flag: which gave it, and
-        source: the data set's name, both for errors.
+        key: name of the column or field.
+        flag: the flag that gave the key, for errors.
+        source: name of the data set, for errors.
 
     Raises:
-        DataError: when there is no such column, with those that there are.
+        DataError: when there is no such column; the message lists those that exist.
     """
     if key in table.column_names:
         return list(table[key])
@@ -88,7 +88,7 @@ def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:
 
 
 def _columns(table: Dataset) -> str:
-    """Names of the columns; of one that holds named values, these."""
+    """Names of the columns and, for a column with named fields, of its fields."""
     names = []
     for name, kind in table.features.items():
         names += [f"{name}.{inner}" for inner in kind] if isinstance(kind, dict) else [name]

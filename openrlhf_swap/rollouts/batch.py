@@ -1,4 +1,4 @@
-"""Complete groups of rollouts, and what the arithmetic makes of them.
+"""Complete groups of rollouts, and the step signals computed from them.
 
 Shapes: G groups, N responses a group.
 """
@@ -25,8 +25,8 @@ class Batch:
 
     Attributes:
         groups: the rollouts.
-        coefficients: the numbers of the step arithmetic.
-        reader: decodes and cuts responses.
+        coefficients: those of the step arithmetic.
+        reader: decodes responses and finds the end of their thought.
     """
 
     groups: Sequence[Sequence[Rollout]]
@@ -35,7 +35,7 @@ class Batch:
 
     @cached_property
     def rewards(self) -> Tensor:
-        """(G, N) float64, what the grader gave."""
+        """(G, N) float64, the grader's rewards."""
         return self.each(lambda rollout: rollout.reward)
 
     @cached_property
@@ -60,14 +60,14 @@ class Batch:
 
     @cached_property
     def steps(self) -> StepBatch:
-        """The step markers; without steps for a method that asks for no scores."""
+        """The step markers; without steps for an objective that needs no scores."""
         return StepBatch.from_traces([[rollout.trace() for rollout in group] for group in self.groups])
 
     @cached_property
     def signals(self) -> StepSignals:
-        """What the step arithmetic makes of them."""
+        """The step signals computed from the markers."""
         return step_signals(self.steps, self.coefficients)
 
     def each(self, function: Callable[[Rollout], float]) -> Tensor:
-        """(G, N) float64 of a number for every rollout."""
+        """Apply a function to every rollout; (G, N) float64."""
         return torch.tensor([[function(rollout) for rollout in group] for group in self.groups], dtype=torch.float64)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class ResponseReader(Protocol):
-    """Decodes responses and finds the end of their thought, a text; `StepReader` is one."""
+    """Decodes responses and finds where their thought ends; `StepReader` is one."""
 
     end_of_thought: str
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decoded text, special tokens included."""
+        """Decode tokens, special tokens included."""
 
     def ids(self, text: str) -> list[int]:
-        """Tokens of a text by itself, without special tokens that it does not name."""
+        """Tokenise a text on its own, without adding special tokens."""
 
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
@@ -54,7 +54,7 @@ class ThoughtReader:
                 return start
         if self.end_tokens == 1:
             return None
-        # Ordinary tokens merge with what stands beside them, so the text decides.
+        # Ordinary tokens merge with their neighbours, so the decoded text decides.
         end = self.end_of_thought
         position = self.text(ids).find(end)
         if position < 0:
@@ -65,8 +65,8 @@ class ThoughtReader:
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
         """Tokens before the end of the thought.
 
-        Without a closed thought: those before the final answer is stated (`answer_start`), and before the special
-        tokens that end the response: behind these nothing would be written, so nothing is scored.
+        If the thought is not closed: tokens before the final answer is stated (`answer_start`), and before the special
+        tokens that end the response, after which nothing would be generated and so nothing is scored.
         """
         closed = self.thought_length(response_ids)
         if closed is not None:
@@ -78,16 +78,16 @@ class ThoughtReader:
         return len(ids) if start is None else self._tokens_before(ids, start)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decoded text, special tokens included."""
+        """Decode tokens, special tokens included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def ids(self, text: str) -> list[int]:
-        """Tokens of a text by itself, without special tokens that it does not name."""
-        found: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return found
+        """Tokenise a text on its own, without adding special tokens."""
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        return ids
 
     def _tokens_before(self, ids: list[int], position: int) -> int:
-        """Tokens that end at or before a position in the text."""
+        """How many tokens end at or before a position in the text."""
         return bisect_right(range(len(ids) + 1), position, key=lambda count: len(self.text(ids[:count]))) - 1
 
 
@@ -105,9 +105,9 @@ class StepReader(ThoughtReader):
         """Takes a tokenizer, the text that closes a thought, and M, K and the patience of `segment_steps`."""
         super().__init__(tokenizer, end_of_thought)
         self._limits = (step_tokens, max_steps, newline_patience)
-        # Decoded text decides, not one id: in Qwen's vocabulary about 2,200 tokens contain a newline.
+        # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain a newline.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=False)
-        # A model's embedding may be larger than its tokenizer: such ids have no text, and stand for the last entry.
+        # A model's embedding may be larger than its tokenizer: ids beyond it have no text and map to the last entry.
         self._is_newline = np.array([*("\n" in text for text in texts), False])
 
     def step_ends(self, response_ids: Sequence[int]) -> list[int]:

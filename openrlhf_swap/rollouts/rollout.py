@@ -18,11 +18,11 @@ class Rollout:
         answer: the reference answer.
         response_ids: L token ids, the end token included.
         start: position of the response's first token in its (padded) row.
-        reward: what the grader gave.
+        reward: the grader's reward.
         truncated: whether the token limit cut it off.
         step_ends: e_1..e_K, indices in the response; empty where no steps are scored.
         answer_logprobs: l_0..l_K in nats per answer token; empty before they are scored.
-        probes: (kept tokens, share of right answers) for each prefix that was continued to be graded, in order.
+        probes: (kept tokens, share of correct answers) for each prefix that was continued for grading, in order.
         metadata: numbers that the objective keeps about the response from its sampling to the update.
     """
 
@@ -39,14 +39,14 @@ class Rollout:
 
     @property
     def correct(self) -> bool:
-        """c: whether the response earned anything."""
+        """c: whether the reward is positive."""
         return self.reward > 0
 
     def trace(self) -> StepTrace:
-        """What the arithmetic needs to know of it."""
+        """What the step arithmetic needs to know about the response."""
         return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, self.step_ends)
 
 
 def prompt_key(prompt: str) -> str:
-    """What a prompt, as the chat template renders it, is remembered by in files and checkpoints."""
+    """The key of a rendered prompt in files and checkpoints."""
     return hashlib.sha256(prompt.encode()).hexdigest()

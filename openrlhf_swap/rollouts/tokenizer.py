@@ -1,4 +1,4 @@
-"""A problem as the tokens that a model is asked with."""
+"""Turn a problem into the prompt that a model gets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
-    """A problem as the chat template renders it."""
+    """Render a problem with the chat template."""
     messages = [{"role": "user", "content": problem}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
-    """Token ids of a problem as the chat template renders it.
+    """Token ids of a problem rendered with the chat template.
 
-    Without a template they are those of the problem and a newline, with the tokenizer's special tokens, such as one
-    at the beginning of a text: a template would have brought its own.
+    Without a template: the problem and a newline, with the tokenizer's special tokens, such as a beginning-of-text
+    token, which a template would have added itself.
     """
     if tokenizer.chat_template is None:
         ids: list[int] = tokenizer(problem + "\n")["input_ids"]

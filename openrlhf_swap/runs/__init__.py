@@ -1,1 +1,1 @@
-"""What a run writes and watches."""
+"""What a run writes and monitors."""

@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: a mark written first, a seal written last, a start that looks for both.
+"""Checkpoints that are complete or absent: a mark is written first and a seal last, and a start looks for both.
 
 DeepSpeed writes a checkpoint file by file into `<--ckpt.path>/_actor/<tag>` and then its tag into `latest`. A process
-killed in between, a full disk or a damaged file leaves a folder that looks like the others.
+killed in between, a full disk or a damaged file leaves a folder that looks like any other.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from openrlhf_swap.errors import CheckpointError
 from openrlhf_swap.files import to_line, write_text
 
 SEAL = "complete.json"
-MARK = "incomplete"  # there while a checkpoint is written
+MARK = "incomplete"  # exists while a checkpoint is being written
 LATEST = "latest"
 CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
 
 
 def begin(checkpoint: Path) -> None:
-    """Declare a checkpoint incomplete. To be called before its first file is written."""
-    discard(checkpoint)  # of an earlier run in the same folder
+    """Mark a checkpoint as incomplete. Call before its first file is written."""
+    discard(checkpoint)  # left by an earlier run in the same folder
     checkpoint.mkdir(parents=True)
     (checkpoint / MARK).touch()
 
 
 def seal(checkpoint: Path, objective: str) -> None:
-    """Declare a checkpoint complete: list its files and their sizes in bytes. To be called when all are written.
+    """Mark a checkpoint as complete by listing its files and their sizes in bytes. Call when all are written.
 
     Args:
         checkpoint: its folder.
-        objective: whose state it holds.
+        objective: the objective whose state it holds.
     """
     content = {"objective": objective, "files": _sizes(checkpoint)}
     write_text(checkpoint / SEAL, to_line(content, indent=1))
@@ -41,7 +41,7 @@ def seal(checkpoint: Path, objective: str) -> None:
 
 
 def take_the_place_of_the_best(checkpoint: Path, tag: str) -> None:
-    """Give a sealed checkpoint the name `tag`, a "best_...", and only then delete the best one before it."""
+    """Rename a sealed checkpoint to `tag`, a "best_...", and only then delete the previous best."""
     target = checkpoint.with_name(tag)
     discard(target)
     checkpoint.rename(target)
@@ -56,39 +56,39 @@ def find_fault(checkpoint: Path) -> str | None:
     try:
         expected = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:
-        return "it was not written to its end"
+        return "it was not written completely"
     except (ValueError, KeyError, TypeError):
         return f"its {SEAL} cannot be read"
-    found = _sizes(checkpoint)
+    sizes = _sizes(checkpoint)
     for name, size in expected.items():
-        if name not in found:
+        if name not in sizes:
             return f"{name} is missing"
-        if found[name] != size:
-            return f"{name} has {found[name]} bytes instead of {size}"
+        if sizes[name] != size:
+            return f"{name} has {sizes[name]} bytes instead of {size}"
     return None
 
 
 def newest(path: Path) -> str | None:
-    """Tag of the newest complete checkpoint under `--ckpt.path`, None when there is none. Changes nothing."""
+    """The tag of the newest complete checkpoint under `--ckpt.path`; None if there is none. Changes nothing."""
     return _newest({seal.parent for seal in (path / FOLDER).glob(f"*/{SEAL}") if find_fault(seal.parent) is None})
 
 
 def refuse_to_overwrite(path: Path) -> None:
-    """Raise CheckpointError when `--ckpt.path` holds a checkpoint, which a run from the beginning would replace."""
+    """Raise CheckpointError if `--ckpt.path` holds a checkpoint, which a new run would overwrite."""
     if tag := newest(path):
         raise CheckpointError(
-            f"--ckpt.path is {path}, which holds checkpoint {tag} of an earlier run; give --ckpt.load_enable to go on "
-            "from it, or another --ckpt.path (and --swap.output_dir) to start at the beginning"
+            f"--ckpt.path is {path}, which holds checkpoint {tag} of an earlier run; give --ckpt.load_enable to "
+            "resume from it, or another --ckpt.path (and --swap.output_dir) to start from the beginning"
         )
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a run that is started again finds.
+    """What a restarted run finds.
 
     Attributes:
-        tag: the checkpoint to go on from; None to start at the beginning.
-        objective: whose state it holds; None where that is not known.
+        tag: the checkpoint to resume from; None to start from the beginning.
+        objective: the objective whose state it holds; None if unknown.
         messages: what happened, for the user, one line each.
     """
 
@@ -98,16 +98,16 @@ class Recovery:
 
 
 def recover(path: Path) -> Recovery:
-    """Make DeepSpeed's `latest` name the newest complete checkpoint, and put the others out of the way.
+    """Point DeepSpeed's `latest` at the newest complete checkpoint, and move incomplete ones out of the way.
 
-    A checkpoint that was never finished is deleted: it holds nothing that can be used, and it would count when the
-    oldest are rotated out. A damaged one is moved to `<path>/damaged`.
+    A checkpoint that was never finished is deleted: nothing in it can be used, and it would count when the oldest are
+    rotated out. A damaged one is moved to `<path>/damaged`.
 
     Args:
         path: `--ckpt.path`.
 
     Raises:
-        CheckpointError: for a checkpoint that something else wrote; nothing was changed then.
+        CheckpointError: for a checkpoint that something else wrote; nothing has been changed then.
     """
     folder = path / FOLDER
     messages: list[str] = []
@@ -117,7 +117,7 @@ def recover(path: Path) -> Recovery:
         if any(checkpoint.iterdir()) and not any((checkpoint / name).exists() for name in (SEAL, MARK)):
             raise CheckpointError(
                 f"--ckpt.path {path} holds checkpoint {checkpoint.name} without a {SEAL}: it was not written by "
-                "openrlhf_swap, or copied in part; use another --ckpt.path, or move it away"
+                "openrlhf_swap, or only partly copied; use another --ckpt.path, or move it away"
             )
     for checkpoint in found:
         fault = find_fault(checkpoint)
@@ -125,26 +125,29 @@ def recover(path: Path) -> Recovery:
             complete.add(checkpoint)
         elif not (checkpoint / SEAL).exists():
             discard(checkpoint)
-            messages.append(f"checkpoint {checkpoint.name} is left out and deleted: {fault}")
+            messages.append(f"checkpoint {checkpoint.name} is ignored and deleted: {fault}")
         else:
             target = path / "damaged" / checkpoint.name
             target.parent.mkdir(exist_ok=True)
             shutil.rmtree(target, ignore_errors=True)
             checkpoint.rename(target)
-            messages.append(f"checkpoint {checkpoint.name} is left out and moved to {target}: {fault}")
+            messages.append(f"checkpoint {checkpoint.name} is ignored and moved to {target}: {fault}")
     tag = _newest(complete)
     if tag is None:
         shutil.rmtree(folder, ignore_errors=True)  # OpenRLHF would take an empty folder for a checkpoint
-        messages.append(f"no complete checkpoint in {path}: starting at the beginning")
+        messages.append(f"no complete checkpoint in {path}: starting from the beginning")
         return Recovery(None, None, messages)
     write_text(folder / LATEST, tag)
-    messages.append(f"going on from checkpoint {tag} in {path}")
+    messages.append(f"resuming from checkpoint {tag} in {path}")
     sealed = json.loads((folder / tag / SEAL).read_text(encoding="utf-8"))
     return Recovery(tag, sealed.get("objective"), messages)
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete a checkpoint, whole or not. It leaves its place in one move: stopped in between, none looks like half."""
+    """Delete a checkpoint, complete or not.
+
+    It is moved away first, in one step: an interrupted deletion leaves nothing that looks like a checkpoint.
+    """
     trash = checkpoint.parent.parent / "deleted"
     if checkpoint.exists():
         try:
@@ -157,10 +160,10 @@ def discard(checkpoint: Path) -> None:
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
-    """Delete the oldest complete checkpoints until `keep` are left and they take no more than `max_bytes` together.
+    """Delete the oldest complete checkpoints until at most `keep` are left, with at most `max_bytes` in total.
 
-    The newest one always stays, and so do those with the best evaluation ("best_..."). To be called when the new one
-    is sealed: OpenRLHF itself deletes before it writes, and a run killed in between would have lost both.
+    The newest always stays, and so do those with the best evaluation ("best_..."). Call after the new one is sealed:
+    OpenRLHF itself deletes before it writes, and a run killed in between would have lost both.
     """
     sizes = {
         file.parent: sum(_sizes(file.parent).values())

@@ -1,8 +1,8 @@
-"""What a command says on the console: its own lines, and nothing of the libraries', which goes into a log file.
+"""Show only a command's own lines on the console; the output of libraries goes to a log file.
 
-Both outputs of the process are put on the file itself, not on a pipe: whoever prints never waits for us, a process
-that is killed loses nothing, and its children print there too. A thread follows the file and shows the lines that
-start with the command's mark, those of Ray's actors among them: Ray prints what they say in this process.
+Stdout and stderr of the process are redirected to the file itself, not to a pipe: printing never waits for us, a
+killed process loses nothing, and its children print there too. A thread follows the file and shows the lines that
+start with the command's mark, including those of Ray's actors, whose output Ray prints in this process.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from pathlib import Path
 
 from openrlhf_swap.errors import CrashedRunError, SwapError, first_line
 
-SECONDS = 0.2  # from look to look
-BAR_SECONDS = 60  # from line to line of a progress bar, where no terminal can move it
+SECONDS = 0.2  # between two reads of the log
+BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
 _OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
 
 
 @contextmanager
 def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
-    """Meanwhile the console shows the lines that start with `mark`; everything that is printed goes into `log`.
+    """Send everything printed to `log`, and show on the console only the lines that start with `mark`.
 
-    Afterwards `print` reaches the console again. Descriptors 1 and 2 stay on the log: libraries complain while the
-    process ends.
+    Afterwards `print` reaches the console again. Descriptors 1 and 2 stay on the log, because libraries complain while
+    the process ends.
 
     Args:
-        log: appended to; its folder is made.
+        log: appended to; its folder is created.
         mark: such as "[swap]".
-        verbose_flag: what to give to have everything on the console.
+        verbose_flag: the flag that shows everything on the console.
 
     Raises:
-        CrashedRunError: for an error that is not one of ours, whose traceback is in the log.
+        CrashedRunError: for any other error than a SwapError; its traceback is in the log.
     """
-    os.environ["RAY_COLOR_PREFIX"] = "0"  # a log is read without a terminal
+    os.environ["RAY_COLOR_PREFIX"] = "0"  # the log should hold no colour codes
     log.parent.mkdir(parents=True, exist_ok=True)
     console = [os.dup(1), os.dup(2)]
     with open(log, "ab") as file:
@@ -53,13 +53,13 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
         yield
     except SwapError:
         raise
-    except Exception as error:  # of no common kind: whatever ends a training
+    except Exception as error:  # anything may end a training
         traceback.print_exc()
         cause = error
-        while isinstance(inner := getattr(cause, "cause", None), Exception):  # under Ray's
+        while isinstance(inner := getattr(cause, "cause", None), Exception):  # wrapped by Ray
             cause = inner
         raise CrashedRunError(
-            f"{type(cause).__name__}: {first_line(cause)}; the end of {log} has all of it"
+            f"{type(cause).__name__}: {first_line(cause)}; the traceback is at the end of {log}"
         ) from error
     finally:
         sys.stdout.flush()
@@ -70,7 +70,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
 
 
 def _put_outputs_on(number: int) -> None:
-    """Both outputs of this process and of those that it starts; a line is there as soon as it ends."""
+    """Redirect stdout and stderr of this process and its children; each line is written as soon as it ends."""
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()
         os.dup2(number, descriptor)
@@ -78,17 +78,17 @@ def _put_outputs_on(number: int) -> None:
 
 
 def _follow(log: Path, start: int, mark: str, console: int, done: threading.Event) -> None:
-    """Show what is written to a log after byte `start`, as far as it has the mark."""
-    moves, bar_at, rest = os.isatty(console), time.monotonic(), b""
+    """Show the lines with the mark that are written to a log after byte `start`."""
+    is_terminal, bar_at, rest = os.isatty(console), time.monotonic(), b""
     with open(log, "rb") as file:
         file.seek(start)
         while True:
             last = done.is_set()
             *lines, rest = (rest + file.read()).split(b"\n")
             shown = [own for line in lines if (own := _own(line, mark))]
-            text = "".join(("\r\x1b[K" if moves else "") + line + "\n" for line in shown)
+            text = "".join(("\r\x1b[K" if is_terminal else "") + line + "\n" for line in shown)
             if bar := _own(rest, mark):
-                if moves:
+                if is_terminal:
                     text += f"\r{bar}\x1b[K"
                 elif time.monotonic() - bar_at > BAR_SECONDS:
                     text, bar_at = text + bar + "\n", time.monotonic()
@@ -99,7 +99,7 @@ def _follow(log: Path, start: int, mark: str, console: int, done: threading.Even
 
 
 def _own(line: bytes, mark: str) -> str:
-    """What a line shows after the last return of a progress bar, without the prefix of an actor; "" without a mark."""
+    """The text after a progress bar's last carriage return, without an actor's prefix; "" if it lacks the mark."""
     text = _OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace"))
-    foreign_end = "%|" in text and not text.endswith("]")  # a bar whose line somebody else went on with
+    foreign_end = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
     return text if text.startswith(mark) and not foreign_end else ""

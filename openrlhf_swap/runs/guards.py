@@ -1,4 +1,4 @@
-"""What is watched during a run: updates that did not happen, and accuracy or length that falls in."""
+"""What is monitored during a run: skipped updates, and accuracy or length that collapses."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from openrlhf_swap.errors import InertRunError, NonFiniteError
 
 
 class SkippedSteps:
-    """Counts steps without an update, and ends a run that no longer gets one."""
+    """Counts steps without an update, and stops a run that no longer makes any."""
 
     _REMEDY = (
         "the policy is no longer usable. Start again from the last checkpoint (--ckpt.load_enable) with a lower "
-        "--actor.adam.lr; if that one is spoiled already, delete its folder, and the one before is used"
+        "--actor.adam.lr; if that one is already spoiled, delete its folder to use the one before"
     )
 
     def __init__(self, limit: int) -> None:
-        """Allow fewer than `limit` of them in a row."""
+        """Allow fewer than `limit` skipped steps in a row."""
         self._limit = limit
         self.in_a_row = 0
         self.total = 0
 
     def observe(self, reason: str | None) -> None:
-        """Count one step; `reason` says why it was skipped, None that it was not.
+        """Count one step; `reason` says why it was skipped, and is None if it was not.
 
         Raises:
             NonFiniteError: when this was the last of `limit` skipped steps in a row.
@@ -41,7 +41,7 @@ class SkippedSteps:
             )
 
     def end(self) -> None:
-        """Look at the end of the run.
+        """Check the end of the run.
 
         Raises:
             NonFiniteError: when its last step was skipped: the policy that would be delivered may be spoiled.
@@ -108,8 +108,8 @@ class CollapseWatch:
 class SuddenFall:
     """Warns within three steps when accuracy falls, long before a mean over many steps shows it.
 
-    The mean of the last three steps is compared with that of up to ten before them. A fall is what neither the
-    batches' own differences explain (four standard errors) nor is too small to matter (ten points).
+    The mean of the last three steps is compared with that of up to ten before them. A fall counts if it exceeds both
+    the variation between batches (four standard errors) and ten percentage points.
     """
 
     STEPS, WINDOW, LEAST = 3, 10, 5  # LEAST steps to compare with, or their deviation means nothing
@@ -147,7 +147,7 @@ class SuddenFall:
 
 
 def first_step_warnings(metrics: dict[str, float]) -> list[str]:
-    """What most responses of the first step lack, and what to do; read from the step's metrics."""
+    """Warn of what most responses of the first step lack, with remedies, from the step's metrics."""
     shares = {
         "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
         "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf_swap.prepare does",
@@ -161,11 +161,11 @@ def first_step_warnings(metrics: dict[str, float]) -> list[str]:
 
 
 class SelfTest:
-    """Stops a run in which the process term never reaches an update, or reaches it without a meaning.
+    """Stops a run in which the process term never reaches an update, or is meaningless when it does.
 
-    The first looks healthy and trains plain GRPO: a label column that is wrong, a response without reasoning. The
-    second has a close template that the model does not understand: behind it the reference answer is unlikely even
-    after all of a correct response's reasoning, or no likelier than before it.
+    The former looks healthy but trains plain GRPO: the label column is wrong, or responses have no reasoning. The
+    latter has a close template that the model does not understand: after it the reference answer is unlikely even
+    with all of a correct response's reasoning, or no likelier than without it.
     """
 
     KNOWN, UNKNOWN = -1.0, -3.0  # nats per answer token: 37% and 5%
@@ -198,7 +198,7 @@ class SelfTest:
         first, last = (fmean(seen[f"swap/answer_logprob_{end}"] for seen in scored) for end in ("first", "last"))
         if last < self.UNKNOWN or (last < self.KNOWN and last <= first):
             raise InertRunError(
-                f"--swap.close_template means nothing to the model: behind it a token of the reference answer has "
+                f"--swap.close_template means nothing to the model: after it a token of the reference answer has "
                 f"{first:.2f} nats before a correct response and {last:.2f} after its last step, in the first "
                 f"{len(self._seen)} steps; use the text with which the model ends its thought and opens its answer, "
                 f"or auto {off}"

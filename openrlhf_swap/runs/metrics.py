@@ -1,4 +1,4 @@
-"""What a training step did, as scalars. `metric_names` says how they are called and what they say."""
+"""A training step as scalar metrics; `metric_names` has their names and meanings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openrlhf_swap.algorithm.penalty import target_lengths
 
 StepMetrics = dict[str, float]
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
-SCORE_NOISE = 0.02  # nats; deviation of a difference of two scores in bfloat16
+SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
 
 def step_metrics(
@@ -26,11 +26,11 @@ def step_metrics(
 
     Args:
         batch: markers of all groups.
-        signals: what the objective made of them.
+        signals: the step signals computed from them.
         advantages: (tokens,) unified advantage of every action token of the batch.
         outcome: (tokens,) its outcome part, unweighted.
         process: (tokens,) its process part, unweighted.
-        score_seconds: what scoring took on top of the log-probabilities.
+        score_seconds: time of scoring on top of the log-probabilities.
         process_weight: theta.
 
     Returns:
@@ -81,12 +81,12 @@ def _spread(lengths: Tensor) -> StepMetrics:
 
 
 def _prices(signals: StepSignals, process_weight: float) -> dict[str, Tensor]:
-    """What the normalisation takes from every step, of the groups whose steps get a signal."""
+    """What the normalisation subtracts from every step, over the groups whose steps get a signal."""
     signalled = ~signals.price.isnan()
     prices = signals.price[signalled]
     return {
         "groups_of_noise_frac": (signals.deviation[signalled] < SCORE_NOISE).double(),
         "step_price": prices,
-        # In a group of N with one wrong response, right and wrong differ by sqrt(N) in A_out.
+        # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N) in A_out.
         "step_break_even": process_weight * prices / signals.penalty_mass.shape[-1] ** 0.5,
     }

@@ -1,4 +1,4 @@
-"""What a run was made of, so that its files can be trusted later: command, versions, commit, weights and data."""
+"""What produced a run, so that its files can be trusted later: command, versions, commit, weights and data."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ PACKAGES = (
     "transformers",
     "math-verify",
 )
-WHOLE = 64 * 2**20  # bytes up to which all of a file is hashed: more would keep a start waiting
-END = 2**20  # bytes of either end of a larger one
+WHOLE = 64 * 2**20  # bytes up to which a file is hashed as a whole: more would delay the start
+END = 2**20  # bytes hashed at either end of a larger file
 OF_A_MODEL = (".safetensors", ".bin", ".json")
 ROOT = Path(__file__).parents[2]
 
 
 def made_of(module: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
-    """What to write down about a run.
+    """What to record about a run.
 
     Args:
-        module: that was run with `python -m`.
+        module: the module run with `python -m`.
         argv: its arguments as they were typed, without secrets.
-        inputs: files, folders or names on the hub, by what they are; several with commas.
+        inputs: files, folders or hub names by role, separated by commas where there are several.
 
     Returns:
         `command` to paste, `versions`, `commit`, and `inputs` with the fingerprints of each.
@@ -48,7 +48,7 @@ def made_of(module: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
 
 
 def command_line(module: str, argv: Sequence[str]) -> str:
-    """A line to paste into a shell."""
+    """The command as a line to paste into a shell."""
     return shlex.join(["python", "-m", module, *argv])
 
 
@@ -62,16 +62,16 @@ def commit(root: Path = ROOT) -> str | None:
             subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
             for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
         )
-    except (OSError, subprocess.CalledProcessError):  # no git here, or a checkout of somebody else
+    except (OSError, subprocess.CalledProcessError):  # git is missing, or the checkout is another user's
         return None
     return f"{head}, with changes" if changes else head
 
 
 def fingerprint(name: str) -> dict[str, Any]:
-    """What tells a file, a model's folder or the hub's copy of one from others of the same name.
+    """What identifies a file, a model folder or a hub model among others of the same name.
 
-    Each file has its bytes and a hash: `sha256` of all of it, or of a large one `sha256_of_ends`, of the first and
-    the last MiB. What is not on this machine has its name alone.
+    Each file has its size in bytes and a hash: `sha256` of the whole file, or for a large one `sha256_of_ends`, of its
+    first and last MiB. What is not on this machine has only its name.
     """
     path, revision = Path(name), {}
     if not path.exists() and name.count("/") == 1:

@@ -17,7 +17,7 @@ METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 
 
 def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS) -> None:
-    """Append one line to `metrics.jsonl`, or another file. Numbers only; one that is not finite becomes null."""
+    """Append one line to `metrics.jsonl` or another file. Numbers only; a non-finite one becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
         for name, value in sorted(metrics.items())
@@ -28,9 +28,9 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 
 
 def drop_metrics_after(folder: Path, step: int) -> None:
-    """Take out of `metrics.jsonl` and `evaluations.jsonl` what a run which goes on after `step` will do again.
+    """Remove from `metrics.jsonl` and `evaluations.jsonl` the steps that a run resumed after `step` will repeat.
 
-    A run that starts at the beginning keeps the lines of the one before it in `metrics.before.jsonl` and the like.
+    A run from the beginning moves the lines of the previous one to `metrics.before.jsonl` and the like.
     """
     for path in (folder / METRICS, folder / EVALUATIONS):
         if path.exists() and step == 0:
@@ -48,9 +48,9 @@ def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
 def rollout_rows(
     groups: Sequence[Sequence[Rollout]], batch: StepBatch, signals: StepSignals, reader: StepReader
 ) -> list[dict[str, Any]]:
-    """Describe the first groups of a batch: each response, and each of its steps with what it earned and paid.
+    """Describe the first groups of a batch: each response, and what each of its steps earned and paid.
 
-    Steps are listed for correct responses only: no other is scored.
+    Steps are listed for correct responses only, because no others are scored.
     """
     rows = []
     for g, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""The text that closes a thought and opens the answer, and the answer's tokens behind it."""
+"""The answer branch: the text that closes a thought and opens the answer, and the answer's tokens after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class AnswerBranch:
 def answer_branch(tokenizer: PreTrainedTokenizerBase, close_template: str, answer: str) -> AnswerBranch:
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 
-    Together, because the seam is not stable: in Qwen's vocabulary `{\`, `{-` and `{x` are single tokens.
+    They are tokenised together because the boundary is not stable: in Qwen's vocabulary `{\`, `{-` and `{x` are single
+    tokens.
 
     Raises:
         DataError: for an empty answer.

@@ -1,4 +1,4 @@
-"""Scoring backends: the cheapest one that a small random model of the same architecture proves to be exact."""
+"""Scoring backends: find the cheapest that is exact, by a trial on a small random model of the same architecture."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 SHARED_PREFIX, SEGMENTS, PER_PREFIX = "shared_prefix", "segments", "per_prefix"
 COSTS = {
-    SHARED_PREFIX: "all prefixes in one short forward behind one of the response (the log-probability pass)",
+    SHARED_PREFIX: "all prefixes in one short forward after that of the response (the log-probability pass)",
     SEGMENTS: "all prefixes in one more pass over each correct response, in segments that end where steps end",
-    PER_PREFIX: "each prefix by a forward of its own; 25 steps cost about 13 forwards of each correct response",
+    PER_PREFIX: "each prefix in a forward of its own; 25 steps cost about 13 forwards of each correct response",
 }
 TOLERANCE = 1e-4
-# What the code of a model raises when it is used in a backend that it was not written for.
+# What a model's code may raise when a backend uses it in a way that it was not written for.
 MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -53,14 +53,14 @@ def find_backend(
     device: torch.device | str = "cpu",
     packed: bool = False,
 ) -> ScoringBackend:
-    """The cheapest exact backend, tried out on a small random model of the same architecture.
+    """Find the cheapest exact backend by a trial on a small random model of the same architecture.
 
     Args:
         config: the model's configuration.
-        build: makes a model of a configuration, with its code.
-        wanted: `scoring` of RunConfig; "per_prefix" is taken as it is.
-        device: where to try.
-        packed: whether the forward whose keys the branches share gets all rows in one.
+        build: builds a model from a configuration, with the model's own code.
+        wanted: `scoring` of RunConfig; "per_prefix" is taken without a trial.
+        device: where the trial runs.
+        packed: whether the forward whose keys the branches share has all rows packed into one.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
@@ -71,7 +71,7 @@ def find_backend(
             expected = [_per_prefix(model, *batch) for batch in batches]
             break
         except MODEL_ERRORS as error:
-            reason = f"no small model of its architecture could be tried ({first_line(error)})"
+            reason = f"no small model of its architecture could be run ({first_line(error)})"
     else:
         return ScoringBackend(PER_PREFIX, reason)
     obstacle = None
@@ -140,7 +140,7 @@ def score_alone(
     attention_mask: Tensor,
     request: ScoreRequest,
 ) -> Tensor:
-    """(K+1,) of one request, on the CPU, in a backend that takes one response at a time; see `score_branches`."""
+    """Score one request with a backend that takes one response at a time; (K+1,) on the CPU, as `score_branches`."""
     row, alone = unpadded(request, sequences, attention_mask)
     lengths = [end + 1 for end in alone.prefix_ends]
     if backend == SEGMENTS:

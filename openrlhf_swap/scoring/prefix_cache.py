@@ -1,11 +1,11 @@
-"""What a forward over whole rows leaves for the branches: keys and values of all tokens, and states before some.
+"""What a forward over whole rows keeps for the branches: keys and values of all tokens, and states before some.
 
-A recurrent or convolution layer (a mixer) reads a row from left to right and keeps a small state in place of keys. In
+A recurrent or convolution layer (a mixer) reads a row from left to right and keeps a small state instead of keys. In
 the first forward each mixer gets its rows in pieces that end where a branch starts, and its state is copied there; the
-rest of the model runs whole, so the pass costs about what it did. In the second forward each branch goes on from its
+rest of the model runs as usual, so the pass costs about the same. In the second forward each branch continues from its
 own state, all branches in one batch.
 
-In the first forward a mixer gets one row at a time, without its padding: states of different lengths make no batch.
+In the first forward a mixer gets one row at a time, without padding: states of different lengths cannot be batched.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-# Tokens that a gated delta rule is solved for at a time. Without kernels transformers does so in a loop over them, and
-# its own 64 are more than a branch has.
+# Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over them, and its default
+# of 64 is longer than a branch.
 CHUNK = 12
 Place = tuple[int, int]  # a row, and a position in it
-# A mixer's forward without its wrapping: (rows, tokens, hidden) and the state to go on from, which it moves on.
+# A mixer's unwrapped forward, of (rows, tokens, hidden) and the state to continue from, which it advances.
 MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]
 Run = Callable[[int, MixerForward, Tensor], Tensor]  # the layer's index, its forward and its input
 
 
 class PrefixCache(DynamicCache):
-    """All keys, whatever a layer's window (it hides some from the last token, but not from a branch), and states."""
+    """Keeps all keys, even outside a layer's window (which a branch may still see), and recurrent states."""
 
     def __init__(self, config: PretrainedConfig, model: object, packed: bool = False) -> None:
-        """Takes the configuration, the model or what wraps it, and whether all rows lie in one, without padding."""
+        """Take the configuration, the model or its wrapper, and whether all rows are packed into one."""
         self.packed = packed
         super().__init__(config=config)
         layers: list[Any] = self.layers
@@ -56,7 +56,7 @@ class PrefixCache(DynamicCache):
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Keep the keys of a forward that was given no cache: with one, packed responses would not be kept apart."""
+        """Keep the keys of a forward without a cache: with one, packed responses would attend to each other."""
 
         def give(_layer: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             return inputs, options | ({"past_key_values": self} if "past_key_values" in options else {})
@@ -72,12 +72,12 @@ class PrefixCache(DynamicCache):
     def recording(
         self, attention_mask: Tensor, places: Sequence[Place], agree: Callable[[int], int] = int
     ) -> Iterator[None]:
-        """Keep the states before the tokens at `places` while a forward over whole rows runs.
+        """Keep the states before the tokens at `places` during a forward over whole rows.
 
         Args:
             attention_mask: (B, T), 1 for tokens; rows may be padded at their ends.
-            places: of the tokens.
-            agree: makes of a number of calls the largest of all ranks that must keep in step.
+            places: of those tokens.
+            agree: maps this rank's number of calls to the largest of all ranks that run in lockstep.
         """
         pieces = _pieces(attention_mask, places)
         calls = agree(len(pieces)) if self._mixers else 0
@@ -116,7 +116,7 @@ class PrefixCache(DynamicCache):
 
 
 class Piece(NamedTuple):
-    """Tokens of a row that a mixer gets at once, from the place `begin` up to the place `end`."""
+    """Tokens of a row that a mixer gets in one call, from place `begin` up to place `end`."""
 
     begin: Place
     end: Place
@@ -125,15 +125,15 @@ class Piece(NamedTuple):
 def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[Piece]:
     """All rows without their padding, cut at the places.
 
-    A single token makes no piece of its own, because a mixer takes it for generation and may run other code: it is
-    run again with the piece before it.
+    A single token is never a piece of its own, because a mixer would take it for generation and might run other code:
+    it is run again together with the piece before it.
     """
     visible = attention_mask.bool()
     starts = visible.int().argmax(-1).tolist()
     counts = visible.sum(-1).tolist()
     pieces = []
     for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
-        # The place of an idle request may be padding.
+        # An idle rank's request may point at padding.
         cuts = {position for at, position in places if at == row and start < position < start + count}
         bounds = sorted({start, start + count} | cuts)
         for number in range(1, len(bounds)):
@@ -172,7 +172,7 @@ def _calling(mixer: Any, forward: Callable[..., Tensor], run: Run) -> Callable[.
         name = "cache_params" if "cache_params" in arguments else "past_key_values"
 
         def alone(hidden: Tensor, state: LinearAttentionLayer) -> Tensor:
-            # Some mixers ask the cache about its last layer, and mean their own.
+            # Some mixers query the cache's last layer when they mean their own.
             return forward(hidden, **{name: Cache(layers=[state] * (index + 1))}, **short)
 
         return run(index, alone, hidden_states)
@@ -181,15 +181,15 @@ def _calling(mixer: Any, forward: Callable[..., Tensor], run: Run) -> Callable[.
 
 
 def _stacked(states: Sequence[LinearAttentionLayer]) -> LinearAttentionLayer:
-    """One state of as many rows. Before the first token of a row nothing is kept, which is the same as zeros."""
+    """Stack states into one, a row each. Before a row's first token there is no state, which is the same as zeros."""
     filled = [state for state in states if any(state.has_previous_state.values())]
     if not filled:
         return copy.deepcopy(states[0])
     stacked = copy.deepcopy(filled[0])
     for name in ("conv_states", "recurrent_states"):
-        for number, kept in getattr(stacked, name).items():
-            if kept is not None:
+        for number, like in getattr(stacked, name).items():
+            if like is not None:
                 parts = [getattr(state, name)[number] for state in states]
-                rows = torch.cat([torch.zeros_like(kept) if part is None else part for part in parts])
+                rows = torch.cat([torch.zeros_like(like) if part is None else part for part in parts])
                 getattr(stacked, name)[number] = rows
     return stacked

@@ -1,4 +1,4 @@
-"""A model that scores responses one at a time: saved ones, or those of a trainer of one's own."""
+"""Score responses one at a time: saved ones, or those of your own trainer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Scorer:
     """A model and its tokenizer, ready to score responses; the model may be in training.
 
     Attributes:
-        backend: how its prefixes are scored.
-        messages: lines that say that, what it costs, and which marks a thought has.
+        backend: how prefixes are scored.
+        messages: lines that name the backend, its cost, and the marks of the thought.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Scorer:
         config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
     ) -> None:
-        """Takes a causal language model, the method's settings (the defaults), and `scoring` of RunConfig.
+        """Take a causal language model, SWAP's settings (its defaults if None), and `scoring` of RunConfig.
 
         Raises:
             ConfigError: for an end of the thought that the tokenizer does not know.
@@ -51,32 +51,32 @@ class Scorer:
         self.messages = (*messages, str(self.backend))
 
     def trace(self, prompt: Sequence[int], response: Sequence[int], answer: str, correct: bool) -> StepTrace:
-        """A sampled response as `swap_advantages` takes it; a wrong one is not scored, for its steps earn nothing.
+        """Score a response for `swap_advantages`; an incorrect one is not scored, because its steps earn nothing.
 
         Args:
             prompt: token ids.
             response: token ids, the end token included.
-            answer: the known one.
+            answer: the reference answer.
             correct: as graded.
 
         Raises:
-            DataError: for an empty answer, or when all is longer than the model's context.
+            DataError: for an empty answer, or when prompt, response and answer exceed the model's context.
         """
-        ends, logprobs = self._scored(prompt, response, answer) if correct else ([], [])
+        ends, logprobs = self._score_steps(prompt, response, answer) if correct else ([], [])
         return StepTrace(len(response), correct, logprobs, ends)
 
     def score(self, problem: str, answer: str, response: str) -> dict[str, Any]:
-        """The steps of a response and what they gained.
+        """Score the steps of a response.
 
         Returns:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains` (Delta_1..Delta_K),
             `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists.
 
         Raises:
-            DataError: for an empty answer, or when all is longer than the model's context.
+            DataError: for an empty answer, or when prompt, response and answer exceed the model's context.
         """
         response_ids = self._tokenizer(response, add_special_tokens=False)["input_ids"]
-        ends, logprobs = self._scored(prompt_ids(self._tokenizer, problem), response_ids, answer)
+        ends, logprobs = self._score_steps(prompt_ids(self._tokenizer, problem), response_ids, answer)
         values, steps = torch.tensor(logprobs, dtype=torch.float64), torch.ones(len(ends), dtype=torch.bool)
         return {
             "step_ends": ends,
@@ -86,7 +86,9 @@ class Scorer:
             "steps": self._reader.step_texts(response_ids, ends),
         }
 
-    def _scored(self, prompt: Sequence[int], response: Sequence[int], answer: str) -> tuple[list[int], list[float]]:
+    def _score_steps(
+        self, prompt: Sequence[int], response: Sequence[int], answer: str
+    ) -> tuple[list[int], list[float]]:
         """e_1..e_K and l_0..l_K."""
         branch = answer_branch(self._tokenizer, self._close_template, answer)
         if self._context is not None and len(prompt) + len(response) + len(branch.ids) > self._context:

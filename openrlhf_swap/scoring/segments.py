@@ -1,9 +1,9 @@
-"""All prefixes of a response scored in one pass, with any cache that can be copied and gone on from.
+"""Score all prefixes of a response in one pass, with any cache that can be copied and continued.
 
-The row runs in segments that end where steps end. After each, the answer branch runs on a copy of the cache. Nothing
-is asked of the model but that it can go on from its cache; what it keeps there, keys, windows or states, is its own
-affair. The segments are run one after the other and a row at a time, so the pass cannot be the one that gives the
-log-probabilities, and a GPU is less busy than with `shared_prefix.py`: this is for models that it cannot serve.
+The row runs in segments that end where steps end. After each, the answer branch runs on a copy of the cache. The model
+only has to continue from its cache; whether that holds keys, windows or states does not matter. Segments run one after
+the other, one row at a time, so the pass cannot double as the log-probability pass, and it uses a GPU less well than
+`shared_prefix.py`: it is for models that the latter cannot handle.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def score_segments(
     prefix_lengths: Sequence[int],
     branch: AnswerBranch,
 ) -> Tensor:
-    """l_k of every prefix; arguments and result as `score_per_prefix`, and the model's configuration."""
+    """l_k of every prefix; arguments and result as in `score_per_prefix`, plus the model's configuration."""
     answer = torch.tensor(branch.ids, device=input_ids.device)
     cache = DynamicCache(config=config)
     values = {}
     for start, stop in pairwise([0, *sorted(set(prefix_lengths))]):
-        output = _go_on(model, cache, input_ids[start:stop], start, 1)
-        branched = _go_on(model, copy.deepcopy(cache), answer, stop, 0)
+        output = _extend(model, cache, input_ids[start:stop], start, 1)
+        branched = _extend(model, copy.deepcopy(cache), answer, stop, 0)
         logits = torch.cat([output.logits[0], branched.logits[0, :-1]])
         values[stop] = mean_logprob(logits, branch)
     return torch.stack([values[length] for length in prefix_lengths])
 
 
-def _go_on(model: Callable[..., Any], cache: DynamicCache, ids: Tensor, position: int, logits_to_keep: int) -> Any:
+def _extend(model: Callable[..., Any], cache: DynamicCache, ids: Tensor, position: int, logits_to_keep: int) -> Any:
     positions = torch.arange(position, position + len(ids), device=ids.device)
     return model(
         ids.unsqueeze(0),

@@ -1,4 +1,4 @@
-"""All prefixes of a response scored in one short forward on top of the usual one.
+"""Score all prefixes of a response in one short forward on top of the usual one.
 
 The K+1 prefixes nest, so one forward over prompt and response computes the keys and values of all of them. A second
 forward then runs the K+1 answer branches side by side: branch k sees the response up to e_k and itself, at the
@@ -7,8 +7,8 @@ positions that follow e_k.
 Each branch starts with a second copy of the prefix's last token. It predicts the branch's first token, so that even
 an empty close template needs nothing from the first forward but its keys, values and states.
 
-`branch_attention.py` lets each branch attend to just the keys it sees, `prefix_cache.py` keeps what recurrent layers
-remember there. The branches run in chunks where their tokens exceed a budget.
+`branch_attention.py` lets each branch attend to just the keys it sees, and `prefix_cache.py` keeps the states of
+recurrent layers there. The branches run in chunks if their tokens exceed a budget.
 
 Shapes: B rows, T tokens a row, R responses to score, N branches (prefixes of all responses), Q tokens of a branch.
 """
@@ -48,9 +48,9 @@ class ScoreRequest:
 
 
 def unpadded(request: ScoreRequest, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, ScoreRequest]:
-    """The (1, tokens) row of a request without its padding, and the same request of that row."""
+    """The (1, tokens) row of a request without its padding, and the same request for that row."""
     present = attention_mask[request.row].bool()
-    # The request with which an idle rank takes part in a forward may name padding: any token does for it.
+    # The request with which an idle rank joins a forward may point at padding: any token will do for it.
     ends = (present.cumsum(-1)[list(request.prefix_ends)] - 1).clamp(min=0)
     return sequences[request.row][present][None], ScoreRequest(0, tuple(ends.tolist()), request.branch)
 
@@ -64,17 +64,18 @@ def recorded_prefix(
     agree: Callable[[int], int] = int,
     packed: bool = False,
 ) -> Iterator[PrefixCache]:
-    """Within it, run one forward over the rows with the cache that it gives; its branches can be scored afterwards.
+    """Within it, run one forward over the rows with the cache that it yields; then their branches can be scored.
 
-    Packed rows get no cache: the position ids must tell them apart, and transformers then does not look at them.
+    Do not pass the cache to a forward over packed rows: position ids keep these apart, and transformers ignores them
+    when it is given a cache.
 
     Args:
-        model: the causal language model, or what wraps it.
+        model: the causal language model, or its wrapper.
         config: its configuration.
         attention_mask: (B, T), 1 for tokens.
-        requests: of these rows.
-        agree: makes of a number of calls the largest of all ranks that must keep in step.
-        packed: the forward gets all rows in one, without padding.
+        requests: for these rows.
+        agree: maps this rank's number of calls to the largest of all ranks that run in lockstep.
+        packed: whether the forward has all rows packed into one, without padding.
     """
     cache = PrefixCache(config, model, packed)
     places = [(request.row, end) for request in requests for end in request.prefix_ends]
@@ -93,37 +94,37 @@ def score_branches(
     agree: Callable[[int], int] = int,
     max_branch_tokens: int = 4096,
 ) -> list[Tensor]:
-    """Score the requests on what a forward has left that has already been run.
+    """Score the requests on the cache of a forward that has already run.
 
     Args:
-        model: the causal language model that filled `cache`, or what wraps it, in eval mode.
+        model: the causal language model that filled `cache`, or its wrapper, in eval mode.
         config: the language model's own configuration object; its attention is replaced during the second forward.
-        cache: as `recorded_prefix` gives it for these requests; any cache will do for a model without windows and
-            recurrent layers. Not changed.
+        cache: as `recorded_prefix` yields it for these requests; any cache will do for a model without windows and
+            recurrent layers. Not modified.
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
-        requests: at most one a row.
-        agree: makes of a number of forwards the largest of all ranks that must keep in step.
+        requests: at most one per row.
+        agree: maps this rank's number of forwards to the largest of all ranks that run in lockstep.
         max_branch_tokens: branch tokens run at a time, or fewer where their attention mask would grow too large.
 
     Returns:
-        One (K+1,) tensor l_0..l_K a request, float32 (float64 for a float64 model), on the CPU.
+        One (K+1,) tensor l_0..l_K per request, float32 (float64 for a float64 model), on the CPU.
     """
     if not requests:
         return []
     visible = attention_mask.bool()
     packed = isinstance(cache, PrefixCache) and cache.packed
-    # Lengths that do not differ much go together: padded, they are less than twice the tokens of the row.
+    # Similar lengths are grouped: padded, a group holds less than twice the tokens of the row.
     groups = _alike(requests, 2 * int(visible.sum()) if packed else visible.numel())
-    asked = [_Branches.build([requests[n] for n in group], sequences, visible, packed) for group in groups]
+    batches = [_Branches.build([requests[n] for n in group], sequences, visible, packed) for group in groups]
     chunks = []
-    for branches in asked:
+    for branches in batches:
         count, size = len(branches.ends), branches.chunk_size(config, max_branch_tokens)
         chunks += [(branches, start, min(start + size, count)) for start in range(0, count, size)]
-    spare = agree(len(chunks)) - len(chunks)  # before any of them: all ranks must be at the same call
+    spare = agree(len(chunks)) - len(chunks)  # before the first of them: all ranks must be at the same call
     scored = [_score_chunk(model, config, cache, *chunk) for chunk in chunks]
     for _ in range(spare):
-        _score_chunk(model, config, cache, asked[0], 0, 1)
+        _score_chunk(model, config, cache, batches[0], 0, 1)
     order = [number for group in groups for number in group]
     values = torch.split(torch.cat(scored).cpu(), [len(requests[number].prefix_ends) for number in order])
     scores = dict(zip(order, values, strict=True))
@@ -131,9 +132,9 @@ def score_branches(
 
 
 def _alike(requests: Sequence[ScoreRequest], tokens: int) -> list[list[int]]:
-    """Numbers of requests, longest first, in groups that take at most `tokens` padded to their longest, or are one.
+    """Group requests by number, longest first: padded to its longest, a group of several takes at most `tokens`.
 
-    Under packing all of them, padded to the longest of all, could be many times what the pass itself holds.
+    With packing, all of them padded to the longest could take many times the tokens of the pass itself.
     """
     groups: list[list[int]] = []
     reaches = [request.prefix_ends[-1] + 1 for request in requests]
@@ -156,15 +157,15 @@ def score_shared_prefix(
     packed: bool = False,
     **options: Any,
 ) -> list[Tensor]:
-    """Both forwards. For callers that do not need the first one's logits; arguments as in the functions above."""
+    """Run both forwards, for callers that do not need the first one's logits; arguments as in the functions above."""
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     with recorded_prefix(model, config, attention_mask, requests, agree, packed) as cache:
         if packed:
             ids, positions = (part[attention_mask.bool()].unsqueeze(0) for part in (sequences, positions))
             model(ids, position_ids=positions, use_cache=False, logits_to_keep=1)
         else:
-            given = {"attention_mask": attention_mask, "use_cache": True, "past_key_values": cache}
-            model(sequences, position_ids=positions, logits_to_keep=1, **given)
+            padded = {"attention_mask": attention_mask, "use_cache": True, "past_key_values": cache}
+            model(sequences, position_ids=positions, logits_to_keep=1, **padded)
     return score_branches(model, config, cache, sequences, attention_mask, requests, agree, **options)
 
 

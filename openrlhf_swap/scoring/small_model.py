@@ -1,4 +1,4 @@
-"""A small random model of the same architecture, to find out what code of a family does before the model is loaded."""
+"""A small random model of the same architecture, to try a family's code before the model itself is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 WORDS = 32
-# Sizes that nothing else depends on, and what is left of them.
+# Sizes that nothing else depends on, and what they are reduced to.
 _SMALLER = {
     "vocab_size": WORDS,
     "vocab_size_per_layer_input": WORDS,
@@ -29,7 +29,7 @@ _SMALLER = {
     "chunk_size": 8,
     "mamba_chunk_size": 8,
 }
-# These must be passed within the few tokens of a proof.
+# Limits that even the few tokens of a trial must exceed.
 _LIMITS = ("sliding_window", "attention_chunk_size", "index_topk")
 _LIMIT = 8
 _HEADS = 4
@@ -42,17 +42,17 @@ def small_model(
     device: torch.device | str = "cpu",
     narrow: bool = True,
 ) -> PreTrainedModel:
-    """A float32 model in eval mode with a few layers of each kind, windows of 8 tokens and 32 words.
+    """Build a float32 model in eval mode with a few layers of each kind, windows of 8 tokens and a vocabulary of 32.
 
-    Its random weights are larger than those that training starts from: nothing that a layer does may be too faint to
-    be noticed. The random state is left as it was.
+    Its random weights are larger than usual initial weights, so that no layer's effect is too small to be noticed. The
+    global random state is left as it was.
 
     Args:
-        config: of the model; not changed.
-        build: makes a model of a configuration.
+        config: the model's configuration; not modified.
+        build: builds a model from a configuration.
         device: where it runs.
-        narrow: take fewer heads and a smaller width. Not every architecture lets these be chosen freely; building or
-            running the model then raises what the model's code raises.
+        narrow: whether to use fewer heads and a smaller width. An architecture that does not allow these to be chosen
+            freely raises errors of its own when the model is built or run.
     """
     devices = [device] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad(), torch.device(device):
@@ -64,8 +64,8 @@ def small_model(
                 weights.normal_(std=weights.shape[-1] ** -0.5)
             else:
                 weights.add_(torch.randn_like(weights), alpha=0.3)
-    made: PreTrainedModel = model
-    return made
+    built: PreTrainedModel = model
+    return built
 
 
 def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
@@ -74,7 +74,7 @@ def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
     _keep_layers(text)
     if narrow:
         _make_narrow(text)
-    if "flash" in (small._attn_implementation or ""):  # it knows no float32; None takes the best that does
+    if "flash" in (small._attn_implementation or ""):  # it has no float32; None picks the best that does
         small._attn_implementation = None
     for name, size in _SMALLER.items():
         if isinstance(getattr(text, name, None), int):
@@ -86,13 +86,13 @@ def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
         if getattr(text, name, None) is not None:
             setattr(text, name, 0)
     rope = getattr(text, "rope_parameters", None) or {}
-    if "original_max_position_embeddings" in rope:  # some take other frequencies beyond it
+    if "original_max_position_embeddings" in rope:  # some use other frequencies beyond it
         rope["original_max_position_embeddings"] = 4 * _LIMIT
     return small
 
 
 def _make_narrow(config: PretrainedConfig) -> None:
-    """Fewer heads in the same groups, and a width that they would fill with 16 numbers each."""
+    """Reduce the heads, with groups of the same size, and the width to 16 for each head."""
     for queries, keys in (
         ("num_attention_heads", "num_key_value_heads"),
         ("linear_num_value_heads", "linear_num_key_heads"),
@@ -113,7 +113,7 @@ def _make_narrow(config: PretrainedConfig) -> None:
 
 
 def _keep_layers(config: PretrainedConfig) -> None:
-    """Cut all that is given layer by layer to the first few of each kind, and to as many that share their keys."""
+    """Cut everything that is listed by layer to the first few of each kind, and to as many that share their keys."""
     layers: int = config.num_hidden_layers
     shared = getattr(config, "num_kv_shared_layers", None) or 0
     kinds = {name: value for name, value in vars(config).items() if _is_by_layer(value, layers)}
@@ -125,7 +125,7 @@ def _keep_layers(config: PretrainedConfig) -> None:
         config.num_kv_shared_layers = len(kept) - few
     for name, value in kinds.items():
         setattr(config, name, [value[number] for number in kept])
-    if config.num_hidden_layers != len(kept):  # some count their layers themselves
+    if config.num_hidden_layers != len(kept):  # some compute it from their layers
         config.num_hidden_layers = len(kept)
 
 
@@ -134,6 +134,6 @@ def _is_by_layer(value: object, layers: int) -> bool:
 
 
 def _covering(kinds: Sequence[object]) -> int:
-    """The length of the shortest beginning that holds one of each kind."""
+    """The length of the shortest prefix that holds one of each kind."""
     seen = [kinds.index(kind) for kind in set(kinds) if isinstance(kind, str | int)]
     return max(seen, default=0) + 1

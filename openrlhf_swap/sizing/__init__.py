@@ -1,1 +1,1 @@
-"""What a run needs, computed before it starts: memory, arithmetic, disk."""
+"""What a run needs, computed before it starts: memory, compute, disk."""

@@ -1,4 +1,4 @@
-"""How many responses a vLLM engine generates at a time: OpenRLHF's way to start it leaves 128, whatever fits."""
+"""How many responses a vLLM engine generates at a time: as OpenRLHF starts it, 128, however many fit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CPU_PREFIX_BLOCK = 32
 
 
 def longest_response(args: SimpleNamespace) -> int:
-    """Tokens that a response may have."""
+    """Most tokens of a response."""
     return int(min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len))
 
 
 def engine_sequences(model: Model, settings: Settings, gpu: int, mean: int) -> int:
     """Responses that an engine generates at a time.
 
-    Those asked for; else all that it gets in a step, if its keys and values have room for them at their mean length.
+    The configured number; otherwise all that it gets in a step, as far as their keys and values fit at mean length.
 
     Args:
         model: the model.
@@ -42,13 +42,13 @@ def engine_sequences(model: Model, settings: Settings, gpu: int, mean: int) -> i
 
 
 def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on_cpu: bool) -> dict[str, int]:
-    """What vLLM's engines are told, by the names of vLLM's arguments.
+    """The limits of vLLM's engines, by the names of vLLM's arguments.
 
     `max_num_seqs` and `max_num_batched_tokens`; on a CPU these only where asked for, `kv_cache_memory_bytes`, and with
     prefix caching `block_size`.
 
     Args:
-        config: the method's settings.
+        config: the objective's settings.
         args: OpenRLHF's, with the run's in `swap_run`.
         gpu: bytes of a GPU; None if none is seen from here.
         on_cpu: whether there is no accelerator.
@@ -62,7 +62,7 @@ def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on
         return {**limits, "kv_cache_memory_bytes": _cpu_cache(config, args)}
     sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
     if gpu is not None:
-        with suppress(ConfigError):  # no formula for this run: vLLM itself puts off what it has no room for
+        with suppress(ConfigError):  # no formula for this run: vLLM itself queues what does not fit
             settings = read_settings(config, args, reserve=0)
             model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
             sequences = engine_sequences(model, settings, gpu, PROMPT + longest_response(args) // 2)
@@ -71,7 +71,7 @@ def engine_limits(config: SwapConfig, args: SimpleNamespace, gpu: int | None, on
 
 
 def _cpu_cache(config: SwapConfig, args: SimpleNamespace) -> int:
-    """Bytes of keys and values of all responses that an engine gets in a step: vLLM occupies all that it is given."""
+    """Bytes of keys and values of all responses that an engine gets in a step: vLLM allocates all that it is given."""
     needed: float = MOST_CACHE
     with suppress(ConfigError):  # no formula for this run
         settings = read_settings(config, args, reserve=0)

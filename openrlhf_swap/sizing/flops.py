@@ -1,4 +1,4 @@
-"""How much arithmetic a training step takes, in floating-point operations."""
+"""How much compute a training step takes, in floating-point operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings
 
 
 def forward_flops(model: Model, tokens: float) -> float:
-    """Of one sequence: 2 for each token and weight that multiplies, and 4 for each pair of tokens that attend."""
+    """FLOPs for one sequence: 2 for each token and multiplying weight, and 4 for each pair of attending tokens."""
     return 2 * model.multiplying * tokens + 4 * model.query * model.pairs(tokens)
 
 
@@ -27,7 +27,7 @@ def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> f
 def step_flops(
     model: Model, settings: Settings, prompt: float, response: float, steps: int, epochs: int
 ) -> dict[str, float]:
-    """Of one response through a whole training step, by phase."""
+    """FLOPs for one response in a whole training step, by phase."""
     forward = forward_flops(model, prompt + response)
     head = 2 * model.hidden * model.vocabulary * (prompt + response)
     recomputed = (forward - head if settings.checkpointing else 0) + (head if settings.logits_chunk else 0)

@@ -16,14 +16,14 @@ ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
 LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size)
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
-BRANCH_TOKENS = 4096  # that scoring runs at a time, as in scoring/shared_prefix.py
-MASK_ELEMENTS = 2**27  # `MOST_MASK` of scoring/shared_prefix.py: of the attention mask of these
-VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and what is not torch's
+BRANCH_TOKENS = 4096  # branch tokens that scoring runs at a time, as in scoring/shared_prefix.py
+MASK_ELEMENTS = 2**27  # of their attention mask: `MOST_MASK` of scoring/shared_prefix.py
+VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and memory outside torch
 PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
-"""Of a training step, in words."""
+"""Phases of a training step -> how reports name them."""
 
 Parts = dict[str, int]
-"""Bytes by what they hold."""
+"""Bytes by use."""
 
 
 def partition(model: Model, settings: Settings) -> int:
@@ -38,7 +38,7 @@ def weights(model: Model, settings: Settings) -> Parts:
 
 
 def weights_in_forward(model: Model, settings: Settings) -> Parts:
-    """`weights`, and those of other ranks that ZeRO-3 gathers for a forward or backward pass, at most."""
+    """`weights`, and the most that ZeRO-3 gathers from other ranks for a forward or backward pass."""
     live = {"gathered weights": BIT16 * min(model.parameters, LIVE)} if settings.stage == 3 else {}
     return {**weights(model, settings), **live}
 
@@ -49,12 +49,12 @@ def optimizer(model: Model, settings: Settings) -> Parts:
 
 
 def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
-    """Gradients on a GPU in any micro-batch of an update but the first.
+    """Gradients on a GPU in any micro-batch of an update after the first.
 
     Args:
         model: the model.
         settings: the run's.
-        backward: while the layers' gradients are made, and not only those of earlier micro-batches are there.
+        backward: whether the backward pass is running, which adds gradients to those of earlier micro-batches.
     """
     size, own = settings.accumulate_bytes, partition(model, settings)
     bucket = BIT16 * min(BUCKET, model.trained)
@@ -63,19 +63,19 @@ def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
         produced = BIT16 * model.trained if backward and size != BIT16 else 0
         return {"gradients": size * model.trained + produced}
     if settings.stage == 2:
-        # Every gradient that touches the rank's partition is kept whole, of this micro-batch and of the earlier ones.
+        # Every gradient that touches the rank's partition is kept whole, for this micro-batch and for earlier ones.
         kept = 0 if settings.adam_offload else size * (own + (model.largest if settings.ranks > 1 else 0))
-        # A bucket that is filled (two with overlap), and a flat copy of one that is reduced.
+        # The bucket being filled (two with overlap), and a flat copy of the one being reduced.
         buckets = bucket * (3 if settings.overlap else 2) if backward else 0
         return {"gradients": kept * (1 + backward), "gradient buckets": buckets + newest}
     return {"gradients": 0 if settings.adam_offload else size * own, "gradient buckets": bucket + newest}
 
 
 def layer_bytes(model: Model) -> int:
-    """What one layer keeps of a token for its backward pass, with flash-attention.
+    """Bytes that one layer keeps per token for its backward pass, with flash-attention.
 
-    Two norms (a float32 copy, the normed and the scaled values, a scale), queries, keys, values and output of the
-    attention with the logarithm of its sum, and four tensors of the MLP.
+    Two norms (a float32 copy, the normed and the scaled values, a scale); queries, keys, values and output of the
+    attention with its log-sum-exp; and four tensors of the MLP.
     """
     norms = 2 * ((FP32 + 2 * BIT16) * model.hidden + FP32)
     attention = BIT16 * (2 * model.query + 2 * model.key_value) + FP32 * model.heads
@@ -83,15 +83,15 @@ def layer_bytes(model: Model) -> int:
 
 
 def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
-    """What is alive at the two moments of an update that can be its peak: its loss, and the last layer's backward."""
+    """What is allocated at the two possible peaks of an update: its loss, and the last layer's backward."""
     n = settings.update_tokens
     kept = n * model.layers * (BIT16 * model.hidden if settings.checkpointing else layer_bytes(model))
     resident = {**weights_in_forward(model, settings), **optimizer(model, settings)}
-    at_loss = {"kept activations": kept + 8 * model.hidden * n, **_head(model, settings)}  # the final norm's too
+    at_loss = {"kept activations": kept + 8 * model.hidden * n, **_head(model, settings)}  # and the final norm's
     gradient = BIT16 * (model.hidden + 2 * model.intermediate)
     in_layer = {
         "kept activations": kept,
-        # What it keeps, computed again, and gradients: of its output, and in its MLP two more than were freed.
+        # Its recomputed activations, and gradients: of its output, and in its MLP two more than were freed.
         "layer at work": ((layer_bytes(model) if settings.checkpointing else 0) + gradient) * n,
         # Without chunks, OpenRLHF's training step holds them until it ends.
         "logits": 0 if settings.logits_chunk else FP32 * model.vocabulary * n,
@@ -103,25 +103,25 @@ def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
 
 
 def _head(model: Model, settings: Settings) -> Parts:
-    """What an update's logits need while they become gradients."""
+    """What an update's logits take while they are turned into gradients."""
     n, vocabulary = settings.update_tokens, model.vocabulary
     if not settings.logits_chunk:
         logits = FP32 * vocabulary * n
-        # Their gradient, and the same behind the division by the temperature or, without one, in bf16.
+        # Their gradient, and its copy after the division by the temperature or, without one, in bf16.
         slopes = 2 * logits if settings.temperature != 1 else logits + logits * BIT16 // FP32
         return {"logits": logits, "gradients of logits": slopes}
     held = min(settings.logits_chunk, n) * vocabulary
     weight = 0 if model.adapters else model.hidden * vocabulary
     return {
-        # Those of a chunk in bf16 and float32; or its gradients in bf16, and what they add to the weight's.
+        # A chunk's logits in bf16 and float32; or its gradients in bf16, and their share of the weight's.
         "logits": max((BIT16 + FP32) * held, BIT16 * (held + weight)),
-        # The weight's, added up in float32 over more than one chunk, and that of the hidden states.
+        # The weight's gradient, summed in float32 over more than one chunk, and that of the hidden states.
         "gradients of the head": (FP32 if n > settings.logits_chunk else BIT16) * weight + BIT16 * model.hidden * n,
     }
 
 
 def adam_step(model: Model, settings: Settings) -> Parts:
-    """What is alive in the optimizer's step: the gradients, flat and in float32."""
+    """What is allocated in the optimizer's step, with the gradients flat and in float32."""
     own = partition(model, settings)
     # In bf16 and float32; under ZeRO-3 in float32, group by group.
     flat = FP32 * min(own, SUB_GROUP) if settings.stage == 3 else (BIT16 + FP32) * own
@@ -131,7 +131,7 @@ def adam_step(model: Model, settings: Settings) -> Parts:
 
 
 def idle(model: Model, settings: Settings) -> Parts:
-    """Optimizer and gradient buffers that stay on the GPU while the actor does not update: none in sleep mode."""
+    """Optimizer and gradient buffers that stay on the GPU while the actor is not updating: none in sleep mode."""
     if settings.actor_sleeps and not settings.adam_offload:
         return {}
     buffers = gradients(model, settings, backward=False) if settings.stage == 3 else {}
@@ -139,16 +139,16 @@ def idle(model: Model, settings: Settings) -> Parts:
 
 
 def kept_cache(model: Model, tokens: int) -> int:
-    """Bytes of the keys and values, or latent vectors, of `tokens` tokens in bf16, whatever a layer's window."""
+    """Bytes of the keys and values, or latent vectors, of `tokens` tokens in bf16, regardless of windows."""
     return BIT16 * len(model.windows) * model.cached * tokens
 
 
 def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
-    """What is alive at the two moments of the log-probability pass: its logits, and the answer branches."""
+    """What is allocated at the two possible peaks of the log-probability pass: its logits, and the answer branches."""
     n, rows = settings.score_tokens, settings.score_rows
     resident = {**weights_in_forward(model, settings), **idle(model, settings)}
     cache = {"kept cache": kept_cache(model, n)} if settings.branches else {}
-    # In bf16 and float32. Those of a chunk are made of a copy of its hidden states, beside those of all tokens.
+    # In bf16 and float32. A chunk's are computed from a copy of its hidden states, beside those of all tokens.
     chunk, states = min(settings.logits_chunk, n), BIT16 * model.hidden
     held = (BIT16 + FP32) * model.vocabulary * (chunk or n) + (states * (chunk + n) if chunk else 0)
     # With a small vocabulary the layers need more.
@@ -171,7 +171,7 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
 
 
 def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
-    """Bytes on a GPU by phase of a training step, each at its peak.
+    """Bytes on a GPU at the peak of each phase of a training step.
 
     Args:
         model: the model.
@@ -190,9 +190,9 @@ def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
 
 
 def vllm_capacity(model: Model, settings: Settings, gpu: int) -> Parts:
-    """Of vLLM's memory on one GPU: its weights, what is left for keys and values (or negative), and one token's."""
+    """Memory of vLLM on one GPU: weights, what is left for keys and values (may be negative), and one token's."""
     share = math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
-    # A response of full length, by its tokens: vLLM keeps no more of a layer than its window.
+    # Averaged over a response of full length: vLLM keeps no more of a layer than its window.
     seen = sum(min(window / settings.context, 1.0) for window in model.windows)
     token = BIT16 * model.cached * seen + FP32 * model.states / settings.context
     return {
@@ -203,13 +203,13 @@ def vllm_capacity(model: Model, settings: Settings, gpu: int) -> Parts:
 
 
 def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
-    """On disk: DeepSpeed's weights (not under ZeRO-3) and optimizer over all ranks, and what is delivered."""
+    """Bytes on disk: DeepSpeed's weights (not under ZeRO-3) and optimizer of all ranks, and the exported model."""
     stored = 0 if settings.stage == 3 else BIT16 * model.held
     return {"deepspeed": ADAM * model.trained + stored, "model": BIT16 * model.trained}
 
 
 def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
-    """What a node's main memory holds beside the processes themselves."""
+    """What a node's main memory holds in addition to the processes themselves."""
     parameters = gpus_of_node * partition(model, settings)
     held: Parts = {}
     if settings.shared and settings.vllm_sleeps:

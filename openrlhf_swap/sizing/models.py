@@ -1,4 +1,4 @@
-"""What GPUs and models measure."""
+"""The sizes of GPUs and models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from openrlhf_swap.errors import ConfigError, reader_errors
 
 GIB = 2**30
-# GiB that CUDA reports for them.
+# GiB, as CUDA reports them.
 GPUS = {"a100-40": 39.4, "a100-80": 79.1, "h100": 79.1, "h200": 139.8, "b200": 178.3, "l40s": 44.4, "rtx4090": 23.5}
 # Known without the hub: hidden size, layers, heads, key-value heads, width of the MLP, vocabulary.
 _DIMENSIONS = (
@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ("Qwen/Qwen2.5-1.5B-Instruct", (1536, 28, 12, 2, 8960, 151_936), _QWEN),
     )
 }
-# What they may be called: r1-7b, qwen2.5-0.5b.
+# Short names such as r1-7b and qwen2.5-0.5b.
 SHORT_NAMES = {
     path.rpartition("/")[2].lower().replace("deepseek-r1-distill-qwen", "r1").removesuffix("-instruct"): path
     for path in PRESETS
@@ -43,31 +43,31 @@ SHORT_NAMES = {
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder of attention with grouped heads or a latent cache, or recurrent layers, and gated MLPs or experts."""
+    """A decoder of grouped-query, latent-attention or recurrent layers, with gated MLPs or experts."""
 
     parameters: int  # N, tied weights once; without adapters
-    largest: int  # parameters of the largest weight that is trained
-    looked_up: int  # parameters of an input embedding that is not the output layer too: they multiply nothing
+    largest: int  # parameters of the largest trained weight
+    looked_up: int  # parameters of an untied input embedding: they multiply nothing
     layers: int
     hidden: int
     heads: int
     query: int  # heads times their size, the mean of keys' and values' where these differ
     key_value: int  # key-value heads times their size
-    intermediate: int  # of all MLPs that a token passes in a layer
+    intermediate: int  # width of all MLPs that a token passes in a layer
     vocabulary: int
     windows: tuple[float, ...] = ()  # tokens that each layer with keys sees at most
-    cached: int = 0  # numbers that each of them keeps of a token
-    states: int = 0  # numbers that all recurrent layers keep of a response
-    idle: int = 0  # parameters of experts that a token is not sent to
-    adapters: int = 0  # parameters of LoRA's, which are then all that is trained
+    cached: int = 0  # numbers that each of these keeps per token
+    states: int = 0  # numbers that all recurrent layers keep per response
+    idle: int = 0  # parameters of experts that a token is not routed to
+    adapters: int = 0  # parameters of LoRA adapters, which are then all that is trained
 
     @property
     def multiplying(self) -> int:
-        """Parameters that a token is multiplied with."""
+        """Parameters that multiply a token."""
         return self.parameters - self.looked_up - self.idle
 
     def pairs(self, tokens: float) -> float:
-        """Tokens of a response times those that each sees, causally, over all layers."""
+        """Pairs of attending tokens in a causal forward, over all layers."""
         within = [min(window, tokens) for window in self.windows]
         return sum(seen * tokens - seen**2 / 2 for seen in within)
 
@@ -88,7 +88,7 @@ def gib(size: float) -> str:
 
 
 def gpu_bytes(name: str) -> int:
-    """Bytes of a GPU, by its name or its GiB.
+    """Bytes of a GPU, given its name or its GiB.
 
     Raises:
         ConfigError: for neither.
@@ -101,23 +101,25 @@ def gpu_bytes(name: str) -> int:
 
 
 def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear") -> Model:
-    """Build the model without its weights, and count.
+    """Build the model without its weights, and measure it.
 
     Args:
-        path: of the model, or its id.
+        path: the model's folder or hub id.
         context: tokens of prompt and response together.
-        rank: of LoRA's adapters; 0 trains the model itself.
-        targets: names of the linear layers that have them.
+        rank: rank of LoRA's adapters; 0 trains the model itself.
+        targets: names of the linear layers that get adapters.
 
     Raises:
-        ConfigError: when its configuration cannot be read, it is no dense decoder, or its context is too short.
+        ConfigError: when its configuration cannot be read or is not supported, or its context is too short.
     """
     model = _without_weights(path)
     config = model.config.get_text_config()
     refused = f"--actor.model_name_or_path is {path}, "
     for name in (*_DIMENSIONS, "max_position_embeddings"):
         if not hasattr(config, name):
-            raise ConfigError(f"{refused}whose configuration has no {name}; the plan knows models like Qwen and Llama")
+            raise ConfigError(
+                f"{refused}whose configuration has no {name}; the plan supports models like Qwen and Llama"
+            )
     if context > config.max_position_embeddings:
         raise ConfigError(
             f"--data.max_len is {context}, but {path} has a context of {config.max_position_embeddings} tokens"
@@ -130,7 +132,7 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     query, key_value, cached = _attention_widths(config)
     windows, recurrent = _layer_kinds(config)
     if recurrent and not hasattr(config, "linear_num_value_heads"):
-        raise ConfigError(f"{refused}with recurrent layers of a kind that the plan does not know")
+        raise ConfigError(f"{refused}with recurrent layers of a kind that the plan does not support")
     experts, chosen = _experts(config)
     routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
     return Model(
@@ -153,7 +155,7 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
 
 
 def _attention_widths(config: Any) -> tuple[int, int, int]:
-    """Of queries (the mean of keys' and values'), of keys, and the numbers that a layer keeps of a token."""
+    """Widths of queries (the mean of keys' and values') and of keys, and the numbers that a layer keeps per token."""
     heads = config.num_attention_heads
     if latent := getattr(config, "kv_lora_rank", None):
         keys = config.qk_nope_head_dim + config.qk_rope_head_dim
@@ -164,7 +166,7 @@ def _attention_widths(config: Any) -> tuple[int, int, int]:
 
 
 def _layer_kinds(config: Any) -> tuple[tuple[float, ...], int]:
-    """The windows of the layers that keep keys, as transformers' cache has them, and the number of recurrent ones."""
+    """The windows of the layers that keep keys, from transformers' cache, and the number of recurrent layers."""
     from transformers import DynamicCache
 
     layers: list[Any] = DynamicCache(config=config).layers
@@ -174,7 +176,7 @@ def _layer_kinds(config: Any) -> tuple[tuple[float, ...], int]:
 
 
 def _state(config: Any) -> int:
-    """Numbers of the state of a recurrent layer: its memory, and the last tokens of its convolution."""
+    """Numbers in a recurrent layer's state: its memory, and the last tokens of its convolution."""
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     values = config.linear_num_value_heads * config.linear_value_head_dim
     memory: int = values * config.linear_key_head_dim + (2 * keys + values) * config.linear_conv_kernel_dim
@@ -182,7 +184,7 @@ def _state(config: Any) -> int:
 
 
 def _experts(config: Any) -> tuple[int, int]:
-    """How many experts a layer has and how many a token is sent to; none: 0."""
+    """How many experts a layer has, and how many a token is routed to; 0 without experts."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     number = next((value for name in names if (value := getattr(config, name, None))), 0)
     return number, config.num_experts_per_tok if number else 0
@@ -216,7 +218,7 @@ def _without_weights(path: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
     known = PRESETS.get(path)
-    make_model: Any = AutoModelForCausalLM.from_config  # comes without types
+    make_model: Any = AutoModelForCausalLM.from_config  # untyped
     message = (
         f"--actor.model_name_or_path is {path}, whose configuration cannot be read ({{reason}}); give a folder with "
         f"config.json, a model id of the hub, or one that is known offline: {', '.join(PRESETS)}"

@@ -1,4 +1,4 @@
-"""All numbers of a run, what will not work, and what is worth knowing before the start."""
+"""A run's numbers, warnings about what will not work, and notes worth reading before the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.engines import MOST_SEQUENCES, engine_sequences, longest_response
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
-from openrlhf_swap.sizing.remedies import host_remedy, most_update_rows, remedy, room_remedy
+from openrlhf_swap.sizing.remedies import capacity_remedy, host_remedy, most_update_rows, remedy
 from openrlhf_swap.sizing.settings import Settings, read_settings
 from openrlhf_swap.sizing.speed import PEAKS, step_seconds
 
@@ -26,14 +26,14 @@ DEEPSCALER_ROWS = 40_315
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A step's work, as far as the settings leave it open."""
+    """What the settings leave open about a step's work."""
 
     samples: int  # responses
     prompt: int  # mean tokens
     response: int  # mean tokens
-    most: int  # tokens of a response
-    steps: int  # of a response of mean length
-    correct: float  # share of the responses, which are scored
+    most: int  # tokens of the longest response
+    steps: int  # reasoning steps of a response of mean length
+    correct: float  # share of correct responses, the only ones that are scored
 
 
 def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         own: the plan's own flags: `gpu`, `rows`, `prompt` and `response` (mean tokens), `correct`, `reserve` and
             `node_memory` (GiB), `tokens_per_second`.
         gpu: bytes of a GPU.
-        config: the method's settings.
+        config: the objective's settings.
         args: OpenRLHF's.
 
     Raises:
@@ -80,7 +80,7 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
     plan["time"] = _time(own.tokens_per_second, plan)
     warnings = list(_warnings(plan, model, settings))
     notes = [
-        *_notes_on_room(plan),
+        *_notes_on_capacity(plan),
         *_notes_on_run(plan["run"], args),
         *_notes_on_flags(args),
         *_notes_on_objective(config),
@@ -145,7 +145,7 @@ def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -
     if rows is None:
         return run
     rollout, train, ckpt = args.rollout, args.train, args.ckpt
-    steps = rows // rollout.batch_size * train.num_episodes  # the rest of an episode is left out
+    steps = rows // rollout.batch_size * train.num_episodes  # an episode's incomplete last batch is dropped
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
     kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
     responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
@@ -159,7 +159,7 @@ def _run(own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int]) -
 
 
 def _time(rate: float | None, plan: dict[str, Any]) -> dict[str, float | None] | None:
-    """Seconds of a step and hours of the run at a stated number of response tokens a second; None where none is."""
+    """Seconds of a step and hours of the run at a stated rate of response tokens a second; None without a rate."""
     if rate is None:
         return None
     seconds, steps = plan["step"]["tokens"] / rate, plan["run"].get("steps")
@@ -168,9 +168,9 @@ def _time(rate: float | None, plan: dict[str, Any]) -> dict[str, float | None] |
 
 
 def count_rows(own: argparse.Namespace, args: SimpleNamespace) -> tuple[int | None, bool]:
-    """Prompts of the data set, and whether the number is assumed.
+    """The number of prompts in the data set, and whether it is assumed.
 
-    As given, counted in a JSONL file, or DeepScaleR's, assumed from the name; None if unknown.
+    It is as given, counted in a JSONL file, or DeepScaleR's, assumed from the name; None if unknown.
     """
     rows, path, assumed = own.rows, Path(args.data.prompt_dataset), False
     if rows is None and path.is_file() and path.suffix == ".jsonl":
@@ -191,7 +191,7 @@ def _warnings(plan: dict[str, Any], model: Model, settings: Settings) -> Iterato
                 f"{memory.PHASES[phase]} needs {gib(total)} GiB of {gib(gpu)}, {gib(parts[largest])} of it for "
                 f"{largest}. Remedy: {remedy(model, settings, gpu, phase)}"
             )
-    if change := room_remedy(model, settings, gpu):
+    if change := capacity_remedy(model, settings, gpu):
         yield (
             f"vLLM has {gib(plan['vllm']['cache_bytes'])} GiB for keys and values, less than one response of "
             f"{settings.context} tokens needs. Remedy: {change}"
@@ -199,12 +199,12 @@ def _warnings(plan: dict[str, Any], model: Model, settings: Settings) -> Iterato
     held = plan["host_bytes"]
     if plan["node_bytes"] and sum(held.values()) > plan["node_bytes"]:
         yield (
-            f"a node holds {gib(sum(held.values()))} GiB in main memory beside the processes, and has "
+            f"a node needs {gib(sum(held.values()))} GiB of main memory in addition to the processes, but has "
             f"{gib(plan['node_bytes'])}. Remedy: {host_remedy(held)}"
         )
 
 
-def _notes_on_room(plan: dict[str, Any]) -> Iterator[str]:
+def _notes_on_capacity(plan: dict[str, Any]) -> Iterator[str]:
     vllm, gpu = plan["vllm"], plan["gpu_bytes"]
     for phase, parts in plan["phases"].items():
         left = gpu - sum(parts.values())
@@ -212,7 +212,7 @@ def _notes_on_room(plan: dict[str, Any]) -> Iterator[str]:
             yield f"{memory.PHASES[phase]} leaves only {gib(left)} GiB beside the allowance"
     asked, most, full = vllm["sequences_a_step"], vllm["most_sequences"], vllm["full_sequences"]
     if full < min(asked, most):
-        yield f"an engine gets {asked} responses a step, and has room for {full} of full length at a time"
+        yield f"an engine gets {asked} responses a step, but has capacity for only {full} of full length at a time"
     elif asked > most:
         yield f"an engine gets {asked} responses a step and generates {most} at a time (--swap.engine_sequences)"
 
@@ -234,7 +234,10 @@ def _notes_on_flags(args: SimpleNamespace) -> Iterator[str]:
     if "flash" not in (attention := args.ds.attn_implementation):
         yield f"--ds.attn_implementation {attention} makes matrices of length x length, which are not counted"
     if args.ds.zero_stage == 2 and args.ds.grad_accum_dtype == "fp32":
-        yield "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which adds up in bf16; 3 obeys"
+        yield (
+            "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which accumulates in bf16; "
+            "--ds.zero_stage 3 honours it"
+        )
     if args.actor.entropy_coef is not None:
         yield "--actor.entropy_coef makes further copies of the logits, which are not counted"
 
@@ -242,6 +245,6 @@ def _notes_on_flags(args: SimpleNamespace) -> Iterator[str]:
 def _notes_on_objective(config: SwapConfig) -> Iterator[str]:
     if build(config).continues != "no":
         yield (
-            f"{config.objective} also generates from parts of the responses, which no number here counts: "
-            "swap/continued_tokens and timing/continuations of a run's first steps tell how much that is"
+            f"{config.objective} also generates from parts of the responses, which is not counted here: "
+            "swap/continued_tokens and timing/continuations of a run's first steps show how much that is"
         )

@@ -24,13 +24,13 @@ def most_update_rows(model: Model, settings: Settings, gpu: int) -> int:
 
 
 def remedy(model: Model, settings: Settings, gpu: int, phase: str) -> str:
-    """The first flag that makes a phase fit, alone or with those before it.
+    """The first flag that makes a phase fit, alone or together with those before it.
 
     Args:
         model: the model.
-        settings: with which it does not.
+        settings: those with which it does not fit.
         gpu: bytes of a GPU.
-        phase: of `phases`.
+        phase: a key of `phases`.
     """
 
     def fits(changed: Settings) -> bool:
@@ -53,7 +53,7 @@ def remedy(model: Model, settings: Settings, gpu: int, phase: str) -> str:
 
 
 def _changes(model: Model, now: Settings, gpu: int, phase: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Flags that lower what a phase needs, the cheapest in speed first, with what each changes."""
+    """Flags that lower what a phase needs, those that cost the least speed first, with the settings each changes."""
     if now.shared and not now.vllm_sleeps and phase != "generate":
         yield "--vllm.enable_sleep", {"vllm_sleeps": True}
     if now.shared and not now.actor_sleeps and phase in ("generate", "score"):
@@ -81,8 +81,8 @@ def _changes(model: Model, now: Settings, gpu: int, phase: str) -> Iterator[tupl
         yield "--ds.adam_offload", {"adam_offload": True}
 
 
-def room_remedy(model: Model, settings: Settings, gpu: int) -> str | None:
-    """What gives vLLM capacity for one response of full length; None if it has it."""
+def capacity_remedy(model: Model, settings: Settings, gpu: int) -> str | None:
+    """Flags that give vLLM capacity for one response of full length; None if it has it."""
 
     def enough(size: int) -> bool:
         capacity = vllm_capacity(model, replace(settings, tensor_parallel=size), gpu)
@@ -98,10 +98,10 @@ def room_remedy(model: Model, settings: Settings, gpu: int) -> str | None:
 
 
 def host_remedy(held: dict[str, int]) -> str:
-    """What takes most off a node's main memory, of `host_bytes`."""
+    """The flag that frees the most of a node's main memory, given `host_bytes`."""
     flags = {
         "weights of sleeping vLLM": "a larger --vllm.tensor_parallel_size",
         "optimizer": "no --ds.adam_offload",
         "sleeping optimizer": "no --ds.enable_sleep",
     }
-    return f"{flags[max(held, key=lambda part: held[part])]} (if the GPUs have room), or nodes with more"
+    return f"{flags[max(held, key=lambda part: held[part])]} (if the GPUs have the capacity), or nodes with more"

@@ -42,8 +42,8 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
         held = f"{held or 'little'}; {gib(sum(plan['host_bytes'].values()))} of {gib(plan['node_bytes'])} GiB"
     facts = {
         "micro-batch": f"log-probabilities {settings['score_tokens']:,} tokens, update {settings['update_tokens']:,}; "
-        f"responses of full length that an update has room for: {plan['most_update_rows']}",
-        "main memory": f"of a node, beside the processes: {held or 'little'}",
+        f"an update has capacity for {plan['most_update_rows']} responses of full length",
+        "main memory": f"per node, in addition to the processes: {held or 'little'}",
         "vLLM": f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys and "
         f"values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of full length or "
         f"{vllm['mean_sequences']} of mean length. An engine runs at most {vllm['most_sequences']} at a time and gets "
@@ -70,23 +70,26 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _seconds(ways: dict[str, dict[str, float]] | None) -> str:
-    """Both ways to place vLLM and DeepSpeed, and which is faster."""
-    if ways is None:
+def _seconds(layouts: dict[str, dict[str, float]] | None) -> str:
+    """Both layouts of vLLM and DeepSpeed, and which is faster."""
+    if layouts is None:
         return "unknown: give --gpu by its name"
-    words = {
-        name: f"{way['step']:.0f} a step (generation {way['generate']:.0f}, training {way['train']:.0f})"
-        for name, way in ways.items()
+    texts = {
+        name: f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training {seconds['train']:.0f})"
+        for name, seconds in layouts.items()
     }
-    parts = [f"in turn on all GPUs {words['in_turn']}"]
-    if "apart" in ways:
-        parts.append(f"at the same time, {ways['apart']['gpus']:.0f} for vLLM, {words['apart']}")
-    if "fastest" in ways:
-        parts.append(f"with the best split, {ways['fastest']['gpus']:.0f} for vLLM, {words['fastest']}")
-    faster = min(ways, key=lambda name: ways[name]["step"])
-    if len(ways) > 1:
+    parts = [f"in turn on all GPUs {texts['in_turn']}"]
+    if "apart" in layouts:
+        parts.append(f"at the same time, {layouts['apart']['gpus']:.0f} for vLLM, {texts['apart']}")
+    if "fastest" in layouts:
+        parts.append(f"with the best split, {layouts['fastest']['gpus']:.0f} for vLLM, {texts['fastest']}")
+    faster = min(layouts, key=lambda name: layouts[name]["step"])
+    if len(layouts) > 1:
         parts.append(f"{'in turn' if faster == 'in_turn' else 'at the same time'} is faster")
-    return "; ".join(parts) + f". From {OF_OPERATIONS:.0%} of the GPU's peak operations, {OF_BYTES:.0%} of its bytes"
+    return (
+        "; ".join(parts)
+        + f". Assumes {OF_OPERATIONS:.0%} of the GPU's peak operations and {OF_BYTES:.0%} of its bandwidth"
+    )
 
 
 def _wrapped(label: str, text: str) -> str:

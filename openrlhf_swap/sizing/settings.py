@@ -1,4 +1,4 @@
-"""What decides the size of a run, out of its flags."""
+"""The settings that determine a run's size, read from its flags."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ BRANCH, ANSWER = 24, 6  # assumed: tokens of close template and answer together,
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the size of a run."""
+    """The settings that determine a run's size."""
 
     ranks: int  # GPUs of the actor
-    stage: int  # of ZeRO
+    stage: int  # ZeRO stage
     adam_offload: bool  # the optimizer lives and steps on the CPU
-    accumulate_bytes: int  # of an accumulated gradient
+    accumulate_bytes: int  # bytes of an accumulated gradient
     overlap: bool  # gradients are reduced during the backward pass
-    checkpointing: bool  # each layer is computed again in the backward pass
-    temperature: float  # of the rollouts; OpenRLHF divides the logits by it
-    context: int  # tokens of prompt and response together, at most
-    batch: int  # responses of an update
-    update_rows: int  # responses of its micro-batch
-    update_tokens: int  # and their tokens
-    score_rows: int  # the same of the log-probability pass
+    checkpointing: bool  # each layer is recomputed in the backward pass
+    temperature: float  # of sampling; OpenRLHF divides the logits by it
+    context: int  # most tokens of prompt and response together
+    batch: int  # responses per update
+    update_rows: int  # responses per micro-batch of the update
+    update_tokens: int  # their tokens
+    score_rows: int  # the same for the log-probability pass
     score_tokens: int
-    logits_chunk: int  # tokens whose logits are held at a time; 0 for those of a whole micro-batch
-    dynamic: bool  # micro-batches are made up by tokens
-    branches: int  # K+1 prefixes scored of a response; 0 for an objective that scores none
+    logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
+    dynamic: bool  # micro-batches are filled by tokens
+    branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool  # vLLM shares the actor's GPUs
-    vllm_sleeps: bool  # and frees its memory while the actor works
+    vllm_sleeps: bool  # vLLM frees its memory while the actor works
     actor_sleeps: bool  # DeepSpeed keeps optimizer and gradients on the CPU while it does not update
     engines: int
-    engine_responses: int  # that an engine gets in a step
-    sequences: int  # of them at a time; 0 for all that it has room for
-    tensor_parallel: int  # GPUs of an engine
-    utilization: float  # share of a GPU that vLLM takes
-    reserve: int  # bytes of a GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
+    engine_responses: int  # responses that an engine gets in a step
+    sequences: int  # responses that it generates at a time; 0 for as many as fit
+    tensor_parallel: int  # GPUs per engine
+    utilization: float  # share of a GPU's memory that vLLM takes
+    reserve: int  # bytes per GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
 
 
 def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Settings:
-    """What decides the size, out of a run's flags.
+    """Read the settings that determine a run's size.
 
     Args:
-        config: the method's settings.
-        args: OpenRLHF's, with the run's own in `swap_run`.
-        reserve: bytes of a GPU, as in `Settings`.
+        config: the objective's settings.
+        args: OpenRLHF's arguments, with the run's own in `swap_run`.
+        reserve: as in `Settings`.
 
     Raises:
-        ConfigError: for what the plan has no formula for, or what OpenRLHF or DeepSpeed would stop at.
+        ConfigError: for settings that the plan has no formula for, or that OpenRLHF or DeepSpeed would reject.
     """
     for broken, message in _rules(args):
         if broken:
@@ -97,13 +97,13 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
 
 
 def responses_of_an_engine(args: SimpleNamespace) -> int:
-    """That it gets in a step, of OpenRLHF's arguments."""
+    """Responses that an engine gets in a step, from OpenRLHF's arguments."""
     share: int = math.ceil(args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.vllm.num_engines)
     return share
 
 
 def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:
-    """What cannot be planned: whether it is so, and what to say then."""
+    """What cannot be planned: whether it applies, and the message if it does."""
     train, vllm = args.train, args.vllm
     ranks, places = args.actor.num_nodes * args.actor.num_gpus_per_node, vllm.num_engines * vllm.tensor_parallel_size
     micro = (train.micro_batch_size, args.rollout.micro_batch_size)
@@ -111,7 +111,7 @@ def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:
         min(ranks, places, *micro, train.batch_size, args.data.max_len) < 1,
         "a number of GPUs, engines, responses or tokens is below 1",
     )
-    yield args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan knows adam only: leave it out"
+    yield args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
     yield (
         not 0 < vllm.gpu_memory_utilization <= 1,
         f"--vllm.gpu_memory_utilization is {vllm.gpu_memory_utilization}; use a share between 0 and 1",

@@ -1,7 +1,7 @@
-"""How long a training step takes, roughly: vLLM and DeepSpeed in turn on all GPUs, or at the same time on some each.
+"""Estimate a training step's time: vLLM and DeepSpeed in turn on all GPUs, or at the same time on some GPUs each.
 
-Both use an assumed share of what the GPU's data sheet promises. Loading prompts, handing over weights, sleeping and
-waking are left out.
+Both are assumed to reach a share of the data sheet's peaks. Loading prompts, sending weights, sleeping and waking are
+not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import BIT16, Settings
 
 Peaks = tuple[float, float]
-PEAKS: dict[str, Peaks] = {  # bf16 operations without sparsity and bytes, a second
+PEAKS: dict[str, Peaks] = {  # per second: dense bf16 operations, and bytes
     "a100-40": (312e12, 1.555e12),
     "a100-80": (312e12, 2.039e12),
     "h100": (989e12, 3.35e12),
@@ -23,28 +23,28 @@ PEAKS: dict[str, Peaks] = {  # bf16 operations without sparsity and bytes, a sec
     "l40s": (362e12, 0.864e12),
     "rtx4090": (165e12, 1.008e12),
 }
-OF_OPERATIONS, OF_BYTES = 0.4, 0.6  # assumed: shares of the peaks that are reached
+OF_OPERATIONS, OF_BYTES = 0.4, 0.6  # assumed shares of the peaks
 
 
 def generation_seconds(
     model: Model, settings: Settings, gpus: int, step: dict[str, Any], prompt: int, most: int, peaks: Peaks
 ) -> float:
-    """Of all responses of a step.
+    """Seconds to generate all responses of a step.
 
-    A token of every response that an engine runs takes one reading of the weights and of the keys and values so far.
-    An engine takes as many of these as its longest response has tokens, at least.
+    Each decoding step of an engine adds a token to every running response, and reads the weights and the keys and
+    values so far once. An engine takes at least as many steps as its longest response has tokens.
 
     Args:
         model: the model.
         settings: the run's.
-        gpus: on which engines run.
-        step: the plan's numbers of a step.
-        prompt: its mean tokens.
+        gpus: GPUs that the engines run on.
+        step: the plan's numbers for a step.
+        prompt: mean tokens of a prompt.
         most: responses that an engine runs at a time.
         peaks: as in `PEAKS`.
     """
     size = settings.tensor_parallel
-    tokens = step["tokens"] * size / gpus  # of an engine
+    tokens = step["tokens"] * size / gpus  # per engine
     at_a_time = min(most, math.ceil(step["responses"] * size / gpus))
     decodings: float = max(tokens / at_a_time, step["most_tokens"] / step["responses"])
     running = tokens / decodings
@@ -57,19 +57,19 @@ def generation_seconds(
 def step_seconds(
     model: Model, settings: Settings, step: dict[str, Any], prompt: int, most: int, peaks: Peaks
 ) -> dict[str, dict[str, float]]:
-    """Of a step in turn on all GPUs, and apart, where they can be split.
+    """Seconds of a step in turn on all GPUs and, if the GPUs can be split, at the same time.
 
     Args:
         model: the model.
         settings: the run's.
-        step: the plan's numbers of a step.
-        prompt: its mean tokens.
+        step: the plan's numbers for a step.
+        prompt: mean tokens of a prompt.
         most: responses that an engine runs at a time.
         peaks: as in `PEAKS`.
 
     Returns:
-        `in_turn`, `fastest` of all splits, and `apart`, the run's own split if it has one: the GPUs that generate
-        (`gpus`), seconds of `generate` and `train`, and of the whole `step`, which is their sum or the longer one.
+        `in_turn`, `fastest` of all splits, and `apart`, the run's own split if it has one. Each has the GPUs that
+        generate (`gpus`), and the seconds of `generate`, `train` and the whole `step`: their sum or the longer one.
     """
     flops = sum(value for phase, value in step["flops"].items() if phase != "generate")
     size = settings.tensor_parallel
@@ -80,7 +80,7 @@ def step_seconds(
         return {"gpus": generating, "generate": generate, "train": flops / (training * OF_OPERATIONS * peaks[0])}
 
     in_turn = times(gpus // size * size, gpus)
-    ways = {"in_turn": in_turn | {"step": in_turn["generate"] + in_turn["train"]}}
+    layouts = {"in_turn": in_turn | {"step": in_turn["generate"] + in_turn["train"]}}
     splits = {
         number: split | {"step": max(split["generate"], split["train"])}
         for number in range(size, gpus, size)
@@ -88,7 +88,7 @@ def step_seconds(
         if settings.dynamic or settings.batch % ((gpus - number) * settings.update_rows) == 0
     }
     if splits:
-        ways["fastest"] = min(splits.values(), key=lambda split: split["step"])
+        layouts["fastest"] = min(splits.values(), key=lambda split: split["step"])
     if not settings.shared:
-        ways["apart"] = splits[settings.engines * size]
-    return ways
+        layouts["apart"] = splits[settings.engines * size]
+    return layouts

@@ -63,7 +63,7 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
 
 
 @on_request
-def test_a_batch_tells_the_age_of_its_weights(tmp_path, prompts_file):
+def test_a_batch_reports_the_age_of_its_weights(tmp_path, prompts_file):
     """Rollouts of step 1 come from the trainer's weights, later ones from those before the last update."""
     rows = run_training(tmp_path / "run", prompts_file, ASYNC[0], "--ckpt.save_steps", "2")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -97,7 +97,7 @@ def gap(rows):
 
 
 @on_request
-def test_a_run_that_is_killed_goes_on_with_the_objective_and_the_prompts(tmp_path, prompts_file):
+def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, prompts_file):
     flags = ["--swap.objective", "laser_d", "--ckpt.save_steps", "2", "--ckpt.load_enable", *ASYNC, "2"]
     for name, value in {**OBJECTIVES["laser_d"], "monitor_every": "100"}.items():
         flags += [f"--swap.laser_d.{name}", value]
@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_with_the_objective_and_the_prompts(tmp_pat
     assert status == -signal.SIGKILL
     for step, name in ((3, "SwapGenerateActor"), (5, "SwapTrainingActor"), (5, "VLLM::EngineCore")):
         output, status = run.start_and_disturb(step, name, signal.SIGKILL)
-        assert re.search("going on from checkpoint global_step[24]", output)
+        assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
         assert "died" in line and "--ckpt.load_enable to go on from global_step" in line

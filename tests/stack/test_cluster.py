@@ -31,13 +31,13 @@ on_request = pytest.mark.skipif(
 
 
 def start(subcommand, *flags, **settings):
-    """`head` or `worker`; Ray gives its processes 30 s to find each other, too little on a busy machine."""
+    """Run `head` or `worker`; Ray gives its processes 30 s to find each other, too little on a busy machine."""
     for _ in range(3):
         result = bash(MULTINODE, subcommand, *flags, **settings)
         if result.returncode == 0:
             break
-    told = Path(settings["RAY_FOLDER"], "started.log")
-    assert result.returncode == 0, result.stderr + (told.read_text() if told.exists() else "")
+    started = Path(settings["RAY_FOLDER"], "started.log")
+    assert result.returncode == 0, result.stderr + (started.read_text() if started.exists() else "")
     return result.stdout
 
 

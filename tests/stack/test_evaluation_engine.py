@@ -20,7 +20,7 @@ def evaluation_command(problems, output):
 
 
 @pytest.mark.slow
-def test_a_killed_evaluation_goes_on_to_the_same_file(tmp_path, prompts_file):
+def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     long = json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}) + "\n"
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(prompts_file.read_text() + long)
@@ -69,7 +69,7 @@ for _ in range(3):
 
 @pytest.mark.slow
 def test_an_evaluated_policy_leaves_no_cache_behind():
-    """Of 22 in a row the last once found no memory: each engine kept its cache of a GiB."""
+    """The last of 22 in a row once ran out of memory, because each engine kept its cache of a GiB."""
     done = subprocess.run(
         [sys.executable, "-c", EVALUATE_THREE, str(WORLDS / "policies" / "decomposition")],
         cwd=WORLDS,

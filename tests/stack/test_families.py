@@ -29,7 +29,7 @@ FAMILIES = {
     "gpt_oss": {**MIXED, **EXPERTS, **UNTIED},
     "deepseek_v3": {
         **UNTIED,
-        # vLLM's latent attention on a CPU knows this size of cache only: 512 + 64.
+        # vLLM's latent attention on a CPU supports only this cache size: 512 + 64.
         "kv_lora_rank": 512,
         "qk_rope_head_dim": 64,
         "head_dim": 64,  # of what turns with the position
@@ -68,7 +68,7 @@ EACH = [
     ),
 ]
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
-# A random model is never right: every other response is called so, and its steps are scored.
+# A random model is never correct: every other response is declared so, and its steps are scored.
 REWARD = """
 import torch
 

@@ -1,4 +1,4 @@
-"""What a run survives: processes killed or stuck at any moment, and checkpoints that are not whole."""
+"""What a run survives: processes killed or stuck at any moment, and incomplete checkpoints."""
 
 import os
 import re
@@ -33,7 +33,7 @@ TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 
 
 def by_step(rows):
-    """Every metric of every step that does not depend on the clock, of each time it was done."""
+    """Every metric that does not depend on the clock, of every step, each time it was done."""
     found = {}
     for row in rows:
         values = {name: value for name, value in row.items() if not TIMES.search(name)}
@@ -56,13 +56,13 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     # Nothing of the killed run is in the way of the next one.
     for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ("VLLM::EngineCore",):
         output, status = run.start_and_disturb(5, name, signal.SIGKILL)
-        assert re.search("going on from checkpoint global_step[24]", output)
+        assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
         assert "died" in line and "--ckpt.load_enable to go on from global_step4" in line
         assert name in line or name == "VLLM::EngineCore"  # of which its actor tells
 
-    # A file of the newest checkpoint is cut short: the one before takes its place.
+    # A file of the newest checkpoint is cut short: the one before is used.
     newest = run.output / "checkpoints" / "_actor" / "global_step4"
     (file,) = newest.glob("*optim_states.pt")
     file.write_bytes(file.read_bytes()[:1000])
@@ -76,7 +76,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     result = start_training(run.output, prompts_file, *FLAGS)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     output += result.stdout
-    assert "checkpoint global_step4 is left out" in output and f"{file.name} has 1000 bytes instead of" in output
+    assert "checkpoint global_step4 is ignored" in output and f"{file.name} has 1000 bytes instead of" in output
 
     rows = list(read_rows(run.output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]  # each of them once, after all

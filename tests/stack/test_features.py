@@ -63,7 +63,7 @@ def equally_long(actor_group, tokenizer, responses):
 
 @pytest.fixture(scope="module")
 def half_wrong(responses):
-    """All responses that the first of two ranks gets, and the first two of four, are wrong: nothing to score there."""
+    """All responses of the first of two ranks, and of the first two of four, are incorrect: nothing to score there."""
     return [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
 
 
@@ -172,7 +172,7 @@ def test_a_feature_does_not_change_the_update(
     expected_marks, *expected_updates = plain
     assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
     assert_marked_alike(marked, expected_marks)
-    # The second update starts from where the first one led, which bfloat16 lets differ a little.
+    # The second update starts where the first one ended, which bfloat16 lets differ a little.
     for ours, expected, tolerance in zip(updates, expected_updates, (0.02, 0.1), strict=True):
         print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
         assert expected.moved.abs().mean() > 0.02  # far above what bfloat16 does to the same weights

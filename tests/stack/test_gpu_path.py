@@ -1,4 +1,4 @@
-"""The way that weights and work take on GPUs which vLLM and DeepSpeed share, with fakes for what a CPU has not."""
+"""The path of weights and work on GPUs that vLLM and DeepSpeed share, with fakes for what a CPU lacks."""
 
 import json
 import os
@@ -24,7 +24,7 @@ TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines
 
 @pytest.fixture(autouse=True)
 def fake_gpus(monkeypatch, tmp_path):
-    """A `python` that takes support.fake_gpu for openrlhf_swap.train."""
+    """A `python` that runs support.fake_gpu instead of openrlhf_swap.train."""
     tool = tmp_path / "bin" / "python"
     tool.parent.mkdir()
     tool.write_text(
@@ -76,7 +76,7 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
-    assert "going on from checkpoint global_step" in (output / "resumed.log").read_text()
+    assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):

@@ -157,7 +157,7 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
     options = {"reference": str(reference), "thinking_start": "ones"}
     objective = build(make_config(objective="adaptthink", options=options))
 
-    # The first half of each group is sampled behind a forced `</think>`, the second behind a forced first word.
+    # The first half of each group is sampled after a forced `</think>`, the second after a forced first word.
     forced_responses = []
     for number, response in enumerate(responses):
         word = "</think>" if number % GROUP_SIZE < 2 else "ones"
@@ -228,7 +228,7 @@ def test_markers_do_not_depend_on_how_the_policy_runs(name, actor_group, argumen
 
 
 def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, tokenizer, responses):
-    """Forwards are collective, so a rank that left one out would hang the others.
+    """Forwards are collective, so a rank that skipped one would hang the others.
 
     Values are not compared: over gloo, DeepSpeed 0.19.6 does not reliably load the weights of a model that is sharded
     over several CPU ranks (stock OpenRLHF actors then disagree with one rank as well, in about half of the starts).
@@ -271,7 +271,7 @@ def test_outcome_only_shapes_the_reward(actor_group, tokenizer, responses):
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-4)
 
 
-def test_the_rollout_table_tells_what_each_step_earned_and_paid(actor_group, tokenizer, responses):
+def test_the_rollout_table_shows_what_each_step_earned_and_paid(actor_group, tokenizer, responses):
     _, swap_class = makers()
     maker, _ = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
     assert len(maker.rollout_table) == 2 * GROUP_SIZE

@@ -1,4 +1,4 @@
-"""Scoring under ZeRO-3 on two ranks, whose forwards have to keep in step."""
+"""Scoring under ZeRO-3 on two ranks, whose forwards have to stay in lockstep."""
 
 import os
 import subprocess

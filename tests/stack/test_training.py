@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_training_end_to_end(tmp_path, prompts_file):
-    """With a reference model, a KL loss, importance-sampling correction and evaluation on the way."""
+    """With a reference model, a KL loss, importance-sampling correction and evaluation along the way."""
     output = tmp_path / "run"
     flags = ["--ckpt.save_steps", "2", "--swap.rollouts_every", "2", "--logger.tensorboard_dir", str(tmp_path / "tb")]
     # With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
@@ -40,7 +40,7 @@ def test_training_end_to_end(tmp_path, prompts_file):
         assert line["swap/skipped_steps"] == 0
         # The rollouts of steps 2 to 4 come from weights that were updated and synchronised: vLLM agrees with them.
         assert abs(line["policy/vllm_kl"]) < 5e-3
-    # The reference model keeps the weights that the policy leaves.
+    # The reference model keeps the initial weights, from which the policy moves away.
     assert metrics[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3) and metrics[3]["policy/reference_kl"] > 0.01
     trained = load_file(output / "policy" / "model.safetensors")
     base = load_file(POLICY / "model.safetensors")
@@ -102,7 +102,7 @@ def test_a_run_whose_scores_are_not_finite_stops_with_the_reason(tmp_path, promp
     assert metrics["step"] == metrics["swap/skipped_steps"] == 1
 
 
-# What remembers something from step to step: its settings, flags of the run, and the metric that shows its memory.
+# Objectives that keep state from step to step: settings, flags of the run, and the metric that shows its memory.
 TWICE = ["--data.max_samples", "32", "--train.num_episodes", "2"]  # every problem comes back
 REMEMBER = {
     "laser_d": (
@@ -121,7 +121,7 @@ REMEMBER = {
 @pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="three starts each, two to four minutes: TEST_SLOW=1")
 @pytest.mark.parametrize("objective", REMEMBER)
 def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
-    """Killed after step 2 and started again, a run has the numbers of one that was not, in every step."""
+    """Killed after step 2 and restarted, a run has the same numbers in every step as an undisturbed one."""
     settings, flags, memory = REMEMBER[objective]
     flags = [*flags, "--swap.objective", objective, "--train.full_determinism_enable"]
     flags += ["--ckpt.save_steps", "1", "--ckpt.load_enable"]
@@ -140,7 +140,7 @@ def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
         process.wait()
     result = start_training(output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert int(re.search(r"going on from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
+    assert int(re.search(r"resuming from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
     rows = list(read_rows(output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [row["step"] for row in calm] == [1, 2, 3, 4]
     for ours, theirs in zip(rows, calm, strict=True):

@@ -61,7 +61,7 @@ def make_experiences(maker_class, actor_group, tokenizer, responses, **options):
 
 
 def make_batch(maker_class, actor_group, tokenizer, responses, **options):
-    """The same; returns advantages and log-probabilities of each response, in their order."""
+    """Run `make_experience` and return the advantages and log-probabilities of each response, in order."""
     maker, experiences = make_experiences(maker_class, actor_group, tokenizer, responses, **options)
     rows = {}
     for experience in experiences:

@@ -1,4 +1,4 @@
-"""Five updates as DeepSpeed is set up, and by hand: how many weights differ, by stage and place."""
+"""Five updates by DeepSpeed as configured, and by hand: how many weights differ, by ZeRO stage and placement."""
 
 from types import SimpleNamespace
 

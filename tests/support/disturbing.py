@@ -20,7 +20,7 @@ GCS_ADDRESS = re.compile(r"--gcs-address=(\S+)")
 def actors(address, name):
     """Process ids of a Ray cluster's living actors whose class has `name` in it.
 
-    From its tables: the titles that Ray gives its processes do not always come about.
+    From Ray's tables, because the process titles that it sets do not always appear.
     """
     state = GlobalState()
     state._initialize_global_state(
@@ -37,7 +37,7 @@ def find_process(tree, name):
         with contextlib.suppress(psutil.Error):  # one that has just ended
             titles[child] = " ".join(child.cmdline() or [child.name()])
     if name == ENGINE:
-        # It does not always manage to give itself its name.
+        # It does not always manage to set its own title.
         found = [child for child, title in titles.items() if ENGINE in title or "multiprocessing.spawn" in title]
     else:
         (address,) = {match[1] for title in titles.values() if (match := GCS_ADDRESS.search(title))}
@@ -48,13 +48,13 @@ def find_process(tree, name):
 
 
 class Run:
-    """One run that is started again and again, always with the same command."""
+    """One run that is restarted again and again with the same command."""
 
     def __init__(self, folder, prompts, flags):
         self.output = folder / "run"
         self.command = training(self.output, prompts, *flags)
         self.log = folder / "log"
-        self.done = []  # every step that was ever done; a start takes out of metrics.jsonl what it does again
+        self.done = []  # every step ever done; a restart removes the steps that it repeats from metrics.jsonl
         self.graders_killed = 0
 
     def new_rows(self):
@@ -91,7 +91,7 @@ class Run:
         return self.log.read_text(), status
 
     def _kill_graders(self, pid):
-        """As the kernel does for want of memory: the next grade comes from new ones."""
+        """Kill the grading processes, as the kernel does when memory runs out: the next grade comes from new ones."""
         for child in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "rewards.worker" in " ".join(child.cmdline()):

@@ -1,10 +1,10 @@
-"""A training on a CPU that takes the way of GPUs which vLLM and DeepSpeed share: sleep, and weights over CUDA IPC.
+"""A training on a CPU with the code path of GPUs that vLLM and DeepSpeed share: sleep, and weights over CUDA IPC.
 
     FAKE_GPU=FOLDER python -m support.fake_gpu ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
 
-A place that Ray gives out stands for a GPU, a file in FOLDER for a tensor in its memory. What must not happen on a GPU
-(a generation without a cache, weights for an engine that sleeps) fails here too. DROPPED_UPDATE=N: the N-th update of
-the weights does not reach vLLM.
+A slot that Ray assigns stands for a GPU, a file in FOLDER for a tensor in its memory. What must not happen on a GPU
+(generation without a cache, weights for a sleeping engine) fails here too. With DROPPED_UPDATE=N the N-th weight
+update does not reach vLLM.
 """
 
 import math
@@ -24,7 +24,7 @@ EVERYTHING = {"weights", "kv_cache"}
 
 
 def physical_gpu():
-    """The place that Ray gave to this process: two processes on one GPU share it."""
+    """The slot that Ray assigned to this process: two processes on one GPU share it."""
     return "GPU-" + os.environ["CUDA_VISIBLE_DEVICES"]
 
 
@@ -42,7 +42,7 @@ def share(tensor):
 
 
 # Every process that imports the classes below by name has these.
-for name in ("ppo_actor", "utils"):  # OpenRLHF itself can be imported behind our package only
+for name in ("ppo_actor", "utils"):  # OpenRLHF itself can only be imported after our package
     sys.modules[f"openrlhf.trainer.ray.{name}"].get_physical_gpu_id = physical_gpu
 torch.multiprocessing.reductions.reduce_tensor = share
 

@@ -1,4 +1,4 @@
-"""Groups of made-up responses for the methods' tests."""
+"""Groups of made-up responses for the objectives' tests."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Small tokenizers whose tokens are known by heart: given pieces of text, and single characters for the rest."""
+"""Small tokenizers with known tokens: given pieces of text, and single characters for the rest."""
 
 import re
 import string

@@ -1,4 +1,4 @@
-"""A long problem that tests change in ways that matter, or do not."""
+"""A long problem that tests change in ways that do or do not matter."""
 
 DIE = (
     r"When rolling an unfair die with faces numbered 1, 2, 3, 4, 5, and 6, the probability of obtaining face $F$ is "

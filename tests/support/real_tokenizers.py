@@ -1,4 +1,4 @@
-"""Tokenizers of models that packages ship; a test that asks for one whose package is not there is skipped."""
+"""Models' tokenizers that come with packages; a test is skipped if its package is missing."""
 
 import ast
 import importlib.util

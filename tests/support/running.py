@@ -25,7 +25,7 @@ def training(output: Path, prompts: Path, *extra: str) -> dict:
 
 
 def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
-    """Run it to its end."""
+    """Run it to completion."""
     return subprocess.run(**training(output, prompts, *extra), capture_output=True, text=True, timeout=1800)
 
 

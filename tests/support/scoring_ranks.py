@@ -1,8 +1,8 @@
-"""Two ranks of ZeRO-3 that score different numbers of responses: how far they are from one forward a prefix.
+"""Two ZeRO-3 ranks that score different numbers of responses: how far they are from one forward per prefix.
 
     python -m support.scoring_ranks FAMILY [...]
 
-Both ranks print a line a family: `differ RANK FAMILY PACKED VALUE`.
+Both ranks print one line per family: `differ RANK FAMILY PACKED VALUE`.
 """
 
 import copy
@@ -19,7 +19,7 @@ ANSWER = (3, 4, 5, 6)
 
 
 def make_actor(engine, packed):
-    from openrlhf.models.actor import Actor  # behind our package, which prepares the process for it
+    from openrlhf.models.actor import Actor  # after our package, which prepares the process for it
 
     actor = Actor(engine, temperature=1.0)
     actor.packing_samples = packed
@@ -53,7 +53,7 @@ def rank_main(rank, world, families):
     policy_scoring.score_branches = few_at_a_time
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
-        model.config.use_cache = False  # as OpenRLHF's actor: with a cache, packed responses are not kept apart
+        model.config.use_cache = False  # as in OpenRLHF's actor: with a cache, packed responses are not kept apart
         whole = copy.deepcopy(model)
         settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
         engine, *_ = deepspeed.initialize(model=model, config=settings)

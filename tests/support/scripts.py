@@ -29,7 +29,7 @@ def bash(*command, **environment):
 
 
 def make_smi(folder, gpus):
-    """An nvidia-smi that lists so many GPUs; returns the PATH on which it comes first."""
+    """Make an nvidia-smi that lists this many GPUs; returns a PATH on which it comes first."""
     tool = folder / "nvidia-smi"
     lines = "".join(f"echo 'GPU {n}: NVIDIA (UUID: GPU-{n})'\n" for n in range(gpus))
     tool.write_text(f"#!/bin/bash\n{lines}")

@@ -1,4 +1,4 @@
-"""The run that most formulas are tried with: one response a GPU on a node of eight."""
+"""The run that most formulas are tested with: one response per GPU on a node of eight."""
 
 from openrlhf_swap.sizing.models import GIB
 from openrlhf_swap.sizing.settings import Settings

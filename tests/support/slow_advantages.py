@@ -1,4 +1,4 @@
-"""The equations in plain Python: what the fast ones are tested against."""
+"""The equations in plain Python, as a reference for the fast implementation."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""Scored traces made by hand: a column before and one after, with formulas, penalties, and text that means harm."""
+"""Hand-made scored traces: before and after training, with formulas, penalties, and malicious text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(problem: str, answer: str, correct: bool | None, steps: dict[str, float]
 
 
 def write_traces(folder: Path) -> list[Path]:
-    """Two files: four problems; the second became correct, the third became wrong, the fourth means harm."""
+    """Two files: four problems; the second became correct, the third incorrect, the fourth is malicious."""
     end = "</think>\n\nThe larger root is \\boxed{3}."
     long = dict(zip(FACTOR, (1.9, -0.02, 0.03, -0.35, 1.2), strict=True))
     short = {FACTOR[0]: 2.1, FACTOR[4]: 1.3}

@@ -95,7 +95,7 @@ def test_baseline_and_noise_agree_with_the_slow_version(baseline, noise, group):
 
 
 def test_zero_baseline_by_hand():
-    # Both are right and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1, unbiased deviation 1.
+    # Both are correct and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1, unbiased deviation 1.
     group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
     eps = 1 + EPS
     by_mean, by_zero = (swap_advantages(group, SwapConfig(step_baseline=name)) for name in ("mean", "zero"))

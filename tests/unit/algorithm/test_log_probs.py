@@ -6,23 +6,23 @@ from hypothesis import strategies as st
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
 
-TAILS = [LogitTransform(), LogitTransform(scale=0.125), LogitTransform(cap=3.0)]
+TRANSFORMS = [LogitTransform(), LogitTransform(scale=0.125), LogitTransform(cap=3.0)]
 
 
-def all_at_once(hidden, weight, bias, targets, wanted, how):
-    """What the head, its transform and a softmax say, with autograd's own gradients."""
-    logits = torch.nn.functional.linear(hidden, weight, bias).float() * how.transform.scale
-    logits = logits if how.transform.cap is None else how.transform.cap * torch.tanh(logits / how.transform.cap)
-    log_p = torch.log_softmax(logits / how.temperature, -1)
+def all_at_once(hidden, weight, bias, targets, wanted, head):
+    """The head, its transform and a softmax, with autograd's own gradients."""
+    logits = torch.nn.functional.linear(hidden, weight, bias).float() * head.transform.scale
+    logits = logits if head.transform.cap is None else head.transform.cap * torch.tanh(logits / head.transform.cap)
+    log_p = torch.log_softmax(logits / head.temperature, -1)
     columns = [log_p.gather(-1, targets[:, None]).squeeze(-1)]
-    if how.entropy:
+    if head.entropy:
         columns.append(-(log_p.exp() * log_p).sum(-1))
     mask = torch.zeros(len(hidden)).index_fill(0, wanted, 1.0)
     return torch.stack(columns, -1) * mask[:, None]
 
 
-def both(how, dtype=torch.float32, bias=True, tokens=23):
-    """Values and gradients in both ways, with the same weights on the values."""
+def both(head, dtype=torch.float32, bias=True, tokens=23):
+    """Values and gradients from both implementations, with the same weights on the values."""
     results = []
     for function in (token_log_probs, all_at_once):
         torch.manual_seed(0)
@@ -31,14 +31,14 @@ def both(how, dtype=torch.float32, bias=True, tokens=23):
         if bias:
             leaves.append(torch.randn(50).to(dtype).requires_grad_())
         targets, wanted = torch.randint(50, (tokens,)), torch.randperm(tokens)[: tokens - 4]
-        values = function(*leaves[:2], leaves[2] if bias else None, targets, wanted, how)
+        values = function(*leaves[:2], leaves[2] if bias else None, targets, wanted, head)
         (values * torch.randn(values.shape)).sum().backward()
         results.append((values.detach(), [leaf.grad for leaf in leaves]))
     return results
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(TAILS), st.sampled_from([0.6, 1.0]), st.integers(1, 30), st.booleans(), st.booleans())
+@given(st.sampled_from(TRANSFORMS), st.sampled_from([0.6, 1.0]), st.integers(1, 30), st.booleans(), st.booleans())
 def test_values_and_gradients_are_those_of_all_logits(transform, temperature, chunk, entropy, bias):
     (values, gradients), (expected, theirs) = both(HeadPass(transform, temperature, chunk, entropy), bias=bias)
     assert values.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""The data preparation: the files that it reads, writes and leaves alone, and what it says."""
+"""Data preparation: the files that it reads, writes and leaves alone, and what it reports."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from openrlhf_swap.rollouts.answers import SUFFIX
 
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
-    """What `datasets` caches of the small files goes with them."""
+    """The cache that `datasets` makes for the small files is removed with them."""
     import datasets
 
     before = datasets.config.HF_DATASETS_CACHE
@@ -130,7 +130,7 @@ def test_whole_numbers_and_mixed_answers(tmp_path):
 
 
 def test_solutions_give_their_answers(tmp_path, capsys):
-    """Raw GSM8K, other golds that are none, and what is said of them."""
+    """Raw GSM8K, other columns that hold no usable answers, and what is reported about them."""
     rows = [
         {"problem": "p1", "answer": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"},
         {"problem": "p2", "answer": "#### 1,018"},
@@ -240,13 +240,16 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [
-        ((tmp_path / "no.parquet", output), "which is no file, or an empty one"),
-        ((tmp_path / "empty.json", output), "which is no file, or an empty one"),
-        ((tmp_path / "rows.tsv", output), "whose kind is unknown; give a file that ends in .csv, .json, .jsonl, .par"),
+        ((tmp_path / "no.parquet", output), "which is not a file or is empty"),
+        ((tmp_path / "empty.json", output), "which is not a file or is empty"),
+        (
+            (tmp_path / "rows.tsv", output),
+            "a file of unknown type; give a file that ends in .csv, .json, .jsonl, .par",
+        ),
         ((tmp_path / "torn.csv", output), "cannot be loaded (row 2 has more or fewer fields than the header)"),
         ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
-        ((tmp_path, output), "whose kind is unknown"),
+        ((tmp_path, output), "a file of unknown type"),
         ((torn, output), "cannot be loaded (JSON parse error"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
         (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),
@@ -256,7 +259,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         ((good, output, none, "--limit", "0"), "--limit is 0; use at least 1"),
         ((good, tmp_path / "prompts.parquet"), "use .jsonl"),
         ((good, good), "which is the input"),
-        ((good, good / "prompts.jsonl"), "cannot be written"),
+        ((good, good / "prompts.jsonl"), "cannot be written to"),
         ((good, output, "--benchmarks", str(tmp_path)), "math500.jsonl cannot be read"),
         ((good, output, "--suffix", ""), "HuggingFaceH4/MATH-500 cannot be loaded"),
     ]

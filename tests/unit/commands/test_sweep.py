@@ -1,4 +1,4 @@
-"""The launcher, with small programs in the place of training and evaluation."""
+"""The launcher, with small programs instead of training and evaluation."""
 
 import json
 import os
@@ -26,7 +26,7 @@ import json, pathlib
 folder = pathlib.Path('{{output}}')
 json.dump({{'value': float((folder / 'value').read_text()) + {{seed}}}}, open(folder / 'result.json', 'w'))" """
 
-# Goes on when as many have begun as were to run at once, so it ends only if they do run at once.
+# Continues once as many have started as should run at once, so it ends only if they do run at once.
 IN_PAIRS = f"""{sys.executable} -c "
 import pathlib, time
 log = pathlib.Path('{{sweep}}') / 'log'
@@ -57,7 +57,7 @@ def test_a_failed_evaluation_does_not_repeat_the_training(tmp_path, capsys):
 
 def test_an_unknown_configuration_is_named(tmp_path, capsys):
     assert run(tmp_path, "--only", "x=2", "x=7") == 2
-    assert capsys.readouterr().err == "error: --only has x=7; use some of x=2 x=3\n"
+    assert capsys.readouterr().err == "error: --only has x=7; use any of x=2 x=3\n"
 
 
 def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
@@ -75,7 +75,7 @@ def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
     assert rows == [["", "seeds", "value"], ["x=2", "2", "3.50 ± 0.71"], ["x=3", "1", "4.00"]]
 
 
-def test_so_many_runs_at_once_as_asked_for(tmp_path):
+def test_as_many_runs_at_once_as_requested(tmp_path):
     copy = f"cp {tmp_path / 'result'} {{output}}/result.json"
     (tmp_path / "result").write_text('{"value": 1}')
     assert run(tmp_path, "--parallel", "2", "--train", IN_PAIRS, "--evaluate", copy) == 0
@@ -89,7 +89,7 @@ def test_less_than_one_run_at_once_is_refused(tmp_path, capsys):
     assert capsys.readouterr().err == "error: --parallel is 0; give the number of runs at once, at least 1\n"
 
 
-def test_after_control_c_no_further_run_is_begun(tmp_path):
+def test_after_control_c_no_further_run_is_started(tmp_path):
     rows = tmp_path / "rows.json"
     rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
     words = [sys.executable, "-m", "openrlhf_swap.sweep", "--configurations", str(rows), "--output", str(tmp_path)]
@@ -98,7 +98,7 @@ def test_after_control_c_no_further_run_is_begun(tmp_path):
         [*words, *commands],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background processes ignore it
     )
     try:
         deadline = time.monotonic() + 60
@@ -118,8 +118,8 @@ def test_presets_are_valid_settings(preset):
         parse_swap_arguments(list(configuration.train))
 
 
-def test_a_preset_of_methods_takes_their_rows_from_the_file(tmp_path, capsys):
-    """One row of the file is of the preset: it runs with its flags, the others with nothing but their name."""
+def test_rows_of_the_file_replace_those_of_a_preset(tmp_path, capsys):
+    """One row of the file has a name of the preset: it runs with its flags, the others with their name alone."""
     rows = [{"name": "laser_d", "train": ["--swap.objective", "laser_d", "5"]}, {"name": "grpo", "train": ["7"]}]
     file = tmp_path / "rows.json"
     file.write_text(json.dumps(rows))
@@ -131,7 +131,7 @@ def test_a_preset_of_methods_takes_their_rows_from_the_file(tmp_path, capsys):
     assert capsys.readouterr().out.count("evaluate failed") == 5  # their value is no number
 
 
-def test_methods_of_the_presets_are_those_there_are():
+def test_objectives_of_the_presets_exist():
     assert [row.name for row in sweep.PRESETS["all"]] == list(OBJECTIVES)
     assert sweep.PRESETS["step_signal"][0].train == ("--swap.objective", "swap")
 

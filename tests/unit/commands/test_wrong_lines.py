@@ -11,7 +11,7 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 
-# Of processor time: under one where no hub is asked, more on a busy machine and in an environment that is still to be
+# Of CPU time: under one if no hub is contacted, more on a busy machine and in an environment that is yet to be
 # compiled; the imports of a training take ten.
 SECONDS = 3.0
 MODEL = str(POLICY)
@@ -40,11 +40,17 @@ LINES = [
     (GOOD.replace(MODEL, "no/such"), "--actor.model_name_or_path is no/such, which cannot be read (Cannot reach"),
     (GOOD.replace(MODEL, "no:such"), "--actor.model_name_or_path is no:such, which cannot be read (Repo id must"),
     ("train --swap.objective nowhere:Mine", "--swap.objective is 'nowhere:Mine', which cannot be imported (No module"),
-    (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which is not there"),
-    (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which is not there"),
-    (GOOD + " --swap.output_dir ROWS/out", "--swap.output_dir is ROWS/out, which cannot be written (Not a directory)"),
-    (GOOD + " --ckpt.path ROWS", "--ckpt.path is ROWS, which cannot be written (Not a directory)"),
-    ("prepare --output rows.parquet", "--output is rows.parquet; training tells files by their ending: use .jsonl"),
+    (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which does not exist"),
+    (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which does not exist"),
+    (
+        GOOD + " --swap.output_dir ROWS/out",
+        "--swap.output_dir is ROWS/out, which cannot be written to (Not a directory)",
+    ),
+    (GOOD + " --ckpt.path ROWS", "--ckpt.path is ROWS, which cannot be written to (Not a directory)"),
+    (
+        "prepare --output rows.parquet",
+        "--output is rows.parquet; training recognises files by their extension: use .jsonl",
+    ),
     ("prepare --output new.jsonl --limit 0", "--limit is 0; use at least 1"),
     ("prepare --input ROWS", "the following arguments are required: --output"),
     ("score --model /no/such --input ROWS --output new", "--model is /no/such, which cannot be read"),
@@ -53,7 +59,10 @@ LINES = [
     ("score --model no/such --input ROWS --output new", "--model is no/such, which cannot be read (Cannot reach"),
     ("evaluation --model /no/such --output new", "--model is /no/such, which cannot be read"),
     ("evaluation --model no/such --output new", "--model is no/such, which cannot be read (Cannot reach"),
-    (f"evaluation --model {MODEL} --output ROWS/out", "--output is ROWS/out, which cannot be written (Not a direct"),
+    (
+        f"evaluation --model {MODEL} --output ROWS/out",
+        "--output is ROWS/out, which cannot be written to (Not a direct",
+    ),
     (f"evaluation --model {MODEL} --output new --samples 0", "--samples is 0; use at least 1"),
     (f"evaluation --model {MODEL} --output new --benchmarks aime26", "--benchmarks has 'aime26'"),
 ]
@@ -88,7 +97,7 @@ def test_a_wrong_command_line(tmp_path, line, message):
         ("--help-metrics", {"swap/accuracy", "length/p90", "timing/score"}),
     ],
 )
-def test_what_there_is_to_know_is_listed(capsys, flag, known):
+def test_objectives_and_metrics_are_listed(capsys, flag, known):
     assert run_command(train.main, [flag]) == 0
     assert known <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
 

@@ -29,7 +29,7 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     path.write_text(json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n")
     assert load_benchmark(str(path)) == [Problem("a", "1\u2028+1", "2")]
     write_rows(path, [{"id": "a", "problem": "1", "answer": "2"}] * 2)
-    with pytest.raises(DataError, match="1 ids twice"):
+    with pytest.raises(DataError, match="1 duplicate ids"):
         load_benchmark(str(path))
 
 
@@ -62,7 +62,7 @@ def test_the_checksum_ignores_order_and_white_space():
 
 @pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_gold_answers_are_right_against_themselves(name):
+def test_reference_answers_are_correct_against_themselves(name):
     problems = load_benchmark(name, Path(os.environ["BENCHMARK_DATA"]))
     grader = Grader()
     grades = grader.grade_many([(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems])

@@ -1,4 +1,4 @@
-"""Known answers: their normal form, and which of them are none."""
+"""Reference answers: their normal form, and which are unusable."""
 
 import math
 
@@ -26,7 +26,7 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         ("so\n#### 1,018", "1018"),
         (r"Adding, \boxed{5} or better \boxed{\frac12}.", r"\frac12"),
         (r"\boxed{(1, 2)}", "(1, 2)"),
-        (72.0, "72"),  # a column of integers with holes
+        (72.0, "72"),  # a column of integers with missing values
         (-3.0, "-3"),
         (0.5, "0.5"),
         (math.nan, ""),
@@ -60,14 +60,14 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     normal = [normal_answer(given) for given in answers]
     monkeypatch.setattr(golds, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
     assert gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
-    # Asked again, also among others: only what was not found good is parsed.
+    # Called again, also with others: only answers that are not cached are parsed.
     asked = []
     monkeypatch.setattr(Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part))
     assert gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
     assert asked == ["$ $", "7_7"]
 
 
-def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
+def test_another_grader_has_another_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = golds.remembered_file()
     assert before.parent == tmp_path / "openrlhf_swap"

@@ -1,4 +1,4 @@
-"""What counts as the same problem, and what nearly."""
+"""What counts as the same problem, and what as a near-duplicate."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_what_changes_a_problem_changes_its_key(one, other):
     assert not same(one, other)
 
 
-# A problem as a list of pieces, each with all the ways in which copies write it.
+# A problem as a list of pieces, each with all the spellings that copies use.
 PIECES = [
     ("Find", "find", "FIND"),
     ("the value of", "the value  of", "the\nvalue of:"),
@@ -99,7 +99,7 @@ SEQUENCE = r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. Give
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        # A word of a long problem replaced, and a fraction written otherwise.
+        # A word of a long problem replaced, and a fraction written differently.
         (DIE, DIE.replace("any one of the", "each of the").replace("47/288", r"\frac{47}{288}")),
         # The same problem, asked for another form of the answer: one text contains the other.
         (DIE, DIE.replace("Find the", "Given that the").replace("$F$.", "$F$ is $m/n$, find $m+n$.")),

@@ -35,7 +35,7 @@ class Case:
     family: str
     end: str
     close: str
-    told: str = ""
+    note: str = ""
     first: str = ""  # what stands in the first step before the thought
 
 
@@ -145,9 +145,9 @@ def grader():
 def test_a_family_by_hand(model, grader):
     case = CASES[model]
     tokenizer = tokenizer_of(*WORDS, special=case.special, template=case.template)
-    config, (told,) = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
+    config, (message,) = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
     assert (config.end_of_thought, config.close_template) == (case.end, case.close)
-    assert f"({case.family}{case.told}); answers are scored behind {case.close!r}" in told
+    assert f"({case.family}{case.note}); answers are scored after {case.close!r}" in message
 
     response = case.response.format(THOUGHT, answer=r"\boxed{12}")
     ids = tokenizer(response, add_special_tokens=False)["input_ids"]
@@ -186,7 +186,7 @@ def check_grades(case, grader):
     ],
 )
 def test_a_family_with_its_real_tokenizer(model, load, grader):
-    """Where tokens merge what stands side by side, such as `?` and the newline behind it."""
+    """Here tokens merge neighbouring characters, such as `?` and the newline after it."""
     case, tokenizer = CASES[model], load()
     tokenizer.chat_template = case.template
     config, _ = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
@@ -220,38 +220,39 @@ def test_an_unfinished_thought_is_open(model):
 def test_without_marks_it_is_taken_for_r1():
     assert family_of(None) is family_of(ASK) is None
     for template in (None, ASK):
-        config, (told,) = resolve_thought(SwapConfig(), tokenizer_of(template=template))
+        config, (message,) = resolve_thought(SwapConfig(), tokenizer_of(template=template))
         assert config.end_of_thought == R1.end_of_thought
-        assert "(assumed, the chat template names none; '</think>' takes 8 tokens)" in told
+        assert "(assumed, because the chat template has none; '</think>' takes 8 tokens)" in message
 
 
 def test_a_template_that_closes_the_thought_leaves_nothing_to_close():
     tokenizer = tokenizer_of(special=THINK, template=ASK + "ASSISTANT\n<think>\n\n</think>\n\n")
-    config, (told,) = resolve_thought(SwapConfig(), tokenizer)
+    config, (message,) = resolve_thought(SwapConfig(), tokenizer)
     assert (config.end_of_thought, config.close_template) == ("</think>", f"\n\n{HEAD}")
-    assert "(closed by the chat template: the model is asked not to think)" in told
+    assert "(closed by the chat template: the model is asked not to think)" in message
 
 
 def test_what_is_given_wins():
     tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
-    config, (told,) = resolve_thought(SwapConfig(close_template="</think>x"), tokenizer)
+    config, (message,) = resolve_thought(SwapConfig(close_template="</think>x"), tokenizer)
     assert config.close_template == "</think>x"
-    assert told.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template)")
-    config, told = resolve_thought(SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer)
+    assert message.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template)")
+    config, messages = resolve_thought(SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer)
     assert (config.start_of_thought, config.close_template) == ("<t>", f"\n</t>\n\n{HEAD}")
-    assert told[0].startswith("thought: '<t>' to '</t>' (as given); ")
-    assert told[1] == "warning: the chat template closes a thought with '</think>', not with '</t>'"
+    assert messages[0].startswith("thought: '<t>' to '</t>' (as given); ")
+    assert messages[1] == "warning: the chat template closes a thought with '</think>', not with '</t>'"
     assert resolve_thought(config, tokenizer)[0] == config
 
 
-def test_a_close_template_that_closes_nothing_is_told():
+def test_a_close_template_that_closes_nothing_is_reported():
     tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
     _, (_, warning) = resolve_thought(SwapConfig(close_template="foo"), tokenizer)
-    assert warning == "warning: the close template 'foo' does not hold '</think>': answers are scored in the thought"
+    assert (
+        warning
+        == "warning: the close template 'foo' does not contain '</think>': answers are scored inside the thought"
+    )
 
 
 def test_an_end_that_the_tokenizer_does_not_know_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"--swap.end_of_thought is '◁end', which the model's tokenizer gives back as"
-    ):
+    with pytest.raises(ConfigError, match=r"--swap.end_of_thought is '◁end', which the model's tokenizer decodes as"):
         resolve_thought(SwapConfig(end_of_thought="◁end"), tokenizer_of())

@@ -94,7 +94,7 @@ PARTS = ["7+5=12\n", "so ", "\\boxed{12}", "**Final Answer**\n", ". ", "The answ
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=8))
-def test_no_answer_is_scored_behind_its_statement_or_the_end(parts):
+def test_no_answer_is_scored_after_its_statement_or_the_end(parts):
     tokenizer = tokenizer_of("boxed", "\n\n", special=("<e>",), eos="<e>")
     reader = StepReader(tokenizer, "</think>", step_tokens=3, max_steps=25)
     ids = tokenizer("".join(parts) + "<e>")["input_ids"]

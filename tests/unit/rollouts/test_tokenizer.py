@@ -22,7 +22,7 @@ def test_without_a_template_a_problem_begins_as_any_text(letters):
     assert letters.decode(prompt_ids(letters, "ab")) == "^ab\n"
 
 
-def test_a_template_says_all(letters):
+def test_a_template_replaces_the_tokenizers_own_special_tokens(letters):
     letters.chat_template = "{{ bos_token }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert letters.decode(prompt_ids(letters, "ab")) == "^<ab>"  # one token at the beginning, not two
     letters.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
@@ -30,5 +30,5 @@ def test_a_template_says_all(letters):
 
 
 def test_the_embedded_policy_is_asked_as_in_its_training(tokenizer):
-    asked = tokenizer.decode(prompt_ids(tokenizer, "What is 123 + 456?"))
-    assert asked == "<|user|>What is 123 + 456?<|assistant|><think>\n"
+    rendered = tokenizer.decode(prompt_ids(tokenizer, "What is 123 + 456?"))
+    assert rendered == "<|user|>What is 123 + 456?<|assistant|><think>\n"

@@ -19,15 +19,15 @@ def write(path, tag, *, sealed=True, size=100):
     (folder / "deep" / "more.pt").write_bytes(b"y")
     if sealed:
         checkpoints.seal(folder, "swap")
-        time.sleep(0.01)  # the seals' times tell the order
+        time.sleep(0.01)  # the seals' times determine the order
     return folder
 
 
-def test_nothing_there(tmp_path):
+def test_no_checkpoint(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         recovery = checkpoints.recover(path)
         assert recovery.tag is None
-        assert recovery.messages == [f"no complete checkpoint in {path}: starting at the beginning"]
+        assert recovery.messages == [f"no complete checkpoint in {path}: starting from the beginning"]
 
 
 def test_the_newest_complete_one_is_chosen_by_time_not_by_name(tmp_path):
@@ -40,11 +40,13 @@ def test_the_newest_complete_one_is_chosen_by_time_not_by_name(tmp_path):
 def test_one_that_was_never_finished_is_deleted(tmp_path):
     write(tmp_path, "global_step2")
     half = write(tmp_path, "global_step4", sealed=False)
-    (tmp_path / "_actor" / "latest").write_text("global_step4")  # DeepSpeed's last word before the process was killed
+    (tmp_path / "_actor" / "latest").write_text(
+        "global_step4"
+    )  # the last thing DeepSpeed wrote before the process was killed
     recovery = checkpoints.recover(tmp_path)
     assert recovery.tag == "global_step2"
     assert not half.exists()
-    assert recovery.messages[0] == ("checkpoint global_step4 is left out and deleted: it was not written to its end")
+    assert recovery.messages[0] == ("checkpoint global_step4 is ignored and deleted: it was not written completely")
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step2"
 
 
@@ -79,7 +81,7 @@ def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_what_is_deleted_leaves_no_half_behind(tmp_path, monkeypatch, interrupted):
+def test_an_interrupted_deletion_leaves_no_partial_checkpoint(tmp_path, monkeypatch, interrupted):
     write(tmp_path, "global_step2")
     oldest = write(tmp_path, "global_step1")
     if interrupted:
@@ -106,7 +108,7 @@ def test_a_damaged_one_is_kept_apart(tmp_path, harm, reason):
     recovery = checkpoints.recover(tmp_path)
     assert recovery.tag == "global_step2"
     moved = tmp_path / "damaged" / "global_step4"
-    assert recovery.messages[0] == f"checkpoint global_step4 is left out and moved to {moved}: {reason}"
+    assert recovery.messages[0] == f"checkpoint global_step4 is ignored and moved to {moved}: {reason}"
     assert moved.is_dir()
 
 
@@ -150,7 +152,7 @@ def test_a_seal_appears_at_once(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_wants_to_run_code_is_refused(tmp_path):
-    """Also where the caller asks torch for the opposite, as DeepSpeed does."""
+    """Even if the caller asks torch to allow it, as DeepSpeed does."""
     script = """
 import os, pickle, sys, torch
 from openrlhf_swap.integration.policy import random_state

@@ -1,4 +1,4 @@
-"""The console, in processes of their own: it takes both outputs of one."""
+"""The console, in separate processes, because it redirects both outputs of its own."""
 
 import os
 import pty
@@ -55,7 +55,7 @@ def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
     assert result.stdout.splitlines() == [*LINES, "a table"]
     log = (tmp_path / "out" / "train.log").read_text()
     assert all(line in log for line in [*LINES, "a library's line", "its noise", "complaint of a library at the end"])
-    run(tmp_path)  # a run that goes on appends
+    run(tmp_path)  # a resumed run appends
     assert (tmp_path / "out" / "train.log").read_text() == 2 * log
 
 
@@ -63,7 +63,7 @@ def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
     ("what", "error"),
     [
         ("ours", "error: --x is 1; use 2\n"),
-        ("other", "error: KeyError: 'no such'; the end of out/train.log has all of it\n"),
+        ("other", "error: KeyError: 'no such'; the traceback is at the end of out/train.log\n"),
     ],
 )
 def test_an_error_is_one_line(tmp_path, what, error):

@@ -1,4 +1,4 @@
-"""What is watched during a run."""
+"""What is monitored during a run."""
 
 import pytest
 
@@ -17,12 +17,12 @@ def test_only_skipped_steps_in_a_row_end_a_run():
         skipped.observe("inf")
 
 
-def test_accuracy_that_falls_in_is_told_once_until_it_recovers():
+def test_collapsing_accuracy_is_reported_once_until_it_recovers():
     watch = CollapseWatch(window=2)
-    told = [watch.observe(accuracy, 100.0) for accuracy in (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)]
+    reported = [watch.observe(accuracy, 100.0) for accuracy in (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)]
     # The measure is (0.8 + 0.6) / 2 = 0.7. Means of two: 0.6, 0.3 (below 0.35), 0.15, 0.15, 0.5, 0.9, 0.45, 0.05.
-    assert [bool(warnings) for warnings in told] == [False] * 4 + [True] + [False] * 5 + [True]
-    assert told[4] == [
+    assert [bool(warnings) for warnings in reported] == [False] * 4 + [True] + [False] * 5 + [True]
+    assert reported[4] == [
         "accuracy fell from 70.0% in the first 2 steps to 30.0% in the last 2: look at rollouts/ and consider a lower "
         "--swap.process_weight"
     ]
@@ -34,9 +34,9 @@ def test_a_resumed_run_compares_with_the_same_start():
     for accuracy in accuracies[:3]:
         first.observe(accuracy, 100.0)
     second.load_state_dict(first.state_dict())
-    told = [whole.observe(accuracy, 100.0) for accuracy in accuracies][3:]
-    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[3:]] == told
-    assert any(told)
+    reported = [whole.observe(accuracy, 100.0) for accuracy in accuracies][3:]
+    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[3:]] == reported
+    assert any(reported)
 
 
 def test_shortening_is_no_collapse_but_vanishing_is():
@@ -47,7 +47,7 @@ def test_shortening_is_no_collapse_but_vanishing_is():
     assert warning.startswith("response length fell from 1000 tokens in the first 1 steps to 99 tokens")
 
 
-# Share of right responses of three trainings on the embedded task: one fell at its 24th step, one only at its 18th
+# Share of correct responses in three trainings on the embedded task: one fell at its 24th step, one only at its 18th
 # and by little more than its batches differ, one not at all.
 FELL = [0.898, 0.797, 0.852, 0.852, 0.875, 0.891, 0.805, 0.875, 0.766, 0.945, 0.93, 0.914, 0.938, 0.883, 0.906, 0.844]
 FELL += [0.906, 0.938, 0.875, 0.93, 0.961, 0.953, 0.938, 0.789, 0.578, 0.453, 0.672, 0.906, 0.781, 0.922]
@@ -57,10 +57,10 @@ CALM = [0.828, 0.867, 0.891, 0.883, 0.945, 0.883, 0.914, 0.883, 0.867, 0.898, 0.
 CALM += [0.938, 0.93, 0.961, 0.992, 0.953, 0.898, 0.984, 0.953, 0.969, 0.977, 0.977, 0.953, 0.992, 0.891, 0.961, 0.953]
 
 
-@pytest.mark.parametrize(("accuracies", "told_at"), [(FELL, [25]), (FELL_FOR_A_STEP, []), (CALM, [])])
-def test_a_fall_is_told_once_within_three_steps(accuracies, told_at):
+@pytest.mark.parametrize(("accuracies", "reported_at"), [(FELL, [25]), (FELL_FOR_A_STEP, []), (CALM, [])])
+def test_a_fall_is_reported_once_within_three_steps(accuracies, reported_at):
     watch = SuddenFall()
-    assert [step for step, accuracy in enumerate(accuracies, 1) if watch.observe(accuracy)] == told_at
+    assert [step for step, accuracy in enumerate(accuracies, 1) if watch.observe(accuracy)] == reported_at
 
 
 def test_what_a_fall_is():
@@ -74,8 +74,8 @@ def test_what_a_fall_is():
         (steady[1:], (0.1, 0.1, 0.1), False),  # four steps are too few to compare with
     ):
         watch = SuddenFall()
-        told = [watch.observe(accuracy) for accuracy in (*before, *recent)]
-        assert not any(told[:-1]) and bool(told[-1]) == fell
+        reported = [watch.observe(accuracy) for accuracy in (*before, *recent)]
+        assert not any(reported[:-1]) and bool(reported[-1]) == fell
 
 
 def test_a_resumed_run_remembers_the_fall():
@@ -85,9 +85,9 @@ def test_a_resumed_run_remembers_the_fall():
         whole.observe(accuracy)
     second.load_state_dict(first.state_dict())
     rest = FELL[26:] + [0.9] * 10 + [0.2]
-    told = [whole.observe(accuracy) for accuracy in rest]
-    assert [second.observe(accuracy) for accuracy in rest] == told
-    assert told[-1] == [
+    reported = [whole.observe(accuracy) for accuracy in rest]
+    assert [second.observe(accuracy) for accuracy in rest] == reported
+    assert reported[-1] == [
         "accuracy fell from 89.0% to 66.7% within 3 steps: if it does not come back, stop, go back to a checkpoint "
         "and lower --actor.adam.lr"
     ]

@@ -14,11 +14,11 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.runs.metric_names import METRICS, NAMES, SAID_TWICE, meaning, named, named_evaluation, step_line
+from openrlhf_swap.runs.metric_names import DUPLICATES, METRICS, NAMES, meaning, named, named_evaluation, step_line
 from openrlhf_swap.runs.metrics import step_metrics
 
 SCRIPT = ROOT / "docs" / "make_metrics.py"
-# What OpenRLHF 0.11.2 gives in a step, ours aside.
+# What OpenRLHF 0.11.2 logs in a step, without ours.
 STOCK = "policy_loss actor_lr actor_grad_norm ppo_clip_ratio ppo_kl kl logprobs_diff reward score return"
 STOCK += " group_reward_std response_length total_length truncated response_clip_ratio vllm_kl is_filter_ratio"
 STOCK += " rollout/reward_mean rollout/reward_std rollout/response_length_mean rollout/truncated_rate"
@@ -41,7 +41,7 @@ def test_every_metric_of_a_step_is_declared_once():
     assert len({meaning(name) for name in found}) == len(found)
     assert not found.keys() & (NAMES.keys() - METRICS.keys())
     assert set(NAMES.values()) <= METRICS.keys()
-    assert not SAID_TWICE & found.keys()
+    assert not DUPLICATES & found.keys()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -1,4 +1,4 @@
-"""What a run was made of."""
+"""The provenance of a run."""
 
 import hashlib
 import shlex
@@ -30,7 +30,7 @@ def test_a_models_weights_and_tokenizer_count():
     assert {"model.safetensors", "tokenizer.json", "config.json"} <= files.keys()
 
 
-def test_a_name_of_the_hub_that_is_not_here_has_its_name_only():
+def test_a_hub_model_that_is_not_cached_has_only_its_name():
     assert provenance.fingerprint("nobody/no-such-model") == {"name": "nobody/no-such-model", "files": {}}
 
 

@@ -69,7 +69,7 @@ def test_what_a_step_costs_by_hand():
     metrics = metrics_of(group, quiet, [group[2]] * 4, [group[3]] * 4)
     noise_price = 0.005 / (statistics.stdev([0.01, 0]) + 1e-6)
     assert metrics["swap/step_price"] == pytest.approx((price + noise_price) / 2, rel=1e-5)
-    # Four responses: a wrong one among right ones is told apart by sqrt(4) deviations.
+    # Four responses: an incorrect one among correct ones is sqrt(4) deviations away from them.
     assert metrics["swap/step_break_even"] == pytest.approx(0.3 * metrics["swap/step_price"] / 2)
     assert metrics["swap/groups_of_noise_frac"] == 0.5  # of the two with correct responses
     assert metrics["swap/groups_without_excess_frac"] == 0.5
@@ -126,11 +126,11 @@ def test_a_run_that_works_passes_the_self_test():
 @pytest.mark.parametrize(
     ("first", "last", "means_something"),
     [
-        (-1.76, -0.001, True),  # the embedded policy behind its own template
-        (-3.33, -1.24, True),  # SmolLM2-135M behind R1's
+        (-1.76, -0.001, True),  # the embedded policy after its own template
+        (-3.33, -1.24, True),  # SmolLM2-135M after R1's
         (-0.2, -0.3, True),  # a model that knows the answers beforehand
-        (-8.60, -9.09, False),  # the embedded policy behind "foo"
-        (-5.64, -5.27, False),  # SmolLM2-135M behind "foo"
+        (-8.60, -9.09, False),  # the embedded policy after "foo"
+        (-5.64, -5.27, False),  # SmolLM2-135M after "foo"
         (-1.1, -1.2, False),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
         test.observe(metrics)
 
 
-def test_what_most_responses_lack_is_told_at_the_first_step():
+def test_what_most_responses_lack_is_reported_at_the_first_step():
     assert first_step_warnings({"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2}) == []
     shares = {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0}
     cut_off, silent, unclosed = first_step_warnings(shares)

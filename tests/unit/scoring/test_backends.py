@@ -1,4 +1,4 @@
-"""Which way of scoring is chosen: found out on a small model of the architecture, not read from a configuration."""
+"""Which scoring backend is chosen, by a trial on a small model of the architecture."""
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ def test_published_shapes_are_branched(family):
     """The default configuration of a family is that of a model which was published: billions of parameters."""
     config = CONFIG_MAPPING[family]()
     before = config.to_dict()
-    way = find_backend(config, build)
-    assert (way.name, way.obstacle) == ("shared_prefix", None)
+    backend = find_backend(config, build)
+    assert (backend.name, backend.obstacle) == ("shared_prefix", None)
     assert config.to_dict() == before
 
 
@@ -33,7 +33,7 @@ def test_what_cannot_be_branched_runs_in_segments():
     assert "because branching the cache of a small BloomForCausalLM is off by" in str(bloom)
 
 
-def test_a_packed_pass_is_proved_as_it_will_be():
+def test_a_packed_pass_is_tried_packed():
     """gpt-oss reads on from one packed response into the next, so its keys there are not those of a response."""
     for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "segments")):
         assert find_backend(CONFIG_MAPPING[family](), build, packed=True).name == name
@@ -41,13 +41,13 @@ def test_a_packed_pass_is_proved_as_it_will_be():
 
 def test_what_has_a_cache_of_its_own_is_scored_prefix_by_prefix():
     config = CONFIG_MAPPING["minimax"](num_hidden_layers=2, layer_types=["full_attention", "linear_attention"])
-    way = find_backend(config, build)
-    assert way.name == "per_prefix"
-    assert "MiniMax uses cache of its own" in way.obstacle
-    assert str(way).startswith("scoring each prefix by a forward of its own; 25 steps cost about 13 forwards")
+    backend = find_backend(config, build)
+    assert backend.name == "per_prefix"
+    assert "MiniMax uses cache of its own" in backend.obstacle
+    assert str(backend).startswith("scoring each prefix in a forward of its own; 25 steps cost about 13 forwards")
 
 
-def test_the_slow_reference_needs_no_proof():
+def test_the_slow_reference_needs_no_trial():
     def never(config):
         raise AssertionError("built")
 
@@ -58,25 +58,25 @@ def test_an_architecture_that_cannot_be_built_small_is_scored_prefix_by_prefix()
     def broken(config):
         raise ValueError("no such kernel\nat line 3")
 
-    way = find_backend(Qwen2Config(), broken)
-    assert (way.name, way.obstacle) == (
+    backend = find_backend(Qwen2Config(), broken)
+    assert (backend.name, backend.obstacle) == (
         "per_prefix",
-        "no small model of its architecture could be tried (no such kernel)",
+        "no small model of its architecture could be run (no such kernel)",
     )
 
 
 @pytest.mark.parametrize("forgotten", ["sliding_window", "s_aux"])
-def test_the_proof_notices_what_an_attention_forgets(forgotten, monkeypatch):
-    """Otherwise a wrong "works" would be possible."""
+def test_the_trial_notices_what_an_attention_ignores(forgotten, monkeypatch):
+    """Otherwise a backend could wrongly pass."""
     real = branch_attention.branch_attention
 
     def forgetful(*args, **kwargs):
         return real(*args, **{**kwargs, forgotten: None})
 
     monkeypatch.setattr(branch_attention, "branch_attention", forgetful)
-    way = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
-    assert way.name == "segments"
-    assert "is off by" in way.obstacle
+    backend = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
+    assert backend.name == "segments"
+    assert "is off by" in backend.obstacle
 
 
 def test_the_random_state_is_left_alone():

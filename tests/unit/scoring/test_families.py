@@ -244,7 +244,7 @@ def test_the_pass_that_keeps_states_gives_the_same_logits(family):
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
 def test_the_first_token_alone_can_be_a_prefix(family):
-    """With it an idle rank takes part."""
+    """An idle rank takes part with it."""
     model, ids = build(family), torch.tensor([[5, 6, 7]])
     request = ScoreRequest(0, (0,), AnswerBranch((3, 4), (True, True)))
     (score,) = score_shared_prefix(model, model.config, ids, torch.ones_like(ids), [request])
@@ -252,7 +252,7 @@ def test_the_first_token_alone_can_be_a_prefix(family):
 
 
 def test_ranks_that_need_fewer_pieces_keep_in_step():
-    """Under ZeRO-3 every rank runs each recurrent layer equally often; what is added changes nothing."""
+    """Under ZeRO-3 every rank runs each recurrent layer equally often; the extra calls change nothing."""
     model = build("qwen3_5_text")
     calls = []
     mixer = model.model.layers[0].linear_attn

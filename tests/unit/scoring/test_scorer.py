@@ -18,7 +18,7 @@ def model():
     return AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float64).eval()
 
 
-def test_both_ways_of_scoring_agree(model, tokenizer):
+def test_both_backends_agree(model, tokenizer):
     config = SwapConfig(step_tokens=8)
     shared, slow = (
         Scorer(model, tokenizer, config, scoring).score(*TRACE) for scoring in ("shared_prefix", "per_prefix")
@@ -28,7 +28,7 @@ def test_both_ways_of_scoring_agree(model, tokenizer):
 
 
 def test_without_a_template_the_prompt_begins_as_any_text(model):
-    """As in the evaluation: a tokenizer that begins texts with a token of its own does so here."""
+    """As in evaluation: a tokenizer that adds a beginning-of-text token does so here."""
     from tokenizers import processors
 
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
@@ -45,7 +45,7 @@ def test_without_a_template_the_prompt_begins_as_any_text(model):
     assert begun["answer_logprobs"] != pytest.approx(plain["answer_logprobs"], abs=1e-6)
 
 
-def test_an_answer_is_never_scored_behind_the_end_of_the_text(model, tokenizer):
+def test_an_answer_is_never_scored_after_the_end_of_the_text(model, tokenizer):
     scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
     problem, answer, _ = TRACE
     thought = "ones: 3+6+0=09\ntens: 2+5+0=07\n"

@@ -23,4 +23,4 @@ def test_every_benchmark_is_known():
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__", "__main__"}
     result = entry("no_such")
     assert result.returncode == 2
-    assert result.stderr.rpartition("use of ")[2].strip().split(", ") == sorted(files)
+    assert result.stderr.rpartition("use any of ")[2].strip().split(", ") == sorted(files)

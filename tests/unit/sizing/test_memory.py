@@ -38,7 +38,7 @@ def test_the_update_of_the_1_5b_by_hand():
         "gradients of the head": 4 * 233_373_696 + 14_000 * 2 * 1_536,
     }
     # A layer keeps 2 norms of 8 x 1,536 + 4, 2 x (2 x 1,536 + 2 x 256) + 4 x 12 of attention and 8 x 8,960 of MLP:
-    # 24,584 + 7,216 + 71,680 = 103,480; behind them gradients of 4 x 8,960 and 2 x 1,536.
+    # 24,584 + 7,216 + 71,680 = 103,480; then gradients of 4 x 8,960 and 2 x 1,536.
     assert layer["layer at work"] == 14_000 * (103_480 + 35_840 + 3_072)
     assert layer["logits"] == 0
     assert layer["gradients"] == 2 * loss["gradients"]
@@ -126,7 +126,7 @@ AttentionMaskInterface.register("sizes_only", lambda *_, **__: None)
 
 
 def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, train, stand_in=False, chunk=0):
-    """Bytes alive at the peak of forward, loss and backward, beside weights and their gradients.
+    """Bytes allocated at the peak of forward, loss and backward, besides weights and their gradients.
 
     Without a chunk, the forward is OpenRLHF's own.
     """

@@ -49,7 +49,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, change, reaso
 
 def test_another_kind_of_decoder_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(ConfigError, match="has no num_key_value_heads; the plan knows models like Qwen and Llama"):
+    with pytest.raises(ConfigError, match="has no num_key_value_heads; the plan supports models like Qwen and Llama"):
         read_model(str(tmp_path), 1)
 
 

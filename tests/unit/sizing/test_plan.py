@@ -1,4 +1,4 @@
-"""The command: what it says about the shipped scripts, about settings that do not fit, and about bad input."""
+"""The command: its output for the shipped scripts, for settings that do not fit, and for bad input."""
 
 import functools
 import json
@@ -70,19 +70,19 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
 
 
 @pytest.mark.parametrize(("objective", "continues"), [("vsrm", True), ("s_grpo", True), ("swap", False)])
-def test_what_continuations_cost_is_said_to_be_missing(capsys, objective, continues):
+def test_uncounted_continuations_are_noted(capsys, objective, continues):
     _, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), "--swap.objective", objective)
     assert any(f"{objective} also generates from parts" in note for note in found["notes"]) == continues
 
 
-def test_room_for_responses_by_hand(capsys):
+def test_capacity_for_responses_by_hand(capsys):
     # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
     # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000.
     flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
     _, found = run(capsys, *flags)
     assert found["vllm"]["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
     assert (found["vllm"]["cache_tokens"], found["vllm"]["full_sequences"]) == (1_317_832, 94)
-    assert any("has room for 94 of full length" in note for note in found["notes"])
+    assert any("has capacity for only 94 of full length" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(("response", "faster"), [("12000", "in turn"), ("1500", "at the same time")])
@@ -96,7 +96,7 @@ def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, 
     assert (seconds["in_turn"]["step"] < seconds["fastest"]["step"]) == (faster == "in turn")
     assert plan.main(flags) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"{faster} is faster. From 40% of the GPU's peak operations, 60% of its bytes" in text
+    assert f"{faster} is faster. Assumes 40% of the GPU's peak operations and 60% of its bandwidth" in text
     node = ["--gpus", "8", "--model", R1 + "1.5B", "--train.async_enable", "--rows", "1000"]
     node += ["--vllm.gpu_memory_utilization", "0.9", "--response", response]
     assert run(capsys, "--gpu", "h100", *node)[1]["seconds"] == seconds
@@ -104,7 +104,7 @@ def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, 
     assert "unknown: give --gpu by its name" in capsys.readouterr().out
 
 
-# Settings that do not fit, each with what the remedy has to be about.
+# Settings that do not fit, each with what the remedy must concern.
 TOO_LARGE = {
     "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "32"], "--train.micro_batch_size 16"),
     "logits": (
@@ -151,8 +151,8 @@ def test_short_names_hours_and_the_memory_of_a_node(capsys):
     status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "46")
     assert (status, found["time"]) == (1, None)
     assert found["warnings"] == [
-        "a node holds 46.3 GiB in main memory beside the processes, and has 46.0. Remedy: a larger "
-        "--vllm.tensor_parallel_size (if the GPUs have room), or nodes with more"
+        "a node needs 46.3 GiB of main memory in addition to the processes, but has 46.0. Remedy: a larger "
+        "--vllm.tensor_parallel_size (if the GPUs have the capacity), or nodes with more"
     ]
     status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "47")
     assert (status, found["model"]) == (0, "Qwen/Qwen2.5-0.5B-Instruct")
@@ -186,7 +186,7 @@ def test_the_text_says_what_the_numbers_say(capsys):
 
 
 def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
-    # Room for 1,317,832 tokens, as above: 212 responses of 6,200, of the 256 that each of 8 engines gets.
+    # Capacity for 1,317,832 tokens, as above: 212 responses of 6,200, of the 256 that each of 8 engines gets.
     flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
     _, found = run(capsys, *flags)
     assert (found["vllm"]["most_sequences"], found["vllm"]["sequences_a_step"]) == (212, 256)
@@ -197,7 +197,7 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
     assert found["vllm"]["most_sequences"] == 40
 
 
-def test_a_run_tells_its_engines_what_the_plan_says():
+def test_a_run_gives_its_engines_the_limits_of_the_plan():
     own = SimpleNamespace(command="", model=R1 + "1.5B", gpus=8)
     config, args = plan.training_command(own, ["--vllm.gpu_memory_utilization", "0.5"])
     limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}

@@ -18,7 +18,7 @@ def step(mean, most, flops=0.0, count=512):
 
 
 def test_generation_by_hand():
-    """A reading of weights and cache for each token of all that run: 600 tokens of context on average."""
+    """Weights and cache are read once for each token of all running responses: 600 tokens of context on average."""
     settings = replace(NODE, batch=512)
     # Two engines, 256 responses each, 128 at a time: 2,000 readings of 2e9 + 128 x 600 x 4,000 bytes, .6e12 a second.
     found = generation_seconds(MODEL, settings, 2, step(1000, 1500), 100, 128, PEAKS)
@@ -31,7 +31,7 @@ def test_generation_by_hand():
     assert found == pytest.approx(2000 * 256e9 / 0.4e12)
 
 
-def test_the_longest_response_decides_which_way_is_faster():
+def test_the_longest_response_decides_which_layout_is_faster():
     settings = replace(NODE, batch=512)
     even = step_seconds(MODEL, settings, step(1000, 1000, flops=1e17, count=8192), 100, 128, PEAKS)
     assert even["in_turn"]["step"] < even["fastest"]["step"]  # every engine has more than it runs at a time

@@ -199,7 +199,7 @@ def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
     assert error.startswith(f"error: --ckpt.path is {tmp_path / 'checkpoints'}, which holds checkpoint global_step2")
-    assert "give --ckpt.load_enable to go on from it, or another --ckpt.path" in error
+    assert "give --ckpt.load_enable to resume from it, or another --ckpt.path" in error
     assert checkpoints.newest(tmp_path / "checkpoints") == "global_step2"
 
 

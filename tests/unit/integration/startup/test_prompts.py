@@ -60,7 +60,7 @@ def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokeniz
     kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
     assert [json.loads(line)["answer"] for line in Path(kept).read_text().splitlines()] == ["200", "201", "203"]
     report = capsys.readouterr().out
-    assert "3 of 4 rows usable; dropped 1 with a sentence for an answer" in report
+    assert "3 of 4 rows usable; dropped 1 with a sentence as its answer" in report
     for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
         assert shown in report
 
