@@ -17,13 +17,13 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.trainer import BroadcastTimeoutMixin, TrainerMixin
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.integration.inventory import ASYNC_TRAINER
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 
 _StockGenerateActor: Any = patches.undecorated(GenerateSamplesActor)
 _StockTrainingActor: Any = patches.undecorated(TrainingActor)
 _StockTrainerAsync: Any = patches.undecorated(PPOTrainerAsync)
-MODULE = "openrlhf.trainer.ppo_trainer_async"
 
 
 class RolloutBatch(list[Experience]):
@@ -101,8 +101,7 @@ class SwapTrainerAsync(_StockTrainerAsync):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of `PPOTrainerAsync`."""
-        actors = {"GenerateSamplesActor": SwapGenerateActor, "TrainingActor": SwapTrainingActor}
-        with patches.rebound({f"{MODULE}.{name}": ray.remote(actor) for name, actor in actors.items()}):
+        with patches.in_force(ASYNC_TRAINER):
             super().__init__(*args, **kwargs)
 
     def fit(self) -> None:

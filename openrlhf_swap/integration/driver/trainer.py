@@ -16,7 +16,8 @@ from openrlhf_swap.errors import GenerationError, NonFiniteError
 from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.inventory import TRAINER
+from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -65,7 +66,7 @@ class TrainerMixin(BasePPOTrainer):
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of OpenRLHF's trainers."""
-        with trackers.in_place():
+        with in_force(TRAINER):
             super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
         self._run_config = run

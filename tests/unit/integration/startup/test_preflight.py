@@ -171,7 +171,7 @@ def test_no_usable_row_is_an_error(capsys, tmp_path):
 
 
 def test_another_openrlhf_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(patches.metadata, "version", lambda _: "0.12.0")
+    monkeypatch.setattr(versions, "installed_version", lambda _: "0.12.0")
     assert run_command(train.main, ["--swap.verbose"]) == 2
     assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
 

@@ -1,0 +1,213 @@
+"""The inventory: everything that this project replaces in other packages and in the interpreter.
+
+docs/internals/patches.md is printed from it; tests compare it with what processes have really replaced. A class that
+OpenRLHF or vLLM takes as an argument, such as the extension of vLLM's worker, replaces nothing and is not listed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What is replaced; the values are headings of the page."""
+
+    NAME = "Names in modules"
+    METHOD = "Attributes of single objects"
+    MODULE = "Modules in `sys.modules`"
+    VARIABLE = "Environment variables"
+    STATE = "Registries and state of the interpreter"
+
+
+class Group(NamedTuple):
+    """Replacements that belong together.
+
+    Attributes:
+        kind: of their targets.
+        where: the processes in which they are in force, and for how long.
+        package: whose version in `VERSIONS` they are written for; None where any will do.
+        why: the reason.
+    """
+
+    kind: Kind
+    where: str
+    package: str | None
+    why: str
+
+
+class Patch(NamedTuple):
+    """One replacement.
+
+    Attributes:
+        target: dotted name. A METHOD is named with a class of the objects; a VARIABLE stands alone.
+        replacement: dotted name, below `openrlhf_swap.integration` where it begins with a dot; for a METHOD, of what
+            makes it; for a VARIABLE or STATE, the value or, where a process computes it, words.
+        group: why and where.
+    """
+
+    target: str
+    replacement: str
+    group: Group
+
+
+EVERY = "every process that imports `openrlhf_swap.integration`"
+NO_FLASH = "every process that imports `openrlhf_swap.integration`, without flash-attn"
+EVERY_CPU = "every process that imports `openrlhf_swap.integration`, on CPU"
+NO_CLUSTER = "every process that imports `openrlhf_swap.integration`, on CPU without RAY_ADDRESS"
+CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
+DRIVER = "driver, while OpenRLHF's command runs"
+SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
+CONSOLE = "commands that send other packages' output to a log"
+TRAINER = "trainer, while it is constructed"
+ASYNC_TRAINER = "asynchronous trainer, while it is constructed"
+POLICY_LOADS = "policy, while its model is loaded"
+POLICY = "policy"
+STAGE_3 = "policy under ZeRO-3"
+STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
+REFERENCE_LOADS = "reference model, while it is loaded"
+LOG_PROBS = "policy and reference model, during forward passes for log-probabilities"
+WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
+ENGINE = "rollout engine"
+ENGINE_RECEIVES = "rollout engine, while it receives weights"
+GENERATES_ON_CPU = "commands that only generate, on CPU"
+SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
+SCORED = "policy, or your process with a `Scorer`, from its first scoring"
+GRADER = "grading process"
+_CUDA = ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
+_FLASH = ("bert_padding", "utils.distributed", "ops.triton.cross_entropy")
+_STAGE_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
+
+_GROUPS: dict[Group, dict[str, str]] = {
+    Group(Kind.NAME, DRIVER, "openrlhf", "OpenRLHF's command imports the name and starts actors of the class"): {
+        "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
+        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.async_trainer.SwapTrainerAsync",
+        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.reward_actor.IntrinsicRewardActor",
+        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.reference_actor.SwapReferenceActor",
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
+    },
+    Group(Kind.NAME, DRIVER, "openrlhf", "the strategy carries our settings to every actor, in its `args`"): {
+        "openrlhf.utils.get_strategy": ".patches.run"
+    },
+    Group(Kind.NAME, DRIVER, "openrlhf", "attention that is installed, and an Adam that needs no compiler"): {
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
+    },
+    Group(Kind.NAME, SFT, "openrlhf", "attention that is installed, and an Adam that needs no compiler"): {
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
+    },
+    Group(Kind.NAME, DRIVER, None, "OpenRLHF's command reads its arguments there"): {"sys.argv": ".patches.run"},
+    Group(Kind.MODULE, DRIVER, None, "OpenRLHF's command runs under this name only"): {"__main__": "runpy"},
+    Group(Kind.MODULE, SFT, None, "OpenRLHF's command runs under this name only"): {"__main__": "runpy"},
+    Group(Kind.NAME, TRAINER, "openrlhf", "one name for each metric, hyper-parameters, runs that resume"): {
+        "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb",
+        "openrlhf.trainer.ppo_trainer.TensorboardLogger": ".driver.trackers.SwapTensorboard",
+    },
+    Group(Kind.NAME, ASYNC_TRAINER, "openrlhf", "it looks the name up in its own process, for an actor of it"): {
+        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",
+        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.async_trainer.SwapTrainingActor",
+    },
+    Group(
+        Kind.NAME, POLICY_LOADS, "openrlhf", "log-probabilities without the logits of all tokens, and our updates"
+    ): {
+        "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
+        "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.trainer.SwapPolicyTrainer",
+    },
+    Group(Kind.NAME, REFERENCE_LOADS, "openrlhf", "log-probabilities without the logits of all tokens"): {
+        "openrlhf.trainer.ray.launcher.Actor": ".policy.chunked_actor.ChunkedActor"
+    },
+    Group(
+        Kind.NAME, STAGE_3_SLEEPS, "deepspeed", "it moves the moments of its own class only; torch's have the same"
+    ): {"deepspeed.ops.adam.fused_adam.FusedAdam": "torch.optim.AdamW"},
+    Group(Kind.NAME, EVERY_CPU, "torch", "OpenRLHF calls it, and there is no CUDA"): {
+        f"torch.cuda.{name}": f".runtime.cpu.{name}" for name in _CUDA
+    },
+    Group(Kind.NAME, EVERY_CPU, "openrlhf", "weights travel over gloo, and the device mesh is on the CPU"): {
+        "openrlhf.utils.distributed_util.stateless_init_process_group": ".runtime.cpu.join_gloo_group",
+        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh",
+    },
+    Group(Kind.NAME, CONSOLE, None, "Python's own output is buffered by lines again, after the command"): {
+        "sys.stdout": "openrlhf_swap.runs.console.quiet_console",
+        "sys.stderr": "openrlhf_swap.runs.console.quiet_console",
+    },
+    Group(
+        Kind.METHOD,
+        STAGE_3,
+        "deepspeed",
+        "in bfloat16 it skips no gradient that is NaN, and offloads no Adam of torch",
+    ): {
+        f"{_STAGE_3}._overflow_check_and_loss_scale_update": ".policy.trainer.skip_bad_gradients_of_stage_3",
+        f"{_STAGE_3}.offload_states": ".policy.strategy.SwapStrategy",
+    },
+    Group(
+        Kind.METHOD, LOG_PROBS, "transformers", "the model's head returns log-probabilities in the place of logits"
+    ): {"torch.nn.Linear.forward": ".policy.chunked_actor.ChunkedActor"},
+    Group(Kind.METHOD, WEIGHT_SYNC, "openrlhf", "it sends what this returns: the plain names, adapters merged"): {
+        "peft.PeftModel.named_parameters": ".policy.lora.merged_into_weights"
+    },
+    Group(
+        Kind.METHOD, ENGINE_RECEIVES, "vllm", "it loads weights as checkpoints have them, transformers joins some"
+    ): {"torch.nn.Module.load_weights": ".generation.rollout_worker.SwapWorker"},
+    Group(Kind.METHOD, ENGINE, "openrlhf", "a reward function may ask for the mark that ends a thought"): {
+        "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
+    },
+    Group(Kind.METHOD, SCORING, None, "a recurrent layer runs in pieces, so that branches start from its states"): {
+        "torch.nn.Module.forward": "openrlhf_swap.scoring.prefix_cache.PrefixCache"
+    },
+    Group(Kind.MODULE, NO_FLASH, "openrlhf", "OpenRLHF imports them in any case; compiling flash-attn takes hours"): {
+        f"flash_attn.{name}": ".runtime.flash_attention" for name in _FLASH
+    },
+    Group(Kind.VARIABLE, EVERY, None, "FlashInfer's sampler is compiled with nvcc when an engine starts"): {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0"
+    },
+    Group(Kind.VARIABLE, EVERY_CPU, None, "DeepSpeed's accelerator"): {"DS_ACCELERATOR": "cpu"},
+    # Ray reads it when it is imported, on Linux too, whatever the name says.
+    Group(Kind.VARIABLE, NO_CLUSTER, None, "Ray listens on 127.0.0.1 only"): {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"
+    },
+    Group(Kind.VARIABLE, EVERY_CPU, None, "what is compiled stays with this environment, as does the ninja for it"): {
+        "TORCH_EXTENSIONS_DIR": "torch_extensions in the environment's folder",
+        "PATH": "begins with the environment's bin",
+    },
+    Group(Kind.VARIABLE, CPU_COMMAND, None, "nothing is compiled, and there is no warning about forks"): {
+        "TORCHDYNAMO_DISABLE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    },
+    Group(Kind.VARIABLE, CPU_COMMAND, None, "tensors are not copied, and `num_gpus=0` hides nothing"): {
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    },
+    Group(Kind.VARIABLE, CPU_COMMAND, None, "one more process would import all again, and be bound to fewer cores"): {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0"
+    },
+    # Matrix products then take longer with two threads than with one.
+    Group(Kind.VARIABLE, CPU_COMMAND, None, "threads that spin take the cores from the processes they wait for"): {
+        "OMP_WAIT_POLICY": "PASSIVE"
+    },
+    Group(Kind.VARIABLE, DRIVER, None, "on CPU; Ray would give each process one thread"): {
+        "OMP_NUM_THREADS": "the process's share of the cores"
+    },
+    Group(Kind.VARIABLE, GENERATES_ON_CPU, None, "a cache of 1 GiB, unless you set another size"): {
+        "VLLM_CPU_KVCACHE_SPACE": "1"
+    },
+    Group(Kind.VARIABLE, CONSOLE, None, "a log is read without a terminal"): {"RAY_COLOR_PREFIX": "0"},
+    Group(Kind.VARIABLE, POLICY, None, "a pickle in a checkpoint that would run code is refused"): {
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"
+    },
+    Group(Kind.STATE, POLICY, "deepspeed", "the classes of DeepSpeed's own checkpoints stay readable"): {
+        "torch.serialization.get_safe_globals()": ".policy.random_state.forbid_pickles"
+    },
+    Group(Kind.STATE, EVERY, None, "objects of imported modules are not searched for garbage again and again"): {
+        "gc.get_freeze_count()": "gc.freeze, until the interpreter exits"
+    },
+    Group(Kind.STATE, SCORED, None, "the answer branches share a prefix"): {
+        "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"
+    },
+    Group(Kind.STATE, GRADER, None, "limits of memory; Ctrl-C is the parent's; no warning in each grading"): {
+        "resource.RLIMIT_AS": "its limit of memory",
+        "signal.SIGINT": "ignored",
+        'logging.getLogger("math_verify").level': "ERROR",
+    },
+}
+PATCHES = tuple(
+    Patch(target, replacement, group) for group, pairs in _GROUPS.items() for target, replacement in pairs.items()
+)
