@@ -40,7 +40,7 @@ class Patch(NamedTuple):
     """One replacement.
 
     Attributes:
-        target: dotted name. A METHOD is named with a class of the objects; a VARIABLE stands alone.
+        target: dotted name. A METHOD is named with a class of the objects, where that is defined.
         replacement: dotted name, below `openrlhf_swap.integration` where it begins with a dot; for a METHOD, of what
             makes it; for a VARIABLE or STATE, the value or, where a process computes it, words.
         group: why and where.
@@ -70,6 +70,7 @@ LOG_PROBS = "policy and reference model, during forward passes for log-probabili
 WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
 ENGINE = "rollout engine"
 ENGINE_RECEIVES = "rollout engine, while it receives weights"
+TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
 GENERATES_ON_CPU = "commands that only generate, on CPU"
 SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
 SCORED = "policy, or your process with a `Scorer`, from its first scoring"
@@ -140,18 +141,18 @@ _GROUPS: dict[Group, dict[str, str]] = {
     },
     Group(
         Kind.METHOD, LOG_PROBS, "transformers", "the model's head returns log-probabilities in the place of logits"
-    ): {"torch.nn.Linear.forward": ".policy.chunked_actor.ChunkedActor"},
+    ): {"torch.nn.modules.linear.Linear.forward": ".policy.chunked_actor.ChunkedActor"},
     Group(Kind.METHOD, WEIGHT_SYNC, "openrlhf", "it sends what this returns: the plain names, adapters merged"): {
-        "peft.PeftModel.named_parameters": ".policy.lora.merged_into_weights"
+        "peft.peft_model.PeftModel.named_parameters": ".policy.lora.merged_into_weights"
     },
     Group(
         Kind.METHOD, ENGINE_RECEIVES, "vllm", "it loads weights as checkpoints have them, transformers joins some"
-    ): {"torch.nn.Module.load_weights": ".generation.rollout_worker.SwapWorker"},
+    ): {"torch.nn.modules.module.Module.load_weights": ".generation.rollout_worker.SwapWorker"},
     Group(Kind.METHOD, ENGINE, "openrlhf", "a reward function may ask for the mark that ends a thought"): {
         "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
     },
     Group(Kind.METHOD, SCORING, None, "a recurrent layer runs in pieces, so that branches start from its states"): {
-        "torch.nn.Module.forward": "openrlhf_swap.scoring.prefix_cache.PrefixCache"
+        "torch.nn.modules.module.Module.forward": "openrlhf_swap.scoring.prefix_cache.PrefixCache"
     },
     Group(Kind.MODULE, NO_FLASH, "openrlhf", "OpenRLHF imports them in any case; compiling flash-attn takes hours"): {
         f"flash_attn.{name}": ".runtime.flash_attention" for name in _FLASH
@@ -183,7 +184,7 @@ _GROUPS: dict[Group, dict[str, str]] = {
     Group(Kind.VARIABLE, CPU_COMMAND, None, "threads that spin take the cores from the processes they wait for"): {
         "OMP_WAIT_POLICY": "PASSIVE"
     },
-    Group(Kind.VARIABLE, DRIVER, None, "on CPU; Ray would give each process one thread"): {
+    Group(Kind.VARIABLE, TRAINS_ON_CPU, None, "Ray would give each process one thread"): {
         "OMP_NUM_THREADS": "the process's share of the cores"
     },
     Group(Kind.VARIABLE, GENERATES_ON_CPU, None, "a cache of 1 GiB, unless you set another size"): {

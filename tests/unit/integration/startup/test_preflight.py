@@ -15,6 +15,7 @@ from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.integration import patches
+from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import made_of
 
