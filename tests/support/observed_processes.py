@@ -109,8 +109,8 @@ def engine():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
     from vllm.config import VllmConfig
 
+    from openrlhf_swap.integration.generation import rollout_worker
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
-    from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
     from openrlhf_swap.integration.startup.defaults import REWARD_FILE
 
     actor = SwapRolloutActor.__new__(SwapRolloutActor)
@@ -125,12 +125,11 @@ def engine():
         def load_weights(self, weights):
             pass
 
-    worker = SwapWorker.__new__(SwapWorker)
+    worker = rollout_worker.SwapWorker.__new__(rollout_worker.SwapWorker)
     worker.model_runner = SimpleNamespace(model=Model())
     worker.model_config = SimpleNamespace(model=str(POLICY), trust_remote_code=False, dtype=torch.float32)
     worker.vllm_config = VllmConfig()
-    with worker._receiving(is_last=True):
-        pass  # transformers fills a cache the first time
+    rollout_worker.model_without_weights(str(POLICY), False)  # transformers fills a cache the first time
     observing.begin()
     with worker._receiving(is_last=True):
         record("ENGINE_RECEIVES")

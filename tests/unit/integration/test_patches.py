@@ -2,11 +2,14 @@
 
 import json
 import os
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from support.paths import ROOT
 
 from openrlhf_swap.errors import CompatibilityError
@@ -16,6 +19,7 @@ from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 from openrlhf_swap.packages import versions
 
+NAME = Kind.NAME
 IMPORT, LASTING = "import of openrlhf_swap.integration", {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS_ON_CPU"]}
 
 
@@ -52,11 +56,14 @@ def test_importing_replaces_what_the_inventory_says_and_once_only(observed):
     assert observed["import of all other modules"] == []
 
 
-@pytest.mark.parametrize(
-    "where",
-    "CPU_COMMAND GENERATES_ON_CPU DRIVER SFT TRAINER ASYNC_TRAINER POLICY_LOADS REFERENCE_LOADS ENGINE ENGINE_RECEIVES "
-    "LOG_PROBS WEIGHT_SYNC SCORING SCORED STAGE_3 STAGE_3_SLEEPS CONSOLE GRADER".split(),
-)
+PLACES = [
+    *("CPU_COMMAND", "GENERATES_ON_CPU", "CONSOLE", "GRADER", "DRIVER", "SFT", "TRAINER", "ASYNC_TRAINER"),
+    *("POLICY_LOADS", "REFERENCE_LOADS", "STAGE_3", "STAGE_3_SLEEPS", "LOG_PROBS", "SCORING", "SCORED"),
+    *("WEIGHT_SYNC", "ENGINE", "ENGINE_RECEIVES"),
+]
+
+
+@pytest.mark.parametrize("where", PLACES)
 def test_a_process_has_replaced_what_the_inventory_says(observed, where):
     lasting = LASTING.get(where, ["SCORED"] if where == "SCORING" else [])
     assert_same(observed[where], entries(where, *lasting))
@@ -71,23 +78,39 @@ def test_every_place_of_the_inventory_was_observed(observed):
     assert {patch.group.where for patch in PATCHES} == {getattr(inventory, name) for name in seen}
 
 
-@pytest.mark.parametrize("where", sorted({p.group.where for p in PATCHES if p.group.kind is Kind.NAME}))
+@pytest.mark.parametrize("where", sorted({p.group.where for p in PATCHES if p.group.kind is NAME and p.group.package}))
 def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where):
-    packages = {
-        patch.group.package for patch in PATCHES if (patch.group.kind, patch.group.where) == (Kind.NAME, where)
-    }
-    if packages == {None}:
-        pytest.skip("of the interpreter")
-    replaced = []
+    targets = [patch.target for patch in PATCHES if (patch.group.kind, patch.group.where) == (NAME, where)]
+    before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
-    monkeypatch.setattr(patches, "_in_place_of", lambda original, _: replaced.append(original))
-    computed = {"sys.argv": ["given"], "openrlhf.utils.get_strategy": print}
-    with pytest.raises(
-        CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .* remedy: pip install"
-    ):
-        patches.in_force(where, computed)
+    with pytest.raises(CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"):
+        patches.in_force(where, dict.fromkeys(targets, print))
+    assert all(pydoc.locate(target) is value for target, value in zip(targets, before, strict=True))
 
 
-def test_the_package_replaces_through_its_own_helper_alone():
+@pytest.mark.parametrize("name", ["skip_bad_gradients", "sleep", "reward_func", "head"])
+def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch, name):
+    from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform
+    from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+    from openrlhf_swap.integration.policy import chunked_actor, strategy, trainer
+
+    optimizer = SimpleNamespace(_overflow_check_and_loss_scale_update=print, offload_states=print)
+    engine = SimpleNamespace(executor=SimpleNamespace(reward_func=lambda end_of_thought: None))
+    layer, nothing = torch.nn.Linear(1, 1), torch.zeros(0, dtype=torch.int64)
+    how = HeadPass(LogitTransform(), 1.0, 1, False)
+    replacing = {
+        "skip_bad_gradients": lambda: trainer.skip_bad_gradients_of_stage_3(optimizer),
+        "sleep": lambda: strategy._let_torchs_adam_sleep(optimizer),
+        "reward_func": lambda: SwapRolloutActor.set_end_of_thought(engine, "</think>"),
+        "head": lambda: chunked_actor._giving_log_probs(layer, nothing, nothing, how).__enter__(),
+    }
+    before = [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)]
+    monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
+    with pytest.raises(CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"):
+        replacing[name]()
+    assert [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)] == before
+
+
+def test_no_test_library_is_in_the_package():
     for path in Path(patches.__file__).parents[1].rglob("*.py"):
         assert "unittest" not in path.read_text(encoding="utf-8"), path
