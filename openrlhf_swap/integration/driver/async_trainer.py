@@ -92,7 +92,7 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin
         super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
     def broadcast_to_vllm(self) -> None:
-        """As OpenRLHF's. Ray would pickle that together with its class, and a copy's `super()` does not know us."""
+        """Calls OpenRLHF's, which Ray would pickle with its class: in the copy, `super()` does not know this one."""
         super().broadcast_to_vllm()
 
 
@@ -105,7 +105,7 @@ class SwapTrainerAsync(_StockTrainerAsync):
             super().__init__(*args, **kwargs)
 
     def fit(self) -> None:
-        """As OpenRLHF's, which gives the generator nothing but the position in the data when it goes on.
+        """Overrides OpenRLHF's: a generator that resumes gets more than the position in the data.
 
         Ends with the first error of either actor.
         """
