@@ -7,7 +7,6 @@ import ast
 import difflib
 from collections.abc import Sequence
 from datetime import datetime
-from importlib import metadata
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
@@ -18,8 +17,8 @@ from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import OBJECTIVES, check_name
+from openrlhf_swap.packages import versions
 
-OPENRLHF_VERSION = "0.11.2"
 NEEDED = {  # flags of OpenRLHF, with remedies
     "actor.model_name_or_path": "give a Hugging Face model or a folder",
     "data.prompt_dataset": "give a data set or a file",
@@ -116,7 +115,7 @@ def parse_stock_arguments(argv: Sequence[str]) -> dict[str, Any]:
 def _stock_parser() -> Parser | None:
     """OpenRLHF's own parser. It is built under `__main__` after slow imports, so only its lines are executed."""
     spec = find_spec("openrlhf")
-    if spec is None or metadata.version("openrlhf") != OPENRLHF_VERSION:
+    if spec is None or versions.installed_version("openrlhf") != versions.VERSIONS["openrlhf"]:
         return None
     source = Path((spec.submodule_search_locations or [""])[0]) / "cli" / "train_ppo_ray.py"
     main = next(node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.If))

@@ -16,14 +16,14 @@ from openrlhf_swap.command import run_command
 def main(_: list[str]) -> None:
     """Train; OpenRLHF reads the command line itself."""
     # The package prepares the process before OpenRLHF is imported.
-    from openrlhf_swap.integration import patches
-    from openrlhf_swap.integration.policy.strategy import SwapStrategy
+    from openrlhf_swap.integration.inventory import SFT
+    from openrlhf_swap.integration.patches import in_force
     from openrlhf_swap.integration.runtime.cpu import is_cpu_build
     from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 
     if is_cpu_build():
         build_communication_op()
-    with patches.rebound({"openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy}):
+    with in_force(SFT):
         runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)
 
 

@@ -1,29 +1,4 @@
-"""The seams: what is replaced in OpenRLHF, where, and for which version.
-
-| seam | replaced by | why there |
-|---|---|---|
-| `openrlhf.trainer.ppo_trainer.PPOTrainer` | `SwapTrainer` | the CLI imports it inside `train()` |
-| `openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync` | `SwapTrainerAsync` | the same |
-| `GenerateSamplesActor`, `TrainingActor` there | `SwapGenerateActor`, `SwapTrainingActor` | in that trainer's actor |
-| `openrlhf.trainer.ray.ppo_actor.PolicyModelActor` | `IntrinsicRewardActor` | the CLI imports it at its top |
-| `openrlhf.utils.get_strategy` | the same, with `args.swap` set | the strategy travels to every actor |
-| `openrlhf.trainer.ray.vllm_engine.RolloutRayActor` | `SwapRolloutActor` | rollouts that can be drawn again |
-| the same, on CPU | `CpuRolloutActor` | weight sync without CUDA, too |
-| `openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap` | `SwapWorker`, `CpuWorker` | vLLM imports it by name |
-| `openrlhf.trainer.ray.launcher.ReferenceModelActor` | `SwapReferenceActor` | prepares its process |
-| `openrlhf.utils.deepspeed.DeepspeedStrategy` | `SwapStrategy` | attention and Adam that need no compiler |
-| `openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer` | `SwapPolicyTrainer` | in the policy's actor, while it is made |
-| `openrlhf.trainer.ray.ppo_actor.Actor` | `ChunkedActor` | the same; log-probabilities in chunks |
-| `openrlhf.trainer.ray.launcher.Actor` | `ChunkedActor` | in the reference model's actor, while it is made |
-
-Methods are replaced on single objects, where no class of ours can stand: two of DeepSpeed's stage 3 optimizer
-(`policy_trainer.py`, `strategy.py`), `named_parameters` of a model with adapters while it travels (`lora.py`), and
-`forward` of a model's head while it gives log-probabilities (`actor.py`).
-
-Names that a Ray actor looks up (the two of the asynchronous trainer in its actor, the last three of the table in the
-policy's and the reference model's) are rebound in it, all others in the driver: a patch there of a class that lives in
-a Ray actor would do nothing. The replacements are importable subclasses, so workers find them by name.
-"""
+"""Puts the replacements of the inventory in force; each only where its package has the version it is written for."""
 
 from __future__ import annotations
 
@@ -32,35 +7,28 @@ import importlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib import metadata
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import CompatibilityError
-from openrlhf_swap.flags import OPENRLHF_VERSION
+from openrlhf_swap.integration.inventory import DRIVER, PATCHES, Kind
+from openrlhf_swap.packages import versions
+from openrlhf_swap.packages.replace import replace, replaced
 
 CLI = "openrlhf.cli.train_ppo_ray"
 
 
 def check_versions() -> None:
-    """Look at what the seams were written for: the version of OpenRLHF, and memory that processes can share.
+    """Check what the replacements are written for: the versions of packages, and memory that processes can share.
 
     Raises:
         CompatibilityError: with the remedy.
     """
-    try:
-        installed = metadata.version("openrlhf")
-    except metadata.PackageNotFoundError:
-        raise CompatibilityError("openrlhf is not installed; remedy: bash scripts/setup.sh") from None
-    if installed != OPENRLHF_VERSION:
-        raise CompatibilityError(
-            f"openrlhf {installed} is installed, but this package extends openrlhf {OPENRLHF_VERSION} and no other; "
-            f"remedy: pip install openrlhf=={OPENRLHF_VERSION}, or bash scripts/setup.sh"
-        )
+    for package in versions.VERSIONS:
+        versions.check_version(package)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         if "expandable_segments:true" in (value := os.environ.get(name, "")).lower().replace(" ", ""):
             raise CompatibilityError(
@@ -87,7 +55,7 @@ def parse_arguments(argv: list[str]) -> SimpleNamespace:
     def parse_and_stop(parser: argparse.ArgumentParser) -> None:
         raise _Parsed(parse(parser))
 
-    with _as_command_line(argv), mock.patch.object(argparse.ArgumentParser, "parse_args", parse_and_stop):
+    with _as_command_line(argv), replaced(argparse.ArgumentParser, "parse_args", parse_and_stop):
         try:
             runpy.run_module(CLI, run_name="__main__", alter_sys=True)
         except _Parsed as parsed:
@@ -95,14 +63,14 @@ def parse_arguments(argv: list[str]) -> SimpleNamespace:
     raise CompatibilityError(f"{CLI} did not parse its arguments; it is not the one this package was written for")
 
 
-def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements: dict[str, Any]) -> None:
+def run(argv: list[str], config: SwapConfig, run_config: RunConfig, engines: Any) -> None:
     """Run OpenRLHF's training CLI with our classes in the places of its own.
 
     Args:
         argv: OpenRLHF's arguments.
         config: the method's settings, which reach every actor as `strategy.args.swap`.
         run_config: the run's, as `strategy.args.swap_run`.
-        replacements: dotted name of a class in OpenRLHF -> what stands for it.
+        engines: what makes rollout engines: an `EngineFactory`.
     """
     from openrlhf import utils
 
@@ -112,7 +80,12 @@ def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements
         args.swap, args.swap_run = config, run_config
         return stock_strategy(args)
 
-    with rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):
+    computed = {
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines,
+        "openrlhf.utils.get_strategy": get_strategy,
+        "sys.argv": ["openrlhf_swap.train", *argv],
+    }
+    with in_force(DRIVER, computed):
         runpy.run_module(CLI, run_name="__main__", alter_sys=True)
 
 
@@ -124,21 +97,59 @@ class _Parsed(Exception):
 
 @contextmanager
 def _as_command_line(argv: list[str]) -> Iterator[None]:
-    with mock.patch.object(sys, "argv", ["openrlhf_swap.train", *argv]):
+    with replaced(sys, "argv", ["openrlhf_swap.train", *argv]):
         yield
 
 
-@contextmanager
-def rebound(replacements: Mapping[str, type | Callable[..., Any]]) -> Iterator[None]:
-    """Meanwhile each dotted name stands for its replacement."""
-    originals = {}
-    for dotted, replacement in replacements.items():
-        module_name, name = dotted.rsplit(".", 1)
-        module = importlib.import_module(module_name)
-        originals[dotted] = (module, name, getattr(module, name))
-        setattr(module, name, replacement)
-    try:
-        yield
-    finally:
-        for module, name, original in originals.values():
-            setattr(module, name, original)
+def in_force(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
+    """Put the inventory's names for `where` in force until what is returned is closed, as a `with` block does.
+
+    A class that takes the place of a Ray actor's becomes one, with the same options.
+
+    Args:
+        where: the processes, as the inventory calls them.
+        computed: target -> replacement, where that depends on the run.
+
+    Raises:
+        CompatibilityError: when a package has another version than they are written for.
+    """
+    with ExitStack() as restoring:
+        for target, replacement, group in PATCHES:
+            if (group.kind, group.where) == (Kind.NAME, where):
+                module, name = target.rsplit(".", 1)
+                owner = importlib.import_module(module)
+                value = (computed or {}).get(target) or _in_place_of(getattr(owner, name), replacement)
+                restoring.callback(replace(owner, name, value, group.package))
+        return restoring.pop_all()
+
+
+def install(where: str) -> None:
+    """Put the inventory's variables, modules and names for `where` in force for good; variables that are set stay.
+
+    Raises:
+        CompatibilityError: as `in_force`.
+    """
+    for name, value in variables(where).items():
+        os.environ.setdefault(name, value)
+    for target, replacement, group in PATCHES:
+        if (group.kind, group.where) == (Kind.MODULE, where):
+            versions.check_version(group.package or "")
+            sys.modules[target] = importlib.import_module(replacement, __package__)
+    in_force(where)
+
+
+def variables(where: str) -> dict[str, str]:
+    """The inventory's environment variables for `where`."""
+    groups = (patch for patch in PATCHES if (patch.group.kind, patch.group.where) == (Kind.VARIABLE, where))
+    return {target: value for target, value, _ in groups}
+
+
+def _in_place_of(original: Any, replacement: str) -> Any:
+    module, name = replacement.rsplit(".", 1)
+    value = getattr(importlib.import_module(module, __package__), name)
+    if not hasattr(original, "__ray_metadata__"):
+        return value
+    import ray
+
+    options = original._default_options
+    return ray.remote(**options)(value) if options else ray.remote(value)

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from openrlhf_swap.errors import first_line
+from openrlhf_swap.packages.versions import warn_if_untested
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.segments import score_segments
@@ -64,6 +65,7 @@ def find_backend(
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
+    warn_if_untested("transformers", "a scoring backend is only chosen if it is exact on a small model")
     batches = [_batch(left, device) for left in (False, True)]
     for narrow in (True, False):
         try:

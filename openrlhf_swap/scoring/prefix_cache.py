@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,8 @@ from transformers.cache_utils import (
     LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionLayer,
 )
+
+from openrlhf_swap.packages.replace import replaced
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over them, and its default
 # of 64 is longer than a branch.
@@ -150,17 +152,10 @@ def _is_mixer(module: nn.Module) -> bool:
 @contextmanager
 def _wrapped(mixers: Sequence[nn.Module], run: Run) -> Iterator[None]:
     """Replace the mixers' forwards by `run`."""
-    replaced = [(mixer, mixer.__dict__.get("forward")) for mixer in mixers]
-    for mixer in mixers:
-        mixer.forward = _calling(mixer, mixer.forward, run)
-    try:
+    with ExitStack() as stack:
+        for mixer in mixers:
+            stack.enter_context(replaced(mixer, "forward", _calling(mixer, mixer.forward, run)))
         yield
-    finally:
-        for mixer, own in replaced:
-            if own is None:
-                del mixer.forward
-            else:
-                mixer.forward = own
 
 
 def _calling(mixer: Any, forward: Callable[..., Tensor], run: Run) -> Callable[..., Tensor]:

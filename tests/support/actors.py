@@ -3,6 +3,7 @@
 import copy
 import functools
 from contextlib import contextmanager
+from unittest import mock
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.registry import build
@@ -26,8 +27,10 @@ def running_actors(arguments, ranks=1, engines=None):
     from ray.util import placement_group, remove_placement_group
 
     from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.policy.strategy import SwapStrategy
 
-    strategy = get_strategy(arguments)
+    with mock.patch("openrlhf.utils.deepspeed.DeepspeedStrategy", SwapStrategy):
+        strategy = get_strategy(arguments)
     places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
     ray.get(places.ready(), timeout=300)
     group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)

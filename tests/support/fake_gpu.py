@@ -17,8 +17,7 @@ import torch
 import torch.multiprocessing.reductions
 
 from openrlhf_swap.integration.generation import cpu_rollout as cpu_vllm
-from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
-from openrlhf_swap.integration.startup import launch
+from openrlhf_swap.integration.policy import reward_actor
 
 EVERYTHING = {"weights", "kv_cache"}
 
@@ -51,7 +50,7 @@ class FakeWorker(cpu_vllm.CpuWorker):
     """The extension of vLLM's worker."""
 
 
-class FakePolicyActor(IntrinsicRewardActor):
+class FakePolicyActor(reward_actor.IntrinsicRewardActor):
     """The policy's actor."""
 
 
@@ -95,7 +94,7 @@ def main(argv):
 
     with (
         mock.patch.object(flag_rules, "_cpu_rules", lambda args: ()),  # they refuse sleep
-        mock.patch.object(launch, "IntrinsicRewardActor", FakePolicyActor),
+        mock.patch.object(reward_actor, "IntrinsicRewardActor", FakePolicyActor),
         mock.patch.object(cpu_vllm, "CpuRolloutActor", FakeRolloutActor),
     ):
         return run_command(train.main, argv)

@@ -17,13 +17,13 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.trainer import BroadcastTimeoutMixin, TrainerMixin
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.integration.inventory import ASYNC_TRAINER
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 
 _StockGenerateActor: Any = patches.undecorated(GenerateSamplesActor)
 _StockTrainingActor: Any = patches.undecorated(TrainingActor)
 _StockTrainerAsync: Any = patches.undecorated(PPOTrainerAsync)
-MODULE = "openrlhf.trainer.ppo_trainer_async"
 
 
 class RolloutBatch(list[Experience]):
@@ -92,7 +92,7 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin
         super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
     def broadcast_to_vllm(self) -> None:
-        """As OpenRLHF's. Ray would pickle that together with its class, and a copy's `super()` does not know us."""
+        """Calls OpenRLHF's, which Ray would pickle with its class: in the copy, `super()` does not know this one."""
         super().broadcast_to_vllm()
 
 
@@ -101,12 +101,11 @@ class SwapTrainerAsync(_StockTrainerAsync):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of `PPOTrainerAsync`."""
-        actors = {"GenerateSamplesActor": SwapGenerateActor, "TrainingActor": SwapTrainingActor}
-        with patches.rebound({f"{MODULE}.{name}": ray.remote(actor) for name, actor in actors.items()}):
+        with patches.in_force(ASYNC_TRAINER):
             super().__init__(*args, **kwargs)
 
     def fit(self) -> None:
-        """As OpenRLHF's, which gives the generator nothing but the position in the data when it goes on.
+        """Overrides OpenRLHF's: a generator that resumes gets more than the position in the data.
 
         Ends with the first error of either actor.
         """

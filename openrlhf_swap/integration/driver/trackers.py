@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,18 +13,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 from openrlhf_swap.config import FlagSettings
 from openrlhf_swap.files import to_line
-from openrlhf_swap.integration.patches import rebound
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metric_names import named_evaluation
 
 SAMPLE = "generated_samples"  # OpenRLHF's name for one response of a step: its text and reward
 _OF_A_TRACKER = {"logger.wandb.key"}
-
-
-def in_place() -> AbstractContextManager[None]:
-    """Meanwhile OpenRLHF's trainers make our loggers."""
-    module = "openrlhf.trainer.ppo_trainer"
-    return rebound({f"{module}.WandbLogger": SwapWandb, f"{module}.TensorboardLogger": SwapTensorboard})
 
 
 def hyper_parameters(args: Any) -> dict[str, Any]:

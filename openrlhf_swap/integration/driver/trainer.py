@@ -16,7 +16,8 @@ from openrlhf_swap.errors import GenerationError, NonFiniteError
 from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.inventory import TRAINER
+from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -38,7 +39,7 @@ class BroadcastTimeoutMixin(BasePPOTrainer):
     _run_config: Any
 
     def broadcast_to_vllm(self) -> None:
-        """As OpenRLHF's.
+        """Overrides OpenRLHF's: limits the time.
 
         Raises:
             GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
@@ -65,7 +66,7 @@ class TrainerMixin(BasePPOTrainer):
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of OpenRLHF's trainers."""
-        with trackers.in_place():
+        with in_force(TRAINER):
             super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
         self._run_config = run
@@ -93,7 +94,7 @@ class TrainerMixin(BasePPOTrainer):
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
 
     def fit(self, global_step: int = 0) -> None:
-        """As OpenRLHF's, which exports the policy when this returns: it does not after a skipped last step."""
+        """Overrides OpenRLHF's: raises if the last step was skipped, so that no policy is exported."""
         tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
         print(f"[swap] memory: {memory.engine_capacity(tokens, self.args.data.max_len)}", flush=True)
         super().fit(global_step)
@@ -125,7 +126,7 @@ class TrainerMixin(BasePPOTrainer):
         return status, global_step
 
     def broadcast_to_vllm(self) -> None:
-        """As OpenRLHF's; when an engine ends meanwhile, that is the error, not what is left of the connection."""
+        """Overrides OpenRLHF's: if an engine has ended, that is the error, not the broken connection."""
         try:
             super().broadcast_to_vllm()
         except ray.exceptions.RayTaskError:
@@ -136,7 +137,7 @@ class TrainerMixin(BasePPOTrainer):
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
     ) -> None:
-        """As OpenRLHF's; also appends to `metrics.jsonl` and writes the table of rollouts.
+        """Overrides OpenRLHF's: also appends to `metrics.jsonl` and writes the table of rollouts.
 
         After a skipped step no checkpoint is saved: if the policy is spoiled, it must not push out the good ones.
         """
@@ -171,12 +172,12 @@ class TrainerMixin(BasePPOTrainer):
         print(f"[swap] evaluation after step {global_step}: {summary}", flush=True)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
-        """As OpenRLHF's, but not after a skipped step."""
+        """Overrides OpenRLHF's: saves nothing after a skipped step."""
         if not self._skipped.in_a_row:
             super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
     def init_checkpoint_states(self) -> dict:
-        """As OpenRLHF's, before anything is sampled; also gives the objective its state back."""
+        """Overrides OpenRLHF's: also restores the objective's state, before anything is sampled."""
         ray.get(self._end_of_thought_set)
         states = super().init_checkpoint_states()
         self._objective.step = states["global_step"]
@@ -206,7 +207,7 @@ class SwapTrainer(TrainerMixin, _StockTrainer, BroadcastTimeoutMixin):
             self._last_step = steps * self.args.train.num_episodes
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
-        """As OpenRLHF's; also appends to `evaluations.jsonl`."""
+        """Overrides OpenRLHF's: also appends to `evaluations.jsonl`."""
         logs: dict = super().evaluate(global_step, **generate_kwargs)
         self._report_evaluation(global_step, logs)
         return logs

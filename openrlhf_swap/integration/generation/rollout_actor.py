@@ -14,6 +14,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.packages.replace import replace
 
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
@@ -99,7 +100,7 @@ class SwapRolloutActor(_StockRolloutActor):
         """Tell what closes a thought to a reward function that asks for it: one with a parameter `end_of_thought`."""
         function = self.executor.reward_func
         if function is not None and "end_of_thought" in inspect.signature(function).parameters:
-            self.executor.reward_func = functools.partial(function, end_of_thought=mark)
+            replace(self.executor, "reward_func", functools.partial(function, end_of_thought=mark), "openrlhf")
 
     async def continue_responses(
         self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any

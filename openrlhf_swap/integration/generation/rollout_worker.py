@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
@@ -19,6 +18,8 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, revert_weight_conversion
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.attention import MLAAttention
+
+from openrlhf_swap.packages.replace import replaced
 
 _StockWorker: Any = WorkerWrap
 Weights = Iterable[tuple[str, Tensor]]
@@ -73,7 +74,7 @@ class SwapWorker(_StockWorker):
             if not self._is_updating:
                 self._begin_update(model)
                 self._is_updating = True
-            with mock.patch.object(model, "load_weights", lambda weights: load(as_in_a_checkpoint(sent, weights))):
+            with replaced(model, "load_weights", lambda weights: load(as_in_a_checkpoint(sent, weights)), "vllm"):
                 yield
             if is_last:
                 self._end_update(model)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from openrlhf.models.actor import Actor
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
+from openrlhf_swap.packages.replace import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -76,7 +76,7 @@ class ChunkedActor(_StockActor):
         return_entropy: bool = False,
         **options: Any,
     ) -> Any:
-        """As OpenRLHF's. Of what it can return, the output has no logits where they were made in chunks.
+        """Overrides OpenRLHF's: where log-probabilities are made in chunks, the output has no logits.
 
         Args:
             sequences: (B, T) int64.
@@ -139,7 +139,7 @@ def _giving_log_probs(layer: nn.Linear, targets: Tensor, wanted: Tensor, how: He
 
     hook = layer.register_forward_hook(lambda _layer, _inputs, output: found.append(output))
     try:
-        with mock.patch.object(layer, "forward", forward):
+        with replaced(layer, "forward", forward, "transformers"):
             yield found
     finally:
         hook.remove()
@@ -151,7 +151,7 @@ def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform
     try:
         model = small_model(config, build)
         layer = model.get_output_embeddings()
-        with torch.no_grad(), mock.patch.object(layer, "forward", lambda hidden: probes + 0 * hidden[..., :1]):
+        with torch.no_grad(), replaced(layer, "forward", lambda hidden: probes + 0 * hidden[..., :1]):
             logits = model(torch.zeros(1, 2, dtype=torch.int64), use_cache=False).logits
     except MODEL_ERRORS:
         return None

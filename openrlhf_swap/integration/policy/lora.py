@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest import mock
 
 from peft.tuners.lora import LoraLayer
 from torch import nn
+
+from openrlhf_swap.packages.replace import replaced
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def merged_into_weights(model: nn.Module) -> Iterator[None]:
         if ".lora_" not in name
     ]
     try:
-        with mock.patch.object(model, "named_parameters", lambda: iter(plain)):
+        with replaced(model, "named_parameters", lambda: iter(plain), "openrlhf"):
             yield
     finally:
         for layer, weight in zip(layers, kept, strict=True):

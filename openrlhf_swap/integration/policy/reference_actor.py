@@ -6,17 +6,17 @@ from typing import Any
 
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 
-from openrlhf_swap.integration.patches import rebound, undecorated
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+from openrlhf_swap.integration.inventory import REFERENCE_LOADS
+from openrlhf_swap.integration.patches import in_force, undecorated
 
 _StockReferenceActor: Any = undecorated(ReferenceModelActor)
 
 
 class SwapReferenceActor(_StockReferenceActor):
-    """OpenRLHF's; a process that imports it from here has what `openrlhf_swap.integration` prepares."""
+    """OpenRLHF's reference actor; importing it from here prepares its process."""
 
     def init_model_from_pretrained(self, strategy: Any, pretrain: str) -> None:
-        """As OpenRLHF's, with the log-probabilities made as the policy's are."""
-        with rebound({"openrlhf.trainer.ray.launcher.Actor": ChunkedActor}):
+        """Overrides OpenRLHF's: log-probabilities are made in chunks, as the policy's are."""
+        with in_force(REFERENCE_LOADS):
             super().init_model_from_pretrained(strategy, pretrain)
         self.model.hold_logits_of(strategy.args.swap_run.logits_chunk)

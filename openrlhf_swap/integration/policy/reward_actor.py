@@ -8,15 +8,15 @@ from typing import Any
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
-from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.inventory import POLICY_LOADS
+from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
-from openrlhf_swap.integration.policy.trainer import SwapPolicyTrainer, skip_bad_gradients_of_stage_3
+from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 
-_StockPolicyActor: Any = patches.undecorated(PolicyModelActor)
+_StockPolicyActor: Any = undecorated(PolicyModelActor)
 
 
 class IntrinsicRewardActor(_StockPolicyActor):
@@ -26,13 +26,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
     """
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF's; also restores the random state, and decides how to score."""
+        """Overrides OpenRLHF's: also restores the random state, and chooses the scoring backend."""
         self._checkpoints = PolicyCheckpoints(strategy)
-        ours = {
-            "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": SwapPolicyTrainer,
-            "openrlhf.trainer.ray.ppo_actor.Actor": ChunkedActor,
-        }
-        with patches.rebound(ours), self._checkpoints.explained_loading():
+        with in_force(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
@@ -69,7 +65,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return self._scorer.forward(sequences, action_mask, attention_mask, score_requests)
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """As OpenRLHF's; also counts the updates that DeepSpeed skipped, and tells its memory."""
+        """Overrides OpenRLHF's: also counts the updates that DeepSpeed skipped, and reports peak memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
@@ -77,6 +73,6 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return status
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
-        """As OpenRLHF's; also saves the random state and the moving average, and seals the checkpoint."""
+        """Overrides OpenRLHF's: also saves random state and moving average, and seals the checkpoint."""
         with self._checkpoints.writing(tag, self.ema_model, not self.disable_ds_ckpt, self.save_hf_ckpt) as name:
             super().save_checkpoint(name, *args, **kwargs)

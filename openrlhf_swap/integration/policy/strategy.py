@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
-from deepspeed.ops.adam import fused_adam
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
+from openrlhf_swap.integration.inventory import STAGE_3_SLEEPS
+from openrlhf_swap.integration.patches import in_force
 from openrlhf_swap.integration.runtime import attention
+from openrlhf_swap.integration.runtime.cpu import is_cpu_build
+from openrlhf_swap.packages.replace import replace
 
 _StockStrategy: Any = DeepspeedStrategy
 
@@ -22,12 +24,12 @@ class SwapStrategy(_StockStrategy):
         ds.attn_implementation = attention.implementation(ds.attn_implementation, trained.model_name_or_path)
 
     def print(self, *words: Any) -> None:
-        """As OpenRLHF's, but not its arguments, among which a tracker's key may be: they are in swap_config.json."""
+        """Overrides OpenRLHF's: leaves out `args`, which may hold a tracker's key; swap_config.json has the rest."""
         if not any(word is self.args for word in words):
             super().print(*words)
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, **kwargs: Any) -> dict[str, Any]:
-        """As OpenRLHF's; AdamW is torch's fused one, on GPUs and where it is offloaded.
+        """Overrides OpenRLHF's: AdamW is torch's fused one, on GPUs and where it is offloaded.
 
         DeepSpeed would compile its own inside the first actor. Both give the same weights.
         """
@@ -39,11 +41,15 @@ class SwapStrategy(_StockStrategy):
         return config
 
     def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """As OpenRLHF's; the optimizer can sleep under ZeRO-3 too."""
+        """Overrides OpenRLHF's: the optimizer can sleep under ZeRO-3 too."""
         model, optimizer, scheduler = super()._ds_init_train_model(model, cfg)
         if self.stage == 3:
             _let_torchs_adam_sleep(optimizer)
         return model, optimizer, scheduler
+
+    def moving_average(self, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu") -> None:
+        """Overrides OpenRLHF's, which the policy calls with "cuda": without CUDA, the average is on the CPU."""
+        super().moving_average(model, model_ema, beta, "cpu" if is_cpu_build() else device)
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:
@@ -51,7 +57,7 @@ def _let_torchs_adam_sleep(optimizer: Any) -> None:
     offload_states = optimizer.offload_states
 
     def offload(*args: Any, **kwargs: Any) -> None:
-        with mock.patch.object(fused_adam, "FusedAdam", type(optimizer.optimizer)):
+        with in_force(STAGE_3_SLEEPS, {"deepspeed.ops.adam.fused_adam.FusedAdam": type(optimizer.optimizer)}):
             offload_states(*args, **kwargs)
 
-    optimizer.offload_states = offload
+    replace(optimizer, "offload_states", offload, "deepspeed")

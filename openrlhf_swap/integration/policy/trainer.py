@@ -8,13 +8,14 @@ import ray
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
 from openrlhf_swap.integration.policy import lora
+from openrlhf_swap.packages.replace import replace
 
 
 class SwapPolicyTrainer(ActorPPOTrainer):
     """OpenRLHF's trainer inside the policy's actor."""
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
-        """As OpenRLHF's; also tells DeepSpeed which micro-batch is the last of an update.
+        """Overrides OpenRLHF's: also tells DeepSpeed which micro-batch is the last of an update.
 
         With dynamic batches OpenRLHF configures updates of one micro-batch and calls `step` after several. DeepSpeed
         0.19.6 then takes each of them for an update's last, and under ZeRO-1 and 2 forgets the gradients before it.
@@ -25,12 +26,12 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         return super().training_step(experience, kl_ctl, step, *args)
 
     def broadcast_to_vllm(self) -> None:
-        """As OpenRLHF's; LoRA adapters travel as a part of the weights."""
+        """Overrides OpenRLHF's: LoRA adapters are sent as a part of the weights."""
         with lora.merged_into_weights(self.actor.model.module):
             super().broadcast_to_vllm()
 
     def _init_vllm_sync_group(self, backend: str) -> None:
-        """As OpenRLHF's, which would wait for an engine that could not start, without a word and without end."""
+        """Overrides OpenRLHF's, which would silently wait forever for an engine that could not start."""
         ray.get([engine.__ray_ready__.remote() for engine in self.vllm_engines])
         super()._init_vllm_sync_group(backend)
 
@@ -43,4 +44,4 @@ def skip_bad_gradients_of_stage_3(optimizer: Any) -> None:
         optimizer.check_overflow()
         return bool(check_and_scale())
 
-    optimizer._overflow_check_and_loss_scale_update = checked
+    replace(optimizer, "_overflow_check_and_loss_scale_update", checked, "deepspeed")

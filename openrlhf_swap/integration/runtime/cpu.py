@@ -2,34 +2,26 @@
 
 OpenRLHF 0.11.2 assumes CUDA in a handful of places. On a CPU build of torch `install()` replaces exactly these, in
 every process that imports `openrlhf_swap.integration`, before OpenRLHF itself is imported; on a CUDA or ROCm build
-it does nothing. vLLM's side is in `vllm.py`.
+it does nothing. vLLM's side is in `integration/generation/cpu_rollout.py`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.inventory import CPU_COMMAND, EVERY_CPU, NO_CLUSTER
 
 # Every process of a CPU run inherits these; what is already set wins.
-CPU_ENVIRONMENT = {
-    "DS_ACCELERATOR": "cpu",
-    "TORCHDYNAMO_DISABLE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # The engine's model in the engine's own process. In one more, it would import everything a fifth time, and be
-    # bound to all cores but one.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # A thread that waits for another sleeps. Those that spin take the cores from what they wait for, as soon as a
-    # second process is at work: products of matrices then take longer with two threads than with one.
-    "OMP_WAIT_POLICY": "PASSIVE",
-}
+CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.variables(CPU_COMMAND)}
 THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one
 
 
@@ -53,14 +45,11 @@ def install() -> None:
     """Replace OpenRLHF's CUDA assumptions by CPU equivalents. Idempotent; does nothing on an accelerator build."""
     if not is_cpu_build():
         return
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if "RAY_ADDRESS" not in os.environ:
-        # Ray reads this when it is imported, and listens on 127.0.0.1 only (on Linux too, whatever the name says).
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patches.install(NO_CLUSTER)
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
     _put_first_on_path(Path(sys.prefix) / "bin")
-    _replace_torch_cuda()
-    _replace_collectives()
+    patches.install(EVERY_CPU)
 
 
 def _put_first_on_path(folder: Path) -> None:
@@ -80,11 +69,27 @@ class _CpuDevice(str):
         return "0"
 
 
-def _replace_torch_cuda() -> None:
-    vars(torch.cuda)["current_device"] = partial(_CpuDevice, "cpu")
-    for name in ("set_device", "synchronize", "empty_cache", "current_stream"):
-        # One function object a name: torch.compile keeps a rule for each and refuses duplicates.
-        setattr(torch.cuda, name, lambda *_args, **_kwargs: None)
+def current_device() -> _CpuDevice:
+    """Stands for `torch.cuda.current_device`."""
+    return _CpuDevice("cpu")
+
+
+# The rest of what OpenRLHF calls does nothing. One function object a name: torch.compile keeps a rule for each and
+# refuses duplicates.
+def set_device(*_: Any, **__: Any) -> None:
+    """Stands for `torch.cuda.set_device`."""
+
+
+def synchronize(*_: Any, **__: Any) -> None:
+    """Stands for `torch.cuda.synchronize`."""
+
+
+def empty_cache() -> None:
+    """Stands for `torch.cuda.empty_cache`."""
+
+
+def current_stream(*_: Any, **__: Any) -> None:
+    """Stands for `torch.cuda.current_stream`."""
 
 
 class GlooCommunicator:
@@ -103,21 +108,11 @@ class GlooCommunicator:
         self._group.broadcast([tensor.detach()], options).wait()
 
 
-def _replace_collectives() -> None:
-    """Weight sync over gloo, device mesh on CPU. Must run before `ppo_actor` imports the first one by name."""
-    from openrlhf.utils import distributed_util
+def join_gloo_group(host: str, port: int, rank: int, world_size: int, _device: Any) -> GlooCommunicator:
+    """Stands for OpenRLHF's `stateless_init_process_group`, before `ppo_actor` imports that by name."""
+    return GlooCommunicator(host, port, rank, world_size)
 
-    def rendezvous(host: str, port: int, rank: int, world_size: int, _device: Any) -> GlooCommunicator:
-        return GlooCommunicator(host, port, rank, world_size)
 
-    distributed_util.stateless_init_process_group = rendezvous
-
-    from openrlhf.utils.deepspeed import deepspeed as strategy_module
-
-    cuda_mesh = strategy_module.init_device_mesh
-    strategy_module.init_device_mesh = lambda _device, *args, **kwargs: cuda_mesh("cpu", *args, **kwargs)
-
-    # The policy's actor asks for its moving average on "cuda".
-    strategy = strategy_module.DeepspeedStrategy
-    moving_average = strategy.moving_average
-    strategy.moving_average = lambda self, model, ema, beta, _device: moving_average(self, model, ema, beta, "cpu")
+def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:
+    """Stands for the `init_device_mesh` that OpenRLHF's strategy calls with "cuda"."""
+    return init_device_mesh("cpu", *args, **kwargs)

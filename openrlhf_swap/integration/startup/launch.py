@@ -16,12 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.driver.async_trainer import MODULE, SwapTrainerAsync
-from openrlhf_swap.integration.driver.trainer import SwapTrainer
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
-from openrlhf_swap.integration.policy.reference_actor import SwapReferenceActor
-from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
-from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
@@ -49,13 +44,6 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         SwapError: one of ours that was raised in an actor.
     """
     actor_class: type = SwapRolloutActor
-    replacements = {
-        "openrlhf.trainer.ppo_trainer.PPOTrainer": ray.remote(SwapTrainer),
-        f"{MODULE}.PPOTrainerAsync": ray.remote(SwapTrainerAsync),
-        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ray.remote(num_gpus=1)(IntrinsicRewardActor),
-        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ray.remote(num_gpus=1)(SwapReferenceActor),
-        "openrlhf.utils.deepspeed.DeepspeedStrategy": SwapStrategy,
-    }
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
     check_engine(args.actor.model_name_or_path)
     if not on_cpu:
@@ -71,10 +59,9 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     limits = engine_limits(config, args, gpu, on_cpu)
     summary = ", ".join(f"{name} {number}" for name, number in limits.items())
     print(f"[swap] an engine's limits: {summary or 'those of vLLM'}")
-    replacements["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"] = EngineFactory(ray.remote(actor_class), limits)
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:
-        patches.run(argv, config, run_config, replacements)
+        patches.run(argv, config, run_config, EngineFactory(ray.remote(actor_class), limits))
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:

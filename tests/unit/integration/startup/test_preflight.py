@@ -15,6 +15,7 @@ from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.integration import patches
+from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import made_of
 
@@ -171,7 +172,7 @@ def test_no_usable_row_is_an_error(capsys, tmp_path):
 
 
 def test_another_openrlhf_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(patches.metadata, "version", lambda _: "0.12.0")
+    monkeypatch.setattr(versions, "installed_version", lambda _: "0.12.0")
     assert run_command(train.main, ["--swap.verbose"]) == 2
     assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
 

@@ -1,0 +1,206 @@
+"""The inventory: everything that this project replaces in other packages and in the interpreter.
+
+docs/internals/patches.md is printed from it; tests compare it with what processes have really replaced. A class that
+OpenRLHF or vLLM takes as an argument, such as the extension of vLLM's worker, replaces nothing and is not listed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What is replaced; the values are headings of the page."""
+
+    NAME = "Names in modules"
+    METHOD = "Attributes of single objects"
+    MODULE = "Modules in `sys.modules`"
+    VARIABLE = "Environment variables"
+    STATE = "Registries and state of the interpreter"
+
+
+class Group(NamedTuple):
+    """Replacements that belong together.
+
+    Attributes:
+        kind: of their targets.
+        where: the processes in which they are in force, and for how long.
+        package: whose version in `VERSIONS` they are written for; None where any will do.
+        why: the reason.
+    """
+
+    kind: Kind
+    where: str
+    package: str | None
+    why: str
+
+
+class Patch(NamedTuple):
+    """One replacement.
+
+    Attributes:
+        target: dotted name. A METHOD is named with a class of the objects, where that is defined.
+        replacement: dotted name, below `openrlhf_swap.integration` where it begins with a dot; for a METHOD, of what
+            makes it; for a VARIABLE or STATE, the value or, where a process computes it, words.
+        group: why and where.
+    """
+
+    target: str
+    replacement: str
+    group: Group
+
+
+EVERY = "every process that imports `openrlhf_swap.integration`"
+NO_FLASH = "every process that imports `openrlhf_swap.integration`, without flash-attn"
+EVERY_CPU = "every process that imports `openrlhf_swap.integration`, on CPU"
+NO_CLUSTER = "every process that imports `openrlhf_swap.integration`, on CPU without RAY_ADDRESS"
+CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
+DRIVER = "driver, while OpenRLHF's command runs"
+SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
+CONSOLE = "commands that send other packages' output to a log"
+TRAINER = "trainer, while it is constructed"
+ASYNC_TRAINER = "asynchronous trainer, while it is constructed"
+POLICY_LOADS = "policy, while its model is loaded"
+POLICY = "policy"
+STAGE_3 = "policy under ZeRO-3"
+STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
+REFERENCE_LOADS = "reference model, while it is loaded"
+LOG_PROBS = "policy and reference model, during forward passes for log-probabilities"
+WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
+ENGINE = "rollout engine"
+ENGINE_RECEIVES = "rollout engine, while it receives weights"
+TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
+GENERATES_ON_CPU = "commands that only generate, on CPU"
+SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
+SCORED = "policy, or your process with a `Scorer`, from its first scoring"
+GRADER = "grading process"
+NAME, METHOD, MODULE, VARIABLE, STATE = Kind
+_CUDA = ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
+_FLASH = ("bert_padding", "utils.distributed", "ops.triton.cross_entropy")
+_STAGE_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
+
+_GROUPS: dict[Group, dict[str, str]] = {
+    Group(NAME, DRIVER, "openrlhf", "OpenRLHF's command imports the name and starts actors of the class"): {
+        "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
+        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.async_trainer.SwapTrainerAsync",
+        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.reward_actor.IntrinsicRewardActor",
+        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.reference_actor.SwapReferenceActor",
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
+    },
+    Group(NAME, DRIVER, "openrlhf", "its `args` carry our settings to every actor"): {
+        "openrlhf.utils.get_strategy": ".patches.run"
+    },
+    Group(NAME, DRIVER, "openrlhf", "installed attention, Adam without a compiler"): {
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
+    },
+    Group(NAME, SFT, "openrlhf", "installed attention, Adam without a compiler"): {
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
+    },
+    Group(NAME, DRIVER, None, "OpenRLHF's command parses it"): {"sys.argv": ".patches.run"},
+    Group(MODULE, DRIVER, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
+    Group(MODULE, SFT, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
+    Group(NAME, TRAINER, "openrlhf", "one name for each metric, hyper-parameters, runs that resume"): {
+        "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb",
+        "openrlhf.trainer.ppo_trainer.TensorboardLogger": ".driver.trackers.SwapTensorboard",
+    },
+    Group(NAME, ASYNC_TRAINER, "openrlhf", "it starts actors of the classes that it finds in its own process"): {
+        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",
+        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.async_trainer.SwapTrainingActor",
+    },
+    Group(NAME, POLICY_LOADS, "openrlhf", "log-probabilities in chunks of tokens; updates that DeepSpeed completes"): {
+        "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
+        "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.trainer.SwapPolicyTrainer",
+    },
+    Group(NAME, REFERENCE_LOADS, "openrlhf", "log-probabilities in chunks of tokens"): {
+        "openrlhf.trainer.ray.launcher.Actor": ".policy.chunked_actor.ChunkedActor"
+    },
+    Group(NAME, STAGE_3_SLEEPS, "deepspeed", "DeepSpeed only moves its own Adam's moments"): {
+        "deepspeed.ops.adam.fused_adam.FusedAdam": "torch.optim.AdamW"
+    },
+    Group(NAME, EVERY_CPU, "torch", "OpenRLHF calls it, and there is no CUDA"): {
+        f"torch.cuda.{name}": f".runtime.cpu.{name}" for name in _CUDA
+    },
+    Group(NAME, EVERY_CPU, "openrlhf", "weights travel over gloo, and the device mesh is on the CPU"): {
+        "openrlhf.utils.distributed_util.stateless_init_process_group": ".runtime.cpu.join_gloo_group",
+        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh",
+    },
+    Group(NAME, CONSOLE, None, "what is printed after the command reaches the console again"): {
+        "sys.stdout": "openrlhf_swap.runs.console.quiet_console",
+        "sys.stderr": "openrlhf_swap.runs.console.quiet_console",
+    },
+    Group(METHOD, STAGE_3, "deepspeed", "it keeps NaN gradients, and torch's Adam on the GPU"): {
+        f"{_STAGE_3}._overflow_check_and_loss_scale_update": ".policy.trainer.skip_bad_gradients_of_stage_3",
+        f"{_STAGE_3}.offload_states": ".policy.strategy.SwapStrategy",
+    },
+    Group(METHOD, LOG_PROBS, "transformers", "the head returns log-probabilities instead of logits"): {
+        "torch.nn.modules.linear.Linear.forward": ".policy.chunked_actor.ChunkedActor"
+    },
+    Group(METHOD, WEIGHT_SYNC, "openrlhf", "OpenRLHF sends what this returns: plain names, adapters merged"): {
+        "peft.peft_model.PeftModel.named_parameters": ".policy.lora.merged_into_weights"
+    },
+    Group(METHOD, ENGINE_RECEIVES, "vllm", "vLLM loads weights in the form of a checkpoint"): {
+        "torch.nn.modules.module.Module.load_weights": ".generation.rollout_worker.SwapWorker"
+    },
+    Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought`"): {
+        "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
+    },
+    Group(METHOD, SCORING, None, "recurrent layers run in pieces, whose states the branches resume"): {
+        "torch.nn.modules.module.Module.forward": "openrlhf_swap.scoring.prefix_cache.PrefixCache"
+    },
+    Group(MODULE, NO_FLASH, "openrlhf", "OpenRLHF needs them; compiling flash-attn takes hours"): {
+        f"flash_attn.{name}": ".runtime.flash_attention" for name in _FLASH
+    },
+    Group(VARIABLE, EVERY, None, "FlashInfer's sampler is compiled with nvcc when an engine starts"): {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0"
+    },
+    Group(VARIABLE, EVERY_CPU, None, "DeepSpeed's accelerator"): {"DS_ACCELERATOR": "cpu"},
+    # Ray reads it when it is imported, on Linux too, whatever the name says.
+    Group(VARIABLE, NO_CLUSTER, None, "Ray listens on 127.0.0.1 only"): {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    Group(VARIABLE, EVERY_CPU, None, "compiled once per environment, by its own ninja"): {
+        "TORCH_EXTENSIONS_DIR": "torch_extensions in the environment's folder",
+        "PATH": "begins with the environment's bin",
+    },
+    Group(VARIABLE, CPU_COMMAND, None, "nothing is compiled, no warnings about forks"): {
+        "TORCHDYNAMO_DISABLE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    },
+    Group(VARIABLE, CPU_COMMAND, None, "no copies of tensors; `num_gpus=0` hides no device"): {
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    },
+    Group(VARIABLE, CPU_COMMAND, None, "another process would repeat all imports, on fewer cores"): {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0"
+    },
+    # Matrix products then take longer with two threads than with one.
+    Group(VARIABLE, CPU_COMMAND, None, "spinning threads take cores from the processes they wait for"): {
+        "OMP_WAIT_POLICY": "PASSIVE"
+    },
+    Group(VARIABLE, TRAINS_ON_CPU, None, "Ray would give each process one thread"): {
+        "OMP_NUM_THREADS": "the process's share of the cores"
+    },
+    Group(VARIABLE, GENERATES_ON_CPU, None, "a cache of 1 GiB, unless you set another size"): {
+        "VLLM_CPU_KVCACHE_SPACE": "1"
+    },
+    Group(VARIABLE, CONSOLE, None, "a log is read without a terminal"): {"RAY_COLOR_PREFIX": "0"},
+    Group(VARIABLE, POLICY, None, "a pickle in a checkpoint that would run code is refused"): {
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"
+    },
+    Group(STATE, POLICY, "deepspeed", "the classes of DeepSpeed's own checkpoints stay readable"): {
+        "torch.serialization.get_safe_globals()": ".policy.random_state.forbid_pickles"
+    },
+    Group(STATE, EVERY, None, "imported modules are not searched for garbage"): {
+        "gc.get_freeze_count()": "gc.freeze, until the interpreter exits"
+    },
+    Group(STATE, SCORED, None, "the answer branches share a prefix"): {
+        "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"
+    },
+    Group(STATE, GRADER, None, "bounded memory; Ctrl-C is left to the parent; no repeated warnings"): {
+        "resource.RLIMIT_AS": "its limit of memory",
+        "signal.SIGINT": "ignored",
+        'logging.getLogger("math_verify").level': "ERROR",
+    },
+}
+PATCHES = tuple(
+    Patch(target, replacement, group) for group, pairs in _GROUPS.items() for target, replacement in pairs.items()
+)

