@@ -1,4 +1,4 @@
-"""Known answers: what a data set gives, as an answer that responses are graded against and steps are scored on."""
+"""Reference answers: a data set's answers, in the form that responses are graded against and steps are scored on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import hashlib
 import math
 import os
 import re
-import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards import Grader, worker
+from openrlhf_swap.rewards import Grader, grading
 from openrlhf_swap.rollouts import answers as answer_texts
+from openrlhf_swap.rollouts import notation
 from openrlhf_swap.rollouts.answers import last_boxed, strip_answer
+from openrlhf_swap.rollouts.notation import as_latex
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "a solution for an answer: more than 200 characters"
@@ -36,7 +36,6 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0+")
 _TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
-_FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
 
 
 def normal_answer(value: object) -> str:
@@ -50,28 +49,14 @@ def normal_answer(value: object) -> str:
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
-    text = "".join(_spelled(kind, "".join(run)) for kind, run in groupby(str(value), _kind)).replace("\u2212", "-")
+    text = as_latex(str(value))
     text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
     whole = _WHOLE.fullmatch(text.strip())
     return whole[1] if whole else text.strip()
 
 
-def _kind(character: str) -> str:
-    """How a character stands for others, in Unicode's words; empty for one that stands for itself."""
-    kind = unicodedata.decomposition(character).partition(" ")[0]
-    return kind if kind.startswith("<") else ""
-
-
-def _spelled(kind: str, run: str) -> str:
-    """Characters of one kind as LaTeX or ASCII."""
-    if kind == "<fraction>":
-        numbers = (unicodedata.normalize("NFKC", character).split("\u2044") for character in run)
-        return "".join(f"\\frac{{{above}}}{{{below}}}" for above, below in numbers)
-    return _FORMS[kind] % unicodedata.normalize("NFKC", run) if kind in _FORMS else run
-
-
 def fault_of(answer: str) -> str | None:
-    """What is wrong with a normal answer, as far as the eye sees; None for nothing."""
+    """What is visibly wrong with a normal answer; None if nothing is."""
     bare = strip_answer(answer)
     if not bare:
         return EMPTY_ANSWER
@@ -79,14 +64,14 @@ def fault_of(answer: str) -> str | None:
         return LONG_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
     words = len(_WORD.findall(plain))
-    told = words > 1 and _OF_SENTENCES.search(plain.lower())
-    return PROSE_ANSWER if told or words > MOST_WORDS else None
+    is_sentence = words > 1 and _OF_SENTENCES.search(plain.lower())
+    return PROSE_ANSWER if is_sentence or words > MOST_WORDS else None
 
 
 def gradable(answers: Iterable[str], label: str) -> set[str]:
-    """Those of the answers that the grader can grade against; each is tried once, on all cores, under a bar.
+    """The answers that the grader can grade against; each is tried once, on all cores, with a progress bar.
 
-    What was found good is remembered for later calls, also of other processes; the others are tried again.
+    Good answers are remembered for later calls, in other processes too; the others are tried again.
     """
     distinct, memory = list(dict.fromkeys(answers)), remembered_file()
     known = set(map(str, read_rows(memory)))
@@ -103,22 +88,22 @@ def gradable(answers: Iterable[str], label: str) -> set[str]:
             bar.update(len(part))
     grader.close()
     if found:
-        with suppress(OSError):  # no room, or no right to write: parsed again next time
+        with suppress(OSError):  # a full disk, or no permission to write: parsed again next time
             memory.parent.mkdir(parents=True, exist_ok=True)
             write_rows(memory, sorted(known | found))
     return (known | found).intersection(distinct)
 
 
 def remembered_file() -> Path:
-    """Where good answers are remembered: another file for any other grader."""
-    code = [Path(str(module.__file__)).read_bytes() for module in (worker, answer_texts)]
+    """Where good answers are remembered: one file for each version of the grader."""
+    code = [Path(str(module.__file__)).read_bytes() for module in (grading, answer_texts, notation)]
     grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"
 
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
-    """The first answers of a data set, given and normal, as they are graded and scored: one line each."""
+    """The first answers of a data set, one line each: as they are graded and scored, and as they were given."""
     shown = list(dict.fromkeys((_shortened(str(given)), strip_answer(answer)) for given, answer in pairs))[:EXAMPLES]
     return [f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown]
 

@@ -56,6 +56,7 @@ METRICS = {
     "swap/grader_no_answer": "share of responses that are wrong and state no answer, in a box or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as wrong",
     "swap/grader_error": "share of responses on which the grader failed; they count as wrong",
+    "swap/grader_slow": "share of responses that took over half of the grader's time limit, or a second process",
     "swap/skipped_updates": "updates of the step that DeepSpeed left out over a gradient that is not finite",
     "swap/skipped_steps": "steps without an update since this start of the run",
     "swap/continued_tokens": "mean tokens that were generated behind a response's beginning, to be graded or to join",

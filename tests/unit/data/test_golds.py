@@ -1,4 +1,4 @@
-"""Known answers: their normal form, and which of them are none."""
+"""Reference answers: their normal form, and which of them cannot be used."""
 
 import math
 
@@ -38,6 +38,9 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         ("x²", "x^{2}"),
         ("10²³", "10^{23}"),
         ("\u22123", "-3"),
+        ("90°", r"90^{\circ}"),
+        ("2√3", r"2\sqrt{3}"),
+        ("[0, ∞)", r"[0, \infty )"),
         ("$202$", "$202$"),
         (r"\boxed{}", r"\boxed{}"),
         ("1,000", "1,000"),
