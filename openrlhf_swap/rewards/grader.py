@@ -1,25 +1,30 @@
-"""Is the answer in a response right? math-verify behind a pool of processes with a hard time limit.
+"""Is the answer in a response correct? math-verify behind a pool of processes with hard limits.
 
 math-verify's own time limits use signals, which fail outside the main thread, and cannot interrupt every expression.
-Here each grading runs in a child process that is killed and replaced when its time is up, so that no expression can
+Here each grading runs in a child process that the kernel ends when its CPU time is used up, and that is replaced. Wall
+time only guards against a process that does not run: on a busy host every grading gets its turn. So no expression can
 hang a rollout, and nothing is ever raised: a grade always comes back.
 
-The children are plain programs, not `multiprocessing`'s: these import the caller's main module again, which a
-notebook does not have, and a script without a main guard does not survive.
+The children are plain programs rather than `multiprocessing`'s, which import the caller's main module again: a
+notebook has none, and a script without a main guard does not survive that.
 """
 
 from __future__ import annotations
 
 import json
-import select
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from queue import LifoQueue
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from openrlhf_swap.rollouts.answers import text_after_thought
 from openrlhf_swap.rollouts.families import R1
@@ -27,9 +32,11 @@ from openrlhf_swap.rollouts.families import R1
 Status = Literal["ok", "no_answer", "timeout", "error"]
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a child may take to import the grader, on a busy machine
+WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
+SLOW = 0.5  # share of the CPU time limit above which a grading counts as slow
 _PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from openrlhf_swap.rewards.worker import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+    "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
+    "from openrlhf_swap.rewards.worker import serve; serve(*limits)"
 )
 
 
@@ -38,13 +45,24 @@ class Grade:
     """The verdict on one response.
 
     Attributes:
-        correct: whether the answer equals the known one. Never True unless `status` is "ok".
-        status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (the time limit was hit) or
+        correct: whether the answer equals the reference answer. Never True unless `status` is "ok".
+        status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (a time limit was hit) or
             "error" (the reference answer cannot be parsed, or the grader failed).
+        slow: whether grading came near its time limit, hit it, or needed a second process. Not part of the verdict:
+            grades that differ in it alone are equal.
     """
 
     correct: bool
     status: Status
+    slow: bool = field(default=False, compare=False, repr=False)
+
+
+class _Limits(NamedTuple):
+    """What one grading may take: CPU seconds, wall seconds, and bytes of address space."""
+
+    cpu: float
+    wall: float
+    memory: int
 
 
 class Grader:
@@ -55,13 +73,15 @@ class Grader:
 
         Args:
             processes: how many responses are graded at a time.
-            time_limit: seconds that one grading may run before its process is killed.
+            time_limit: CPU seconds of one grading, after which its process is ended. A process that does not answer
+                within six times as many seconds of wall time is replaced, and its successor asked once.
             memory_limit_gib: address space of a grading process.
         """
         self._processes = processes
         self._idle: LifoQueue[_Child] = LifoQueue()
+        limits = _Limits(time_limit, WALL_TIME_FACTOR * time_limit, int(memory_limit_gib * 2**30))
         for _ in range(processes):
-            self._idle.put(_Child(time_limit, int(memory_limit_gib * 2**30)))
+            self._idle.put(_Child(limits))
 
     def grade(self, response: str, answer: str, end_of_thought: str = R1.end_of_thought) -> Grade:
         """Grade one response; see `grade_many`."""
@@ -70,15 +90,21 @@ class Grader:
     def grade_many(self, pairs: Sequence[tuple[str, str]], end_of_thought: str = R1.end_of_thought) -> list[Grade]:
         """Grade (response, answer) pairs in parallel; returns one grade a pair, in order. Never raises.
 
-        What follows the first `end_of_thought` of a response is graded; all of it if there is none.
+        What follows the first `end_of_thought` of a response is graded. Without one, the response must state its final
+        answer (`rollouts.answers.final_statement`): a number somewhere in a thought is no answer.
         """
-        visible = [(text_after_thought(response, end_of_thought), answer) for response, answer in pairs]
-        verdicts = self._ask_all(visible)
-        return [Grade(one, "ok") if isinstance(one, bool) else Grade(correct=False, status=one) for one in verdicts]
+        requests = [
+            [text_after_thought(response, end_of_thought), answer, end_of_thought in response]
+            for response, answer in pairs
+        ]
+        return [
+            Grade(verdict is True, "ok" if isinstance(verdict, bool) else verdict, slow)
+            for verdict, slow in self._ask_all(requests)
+        ]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether each reference answer can be graded against at all."""
-        return [verdict is True for verdict in self._ask_all([(answer,) for answer in answers])]
+        return [verdict is True for verdict, _ in self._ask_all([[answer] for answer in answers])]
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
@@ -87,77 +113,101 @@ class Grader:
             child.stop()
             self._idle.put(child)
 
-    def _ask_all(self, requests: Sequence[Sequence[str]]) -> list[bool | Status]:
+    def _ask_all(self, requests: Sequence[list[Any]]) -> list[tuple[bool | Status, bool]]:
         if len(requests) == 1:
             return [self._ask(requests[0])]
         with ThreadPoolExecutor(self._processes) as threads:
             return list(threads.map(self._ask, requests))
 
-    def _ask(self, request: Sequence[str]) -> bool | Status:
+    def _ask(self, request: list[Any]) -> tuple[bool | Status, bool]:
         child = self._idle.get()
         try:
-            return child.ask(json.dumps(request))
+            return child.ask(request)
         finally:
             self._idle.put(child)
 
 
 class _Child:
-    """One grading process: started when it is asked, and again when it is gone."""
+    """One grading process, with a socket to it: started when it is asked, and again when it is gone."""
 
-    def __init__(self, time_limit: float, memory_limit: int) -> None:
-        self._time_limit = time_limit
-        self._memory_limit = memory_limit
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, limits: _Limits) -> None:
+        self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
 
-    def ask(self, request: str) -> bool | Status:
-        """What the process answers, or what became of it. One that dies, idle or at work, is replaced and asked again.
+    def ask(self, request: list[Any]) -> tuple[bool | Status, bool]:
+        """The verdict, and whether it was slow: took more than `SLOW` of a limit, or a second process.
 
-        It may have been killed from outside, or by the grading itself, which then kills the second one, too.
+        A process that dies, idle or at work, or does not answer in time though it hardly computes, is replaced and
+        asked again: it may have been killed or stopped from outside. A second one that fares the same was the
+        grading's own doing.
         """
-        for _ in range(ATTEMPTS):
+        message = json.dumps(request).encode() + b"\n"
+        failure: Status = "error"
+        for attempt in range(ATTEMPTS):
             try:
-                process = self._started()
-                assert process.stdin is not None
-                process.stdin.write(request + "\n")
-                process.stdin.flush()
-                return self._next_answer(process, self._time_limit)
+                connection = self._started()
+                verdict, seconds = _exchange(connection, message, self._limits.wall)
+                return verdict, attempt > 0 or seconds > SLOW * self._limits.cpu
             except TimeoutError:
+                failure = "timeout"
                 self.stop()
-                return "timeout"
             except (OSError, ValueError):  # the process could not start, or ended: no line, or half a line
-                self.stop()
-        return "error"
+                failure = "error"
+                if self.stop() == -signal.SIGPROF:
+                    return "timeout", True
+        return failure, True
 
-    def stop(self) -> None:
-        """Kill the process, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+    def stop(self) -> int | None:
+        """Kill the process and all that it started, whatever they do; returns its exit status if there was one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is None:
+            return None
+        if self._process.returncode is None:  # once it is waited for, its number may be another's
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        status = self._process.wait()
+        self._process = None
+        return status
 
-    def _started(self) -> subprocess.Popen[str]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _started(self) -> socket.socket:
+        if self._socket is not None and self._process is not None and self._process.poll() is None:
+            return self._socket
         self.stop()
         if find_spec("math_verify") is None:  # the process would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
-        lifetime = str(int(self._time_limit) + 60)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._memory_limit), lifetime],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._next_answer(self._process, START_SECONDS)
-        return self._process
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, self._limits.memory, self._limits.cpu])],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                start_new_session=True,
+            )
+        _exchange(self._socket, b"", START_SECONDS)
+        return self._socket
 
-    @staticmethod
-    def _next_answer(process: subprocess.Popen[str], seconds: float) -> bool | Status:
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], seconds)[0]:
-            raise TimeoutError
-        answer: bool | Status = json.loads(process.stdout.readline())
-        return answer
+
+def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
+    """Send a message and read a line of JSON, both before one deadline.
+
+    Raises:
+        TimeoutError: at the deadline.
+        OSError, ValueError: if the other end is gone.
+    """
+    deadline = time.monotonic() + seconds
+    connection.settimeout(seconds)
+    connection.sendall(message)
+    answer = b""
+    while not answer.endswith(b"\n"):
+        connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+        part = connection.recv(65536)
+        if not part:
+            raise ValueError("the grading process ended")
+        answer += part
+    return json.loads(answer)
 
 
 _shared = Grader()
@@ -168,7 +218,7 @@ def grade_answer(response: str, answer: str, end_of_thought: str = R1.end_of_tho
 
     Args:
         response: the generated text alone, without the prompt. What follows the first end of the thought is graded;
-            the whole text if there is none.
+            without one, the final answer that the text states.
         answer: the reference answer, bare or in `$...$` or `\boxed{...}`.
         end_of_thought: what closes a thought; R1's by default.
     """

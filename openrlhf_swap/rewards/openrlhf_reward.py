@@ -22,15 +22,15 @@ def reward_func(
         queries: prompt and response as one text.
         prompts: the prompt.
         labels: the reference answer, text or a number.
-        end_of_thought: what closes a thought; the trainer tells the rollout actors.
+        end_of_thought: what closes a thought; the rollout actors get it from the trainer.
 
     Returns:
-        `rewards` and `scores` (1.0 or 0.0), and the grader's status as metrics.
+        `rewards` and `scores` (1.0 or 0.0), and as metrics the grader's status and whether it was slow.
     """
     grade = _grade_response(queries[0], prompts[0], labels[0], end_of_thought)
     reward = float(grade.correct)
-    statuses = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
-    return {"rewards": reward, "scores": reward, "extra_logs": statuses}
+    logs = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
+    return {"rewards": reward, "scores": reward, "extra_logs": {**logs, "swap/grader_slow": float(grade.slow)}}
 
 
 def _grade_response(query: str, prompt: str, answer: object, end_of_thought: str) -> Grade:

@@ -12,11 +12,15 @@ _WRAPPERS = (
     re.compile(r"\$([^$]+)\$"),
     re.compile(r"\\boxed\s*\{(.+)\}", re.DOTALL),
 )
-_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b")  # two words in a row
+_PROSE = re.compile(r"(?<!\\)\b(?:[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|[A-Z][a-z]{2,}\s+\d)")  # two words in a row, "Step 3"
 LONGEST_BARE_ANSWER = 200  # characters of a response that may be nothing but an answer
 _BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
+_EMPTY_BOX = re.compile(r"\\boxed\s*\{\s*\}")
 _FILLED_BOX = re.compile(r"\\boxed\s*\{(?!\s*\})")
-_ANNOUNCED = re.compile(r"\bfinal answer\b|\banswer\s+is\b|\banswer\s*:|####", re.IGNORECASE)
+_ANNOUNCED = re.compile(
+    r"(?:\bfinal answer\b|\banswer\s+is\b|\banswer\s*:|####|^A:)(?![^\d\n]{0,20}(?:\b(?:not|cannot)\b|n['\u2019]t\b))",
+    re.IGNORECASE | re.MULTILINE,
+)
 _HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]\s+")
 # Tokens that families put around an answer, and at its end: `<|im_end|>`, R1's with its own bars, `<turn|>`, `</s>`.
@@ -27,7 +31,7 @@ _LONGEST_MARK = 40  # characters
 
 
 def strip_answer(answer: str) -> str:
-    r"""The bare answer: white space and surrounding `$`, `$$` and `\boxed{}` taken off."""
+    r"""The bare answer, without surrounding white space, `$`, `$$` and `\boxed{}`."""
     stripped = answer.strip()
     for wrapper in _WRAPPERS:
         match = wrapper.fullmatch(stripped)
@@ -37,12 +41,12 @@ def strip_answer(answer: str) -> str:
 
 
 def as_text(answer: object) -> str:
-    """An answer as text: a number becomes text, what is neither becomes empty."""
+    """An answer as text; empty if it is neither text nor a number."""
     return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
 
 
 def text_after_thought(response: str, end_of_thought: str) -> str:
-    """What follows the first end of the thought, or all if there is none; without special tokens around it."""
+    """What follows the first end of the thought, or everything if there is none, without special tokens around it."""
     _, closed, rest = response.partition(end_of_thought)
     visible = (rest if closed else response).strip()
     while mark := _MARK_AFTER.search(visible, max(0, len(visible) - _LONGEST_MARK)):
@@ -68,21 +72,38 @@ def last_boxed(text: str) -> str | None:
 
 
 def stated_answer(text: str) -> str | None:
-    r"""The answer that a response states: in its last `\boxed{}`, or alone on its only line."""
-    boxed = last_boxed(text)
+    r"""The answer that a response states: in its last `\boxed{}` that holds something, or alone on its only line."""
+    boxed = last_boxed(without_empty_boxes(text))
     if boxed is not None:
         return boxed
     alone = text.strip()
     is_answer = "\n" not in alone and len(alone) <= LONGEST_BARE_ANSWER and _PROSE.search(alone) is None
-    return alone if alone and is_answer else None
+    return alone if alone and is_answer and "\\boxed" not in alone else None
+
+
+def final_statement(text: str) -> str | None:
+    r"""What of a response that never closed its thought can be graded; None if it states no answer.
+
+    All of it if it has a box or is nothing but an answer; otherwise from where it announces its answer, so that no
+    number of the thought is taken for one. A box that was cut off holds half an answer, which is none.
+    """
+    if stated_answer(text) is not None:
+        return text
+    start = answer_start(text)
+    return None if start is None or "\\boxed" in text[start:] else text[start:]
+
+
+def without_empty_boxes(text: str) -> str:
+    r"""The text less every `\boxed{}`, which quotes the instruction rather than answers."""
+    return _EMPTY_BOX.sub("", text)
 
 
 def answer_start(text: str) -> int | None:
     r"""Where a response that never closed its thought begins to state its final answer; None if it does not.
 
-    That is the sentence of its last `\boxed{` that holds something. Without one it is the last line, from the sentence
-    that names an answer ("the answer is", "Answer:", "####") or whole if it stands below a heading that does. Headings
-    right above ("**Final Answer**"), and lines without a word, belong to the statement.
+    That is the sentence with its last `\boxed{` that holds something. Without one it is the last line: from the
+    sentence that announces an answer ("the answer is", "Answer:", "####", but not "the answer is not"), or all of it
+    below a heading that does. Headings right above ("**Final Answer**") and lines without a word belong to it.
     """
     boxes = [box.start() for box in _FILLED_BOX.finditer(text)]
     place = boxes[-1] if boxes else _announcement(text)

@@ -56,6 +56,7 @@ METRICS = {
     "swap/grader_no_answer": "share of responses that are incorrect and state no answer, boxed or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as incorrect",
     "swap/grader_error": "share of responses on which the grader failed; they count as incorrect",
+    "swap/grader_slow": "share of responses that took over half of the grader's time limit, or a second process",
     "swap/skipped_updates": "updates of the step that DeepSpeed skipped because of a non-finite gradient",
     "swap/skipped_steps": "steps without an update since the run was last started",
     "swap/continued_tokens": "mean tokens generated from prefixes of a response, for grading or to be joined to it",

@@ -1,4 +1,4 @@
-"""Reference answers: their normal form, and which are unusable."""
+"""Reference answers: their normal form, and which of them cannot be used."""
 
 import math
 
@@ -26,7 +26,7 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         ("so\n#### 1,018", "1018"),
         (r"Adding, \boxed{5} or better \boxed{\frac12}.", r"\frac12"),
         (r"\boxed{(1, 2)}", "(1, 2)"),
-        (72.0, "72"),  # a column of integers with missing values
+        (72.0, "72"),  # a column of integers with holes
         (-3.0, "-3"),
         (0.5, "0.5"),
         (math.nan, ""),
@@ -38,6 +38,9 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         ("x²", "x^{2}"),
         ("10²³", "10^{23}"),
         ("\u22123", "-3"),
+        ("90°", r"90^{\circ}"),
+        ("2√3", r"2\sqrt{3}"),
+        ("[0, ∞)", r"[0, \infty )"),
         ("$202$", "$202$"),
         (r"\boxed{}", r"\boxed{}"),
         ("1,000", "1,000"),
@@ -60,14 +63,14 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     normal = [normal_answer(given) for given in answers]
     monkeypatch.setattr(golds, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
     assert gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
-    # Called again, also with others: only answers that are not cached are parsed.
+    # Asked again, also among others: only what was not found good is parsed.
     asked = []
     monkeypatch.setattr(Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part))
     assert gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
     assert asked == ["$ $", "7_7"]
 
 
-def test_another_grader_has_another_cache(monkeypatch, tmp_path):
+def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = golds.remembered_file()
     assert before.parent == tmp_path / "openrlhf_swap"

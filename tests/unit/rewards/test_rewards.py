@@ -32,7 +32,7 @@ def grader():
         (r"so \boxed{\frac{1}{2}}", "0.5", RIGHT),
         (r"so \boxed{0.5}", r"$\frac12$", RIGHT),
         (r"so \boxed{41}", "42", WRONG),
-        ("It is 42.", "42", RIGHT),
+        ("</think>It is 42.", "42", RIGHT),
         (r"\boxed{(1, 2)}", "(1,2)", RIGHT),
         (r"\boxed{x^2 + 2x + 1}", "(x+1)^2", RIGHT),
         (r"\boxed{the set is empty}", "the set is empty", RIGHT),
@@ -45,13 +45,18 @@ def grader():
         ("1.23", "1,22", WRONG),
         ("", "42", Grade(False, "no_answer")),
         (r"\boxed{42}", "", Grade(False, "error")),
-        # A number that is not stated as the answer can be right; if it is wrong, nothing was answered.
+        # Behind a thought any number can be correct; if it is wrong and not stated, nothing was answered.
+        ("</think>Let me see: 7 and 5 make 42, but", "42", RIGHT),
+        ("</think>Let me see: 7 and 5 make 41, but", "42", Grade(False, "no_answer")),
+        # In a thought that was never closed, a number is no answer.
+        ("It is 42.", "42", Grade(False, "no_answer")),
+        ("Let me see: 7 and 5 make 42, but", "42", Grade(False, "no_answer")),
         ("Let me see: 7 and 5 make 41, but", "42", Grade(False, "no_answer")),
         ("Let me see: 7 and 5 make 41. The answer is 41.", "42", WRONG),
         # What stands before the end of the thought is not the answer.
         (r"maybe \boxed{42}</think>so \boxed{41}", "42", WRONG),
         (r"maybe \boxed{41}</think>so \boxed{42}", "42", RIGHT),
-        # An unfinished thought is graded as it stands.
+        # An unfinished thought is graded by what it states.
         (r"maybe \boxed{42}", "42", RIGHT),
         (r"\boxed{1} or rather \boxed{2}", "2", RIGHT),
     ],
@@ -156,6 +161,7 @@ def test_the_reward_function_grades_the_response_alone():
     assert (graded["rewards"], graded["scores"]) == (0.0, 0.0)
     graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
     assert graded["rewards"] == 1.0
+    assert set(graded["extra_logs"]) == {f"swap/grader_{name}" for name in ("no_answer", "timeout", "error", "slow")}
     assert set(graded["extra_logs"].values()) == {0.0}
     # Evaluation data comes as it is, and may have numbers for answers.
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0

@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_swap.rollouts.answers import answer_start, strip_answer
+from openrlhf_swap.rollouts.answers import answer_start, final_statement, stated_answer, strip_answer
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,11 @@ def test_answers_are_unwrapped(wrapped, bare):
         ("6*7 is 42. ", "The answer is 42."),
         ("6*7 is 42.\n", "Answer: 42"),
         ("6*7 is 42.\n", "**Final Answer**\n\n42"),
+        ("6*7=42\n", "A: 42"),
+        ("6*7=42\n", "The answer is 42, not 41."),
+        ("6*7=42\nSo the answer is not 42", None),
+        ("6*7=42\nThe final answer cannot be 42", None),
+        ("6*7=42\nThe final answer can't be 42", None),
         ("The answer is 5? Let me check.\n7 + 5 = 12", None),
         (r"I put it in \boxed{}", None),
         ("---\n12", None),
@@ -49,3 +54,32 @@ def test_where_a_response_begins_to_state_its_answer(reasoning, statement):
 def test_looking_for_an_answer_is_quick():
     for text in ("\n" * 50_000 + "\\boxed{1}", "\\boxed{" * 10_000, "the answer is " * 10_000, "**\n" * 20_000 + "1"):
         answer_start(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        (r"\boxed{2} and \boxed{}", "2"),
+        ("4a-2", "4a-2"),
+        ("Step 3", None),
+        ("the answer cannot be 42", None),
+        (r"\boxed{}. 7", None),
+        (r"\boxed{7", None),
+    ],
+)
+def test_the_stated_answer(text, stated):
+    assert stated_answer(text) == stated
+
+
+@pytest.mark.parametrize(
+    ("thought", "statement"),
+    [
+        ("6*7=42\n", "The answer is 42."),
+        ("We get 6*7=42\n", None),
+        ("We get 6*7=42: it is \\boxed{4", None),
+        # With a box, all of it: the parser joins neighbouring boxes.
+        ("", "x=\\boxed{1}\nand y=\\boxed{2}\nas asked"),
+    ],
+)
+def test_what_of_an_open_thought_is_graded(thought, statement):
+    assert final_statement(thought + (statement or "")) == statement

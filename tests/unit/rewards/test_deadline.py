@@ -1,0 +1,134 @@
+"""One deadline for request and answer: CPU seconds, with wall time behind them."""
+
+import os
+import resource
+import signal
+import threading
+import time
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+from openrlhf_swap.rewards import Grade, Grader
+from openrlhf_swap.rewards import grader as module
+from openrlhf_swap.rewards.openrlhf_reward import reward_func
+
+RIGHT = Grade(True, "ok")
+LONG = "so 1 = 1. " * 100_000 + r"\boxed{3}"  # more than a pipe or socket holds
+HANGS = r"\boxed{9^{9^{9^{9}}}}"
+
+
+@pytest.fixture
+def make_grader():
+    with ExitStack() as stack:
+
+        def make(time_limit):
+            grader = Grader(processes=1, time_limit=time_limit)
+            stack.callback(grader.close)
+            return grader
+
+        yield make
+
+
+def graded_within(seconds, grader, *pair):
+    """The grade, or None if it takes longer; what hangs is then killed."""
+    grades = []
+    thread = threading.Thread(target=lambda: grades.append(grader.grade(*pair)))
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        for _ in range(2):
+            for child in psutil.Process().children():
+                child.kill()
+            time.sleep(1)
+        thread.join()
+        return None
+    return grades[0]
+
+
+def the_child():
+    (child,) = [one for one in psutil.Process().children() if "rewards.worker" in " ".join(one.cmdline())]
+    return child
+
+
+@pytest.mark.parametrize("response", [r"\boxed{3}", LONG])
+def test_a_stopped_process_is_replaced(make_grader, response):
+    """Also while the request is written, which a stopped process does not read."""
+    grader = make_grader(0.5)
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+    the_child().send_signal(signal.SIGSTOP)
+    grade = graded_within(60, grader, response, "3")
+    assert grade == RIGHT and grade.slow
+
+
+def test_waiting_for_a_processor_costs_nothing(make_grader):
+    """On a busy host a process may wait longer than its limit before it runs at all."""
+    grader = make_grader(1.0)
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+    child = the_child()
+    child.send_signal(signal.SIGSTOP)
+    threading.Timer(2.0, child.send_signal, [signal.SIGCONT]).start()
+    grade = grader.grade(r"\boxed{3}", "3")
+    assert grade == RIGHT and not grade.slow
+    assert child.is_running()
+
+
+def test_the_limit_is_cpu_time(make_grader):
+    grader = make_grader(1.0)
+    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+    child = the_child()
+    before, started = child.cpu_times(), time.monotonic()
+    thread = threading.Thread(target=grader.grade, args=(HANGS, "3"))
+    thread.start()
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < started + 60:
+        used = child.cpu_times()
+        time.sleep(0.02)
+    thread.join()
+    assert 0.8 < used.user + used.system - before.user - before.system < 1.5
+
+
+# What a process may do instead of answering, after it said that it is ready.
+HALF_A_LINE = "sys.stdin.readline(); sys.stdout.write('[tr'); sys.stdout.flush(); time.sleep(60)"
+A_FORK_HOLDS_ITS_OUTPUT = "sys.stdin.readline(); os.fork() or time.sleep(60); os._exit(0)"
+NEVER_READS = "time.sleep(60)"
+
+
+@pytest.mark.parametrize("behaviour", [HALF_A_LINE, A_FORK_HOLDS_ITS_OUTPUT, NEVER_READS])
+def test_nothing_hangs(monkeypatch, make_grader, behaviour):
+    program = f"import os, sys, time; print('\"ready\"', flush=True); {behaviour}"
+    monkeypatch.setattr(module, "_PROGRAM", program)
+    grade = graded_within(20, make_grader(0.2), LONG, "3")
+    assert grade == Grade(False, "timeout") and grade.slow
+    deadline = time.monotonic() + 10  # a killed process takes its time to go; these would stay for a minute
+    while left := [one.pid for one in psutil.process_iter(["cmdline"]) if program in (one.info["cmdline"] or [])]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("seconds", "slow"), [(0.4, False), (0.6, True)])
+def test_half_of_the_limit_is_slow(monkeypatch, make_grader, seconds, slow):
+    answer = f"for _ in sys.stdin: print('[true, {seconds}]', flush=True)"
+    monkeypatch.setattr(module, "_PROGRAM", f"import sys\nprint('\"ready\"', flush=True)\n{answer}")
+    grade = make_grader(1.0).grade(r"\boxed{3}", "3")
+    assert grade == RIGHT and grade.slow is slow
+
+
+def test_slow_gradings_are_a_metric(monkeypatch, make_grader):
+    monkeypatch.setattr(module, "_shared", make_grader(0.5))
+    logs = reward_func(["p </think>" + HANGS], ["p "], ["3"])["extra_logs"]
+    assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (1.0, 1.0)
+    assert reward_func([r"p </think>\boxed{3}"], ["p "], ["3"])["extra_logs"]["swap/grader_slow"] == 0.0
+
+
+def test_many_open_files_are_no_obstacle(make_grader):
+    """`select` knows file descriptors below 1024 only; a Ray actor may have more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip("fewer than 1,200 files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    with ExitStack() as stack:
+        for _ in range(1030):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        assert make_grader(5.0).grade(r"\boxed{3}", "3") == RIGHT
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

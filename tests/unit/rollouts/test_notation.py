@@ -1,0 +1,69 @@
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_swap.rollouts.notation import as_latex, canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("½", r"\frac{1}{2}"),
+        ("x²", "x^{2}"),
+        ("x⁻¹", "x^{-1}"),
+        ("√2", r"\sqrt{2}"),
+        ("2√(x+1)", r"2\sqrt{x+1}"),
+        ("√{5}", r"\sqrt{5}"),
+        ("90°", r"90^{\circ}"),
+        ("(\u2212∞, 2]", r"(-\infty , 2]"),
+        ("\uff17\uff12", "72"),
+        ("Köln", "Köln"),
+    ],
+)
+def test_unicode_becomes_latex(text, latex):
+    assert as_latex(text) == latex
+
+
+@given(st.text(alphabet="aπ√²½°\u2212(){}7 \uff17i.", max_size=12))
+def test_it_is_idempotent(text):
+    assert as_latex(as_latex(text)) == as_latex(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (r"10\,000", "10000"),
+        (r"1{,}234{,}567", "1234567"),
+        ("12\u202f345", "12345"),
+        (r"(1\,2)", r"(1\,2)"),
+        (r"\boxed{6.}", r"\boxed{6}"),
+        (r"1.5 and \boxed{$2.5.$}", r"1.5 and \boxed{$2.5$}"),
+        (r"\color{red}{6}", "{6}"),
+        (r"\textcolor{blue}{x}", "{x}"),
+        ("6+9i", "6+9 i"),
+        (r"6+9\mathrm{i}", "6+9 i"),
+        ("5in", "5in"),
+    ],
+)
+def test_what_latex_spells_in_several_ways(text, plain):
+    assert canonical(text) == plain
+
+
+@given(st.integers(0, 999), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=4))
+def test_repeating_decimals_are_exact(whole, fixed, period):
+    r"""Against the series: 0.a\overline{b} is a, and b over and over behind it."""
+    above, below = canonical(rf"{whole}.{fixed}\overline{{{period}}}").removeprefix(r"\frac{").rstrip("}").split("}{")
+    repeated = Fraction(int(period), 10 ** len(period) - 1)
+    assert Fraction(int(above), int(below)) == whole + (int(fixed or "0") + repeated) / 10 ** len(fixed)
+
+
+@pytest.mark.parametrize(
+    "part", ["1", ".", "√", "√(", "\\color{", "1\\,", "1\\,000", "1. ", "²", "½", "0.\\overline{", " "]
+)
+def test_it_takes_linear_time(part):
+    started = time.process_time()
+    canonical(part * (200_000 // len(part)))
+    assert time.process_time() - started < 2
