@@ -34,6 +34,7 @@ COPY LICENSE pyproject.toml requirements-cpu.txt constraints-gpu.txt requirement
 COPY scripts/common.sh scripts/setup.sh scripts/
 COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/
+COPY openrlhf_swap/flags/__init__.py openrlhf_swap/flags/device.py openrlhf_swap/flags/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/
 COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \
     openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/cpu_build.py openrlhf_swap/integration/runtime/

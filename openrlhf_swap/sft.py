@@ -11,6 +11,7 @@ import runpy
 import sys
 
 from openrlhf_swap.command import run_command
+from openrlhf_swap.flags.device import is_cpu_build
 
 
 def main(_: list[str]) -> None:
@@ -18,7 +19,6 @@ def main(_: list[str]) -> None:
     # The package prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration import patches
     from openrlhf_swap.integration.policy.strategy import SwapStrategy
-    from openrlhf_swap.integration.runtime.cpu import is_cpu_build
     from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 
     if is_cpu_build():

@@ -27,21 +27,19 @@ a Ray actor would do nothing. The replacements are importable subclasses, so wor
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import CompatibilityError
-from openrlhf_swap.flags import OPENRLHF_VERSION
+from openrlhf_swap.flags.stock import check_version
 
 CLI = "openrlhf.cli.train_ppo_ray"
 
@@ -52,15 +50,7 @@ def check_versions() -> None:
     Raises:
         CompatibilityError: with the remedy.
     """
-    try:
-        installed = metadata.version("openrlhf")
-    except metadata.PackageNotFoundError:
-        raise CompatibilityError("openrlhf is not installed; remedy: bash scripts/setup.sh") from None
-    if installed != OPENRLHF_VERSION:
-        raise CompatibilityError(
-            f"openrlhf {installed} is installed, but this package extends openrlhf {OPENRLHF_VERSION} and no other; "
-            f"remedy: pip install openrlhf=={OPENRLHF_VERSION}, or bash scripts/setup.sh"
-        )
+    check_version()
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         if "expandable_segments:true" in (value := os.environ.get(name, "")).lower().replace(" ", ""):
             raise CompatibilityError(
@@ -72,27 +62,6 @@ def check_versions() -> None:
 def undecorated(actor_class: Any) -> Any:
     """The plain class under a `@ray.remote` class: the decorated one cannot be subclassed."""
     return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
-
-
-def parse_arguments(argv: list[str]) -> SimpleNamespace:
-    """OpenRLHF's own parser on `argv`. It exists only under `__main__`, so its module is run up to the parsing.
-
-    Raises:
-        SystemExit: for an unknown flag or a bad value, after argparse has printed why (and after `--help`).
-    """
-    from openrlhf.utils.config import hierarchize
-
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_and_stop(parser: argparse.ArgumentParser) -> None:
-        raise _Parsed(parse(parser))
-
-    with _as_command_line(argv), mock.patch.object(argparse.ArgumentParser, "parse_args", parse_and_stop):
-        try:
-            runpy.run_module(CLI, run_name="__main__", alter_sys=True)
-        except _Parsed as parsed:
-            return hierarchize(parsed.namespace)
-    raise CompatibilityError(f"{CLI} did not parse its arguments; it is not the one this package was written for")
 
 
 def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements: dict[str, Any]) -> None:
@@ -114,12 +83,6 @@ def run(argv: list[str], config: SwapConfig, run_config: RunConfig, replacements
 
     with rebound({**replacements, "openrlhf.utils.get_strategy": get_strategy}), _as_command_line(argv):
         runpy.run_module(CLI, run_name="__main__", alter_sys=True)
-
-
-class _Parsed(Exception):
-    def __init__(self, namespace: argparse.Namespace) -> None:
-        super().__init__()
-        self.namespace = namespace
 
 
 @contextmanager

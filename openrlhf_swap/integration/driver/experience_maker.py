@@ -11,6 +11,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import unified_advantages
+from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.conversion import PROBES, on_action_axis, over_actions, read_rollouts
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective
@@ -172,6 +173,5 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return torch.where(spread, experience.advantages, 0.0)
 
     def _data_parallel_size(self) -> int:
-        args = self.args
-        ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
-        return int(ranks // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
+        ds = self.args.ds
+        return int(policy_ranks(self.args) // (ds.ring_attn_size * ds.tensor_parallel_size))

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openrlhf_swap.flags.device import is_cpu_build
+
 # Every process of a CPU run inherits these; what is already set wins.
 CPU_ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -31,15 +33,6 @@ CPU_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one
-
-
-def is_cpu_build() -> bool:
-    """True when torch was built without an accelerator.
-
-    The build decides, not `torch.cuda.is_available()`: on a GPU cluster Ray hides the devices from actors that
-    asked for none, and those must not be patched.
-    """
-    return torch.version.cuda is None and torch.version.hip is None
 
 
 def set_cpu_environment() -> None:

@@ -5,7 +5,7 @@ from support.paths import ROOT
 from support.scripts import bash
 from world import NAMES
 
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.sweep import read_configurations
 

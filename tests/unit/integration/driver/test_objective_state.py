@@ -22,7 +22,7 @@ OBJECTIVES = {
 
 def one_step(objective, step):
     """Rewards of a step as a training asks for them: of two problems, ever shorter and less often right."""
-    objective.step = step
+    objective.resume(step)
     if objective.monitor() is not None:
         objective.observe_monitor(batch([rollout(RIGHT, 50, number > step) for number in range(STEPS)]))
     groups = []
@@ -40,7 +40,7 @@ def a_trainer(objective, folder):
     """The part of the trainer that keeps an objective's state."""
     made = trainer.TrainerMixin.__new__(trainer.TrainerMixin)
     made._objective, made._folder, made._end_of_thought_set = objective, folder, []
-    made._collapse, made._sudden_fall = guards.CollapseWatch(), guards.SuddenFall()
+    made._collapse = guards.CollapseGuard()
     made._skipped = guards.SkippedSteps(5)
     made._run_config = SimpleNamespace(rollouts_every=0)
     made.args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=1))
@@ -73,3 +73,31 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch)
     # Without its state it would not: the test can fail.
     forgetful = build(config)
     assert not torch.equal(one_step(forgetful, KILLED_AFTER), expected[KILLED_AFTER])
+
+
+def test_after_a_skipped_step_the_logs_are_written_and_no_checkpoint(tmp_path, monkeypatch, capsys):
+    saved, logged = [], []
+    stock = lambda self, step, logs, states: saved.append((step, self.args.ckpt.save_steps))  # noqa: E731
+    monkeypatch.setattr(trainer.BasePPOTrainer, "save_logs_and_checkpoints", stock)
+    made = a_trainer(build(MARKS), tmp_path)
+    made.args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=2), logger=SimpleNamespace(logging_steps=1))
+    made.wandb_logger = None
+    made.tensorboard_logger = SimpleNamespace(log_train=lambda step, logs: logged.append((step, logs["loss"])))
+    for step, reason in enumerate((None, "it was not finite", "it was not finite", "again", None, None), 1):
+        made._skipped.observe(reason)
+        made.save_logs_and_checkpoints(step, {"loss": step / 2}, {})
+    assert saved == [(1, 2), (3, 2), (5, 2), (6, 2)]  # with OpenRLHF, which saves every second one
+    assert logged == [(2, 1.0), (4, 2.0)]
+    assert capsys.readouterr().out.count("no checkpoint is saved after step") == 2
+
+
+def test_a_checkpoint_of_an_earlier_version_has_two_guards(tmp_path, monkeypatch):
+    watch = {"measure": [(0.9, 100.0)] * 10, "recent": [(0.9, 100.0)] * 10}
+    fall = {"accuracies": [0.9] * 13, "fallen": False}
+    states = {"global_step": 30, "collapse_watch": watch, "sudden_fall": fall}
+    monkeypatch.setattr(trainer.BasePPOTrainer, "init_checkpoint_states", lambda self: states)
+    monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
+    made = a_trainer(build(MARKS), tmp_path)
+    made.init_checkpoint_states()
+    warnings = [made._collapse.observe(0.1, 100.0) for _ in range(6)]
+    assert [len(found) for found in warnings] == [1, 0, 0, 0, 0, 1]  # at once, and when a mean of ten is below a half

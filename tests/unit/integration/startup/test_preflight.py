@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from support.command_lines import GOOD, rows_file, run_main
@@ -14,7 +13,7 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.integration import patches
+from openrlhf_swap.flags import stock
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import made_of
 
@@ -171,7 +170,7 @@ def test_no_usable_row_is_an_error(capsys, tmp_path):
 
 
 def test_another_openrlhf_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(patches.metadata, "version", lambda _: "0.12.0")
+    monkeypatch.setattr(stock.metadata, "version", lambda _: "0.12.0")
     assert run_command(train.main, ["--swap.verbose"]) == 2
     assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
 
@@ -182,13 +181,6 @@ def test_help_explains_both_parsers():
     ).stdout
     assert "--swap.process_weight" in output
     assert "--rollout.n_samples_per_prompt" in output
-
-
-def test_parse_arguments_gives_openrlhfs_own_namespace():
-    args = patches.parse_arguments(["--rollout.batch_size", "7"])
-    assert isinstance(args, SimpleNamespace)
-    assert args.rollout.batch_size == 7
-    assert args.algo.kl.init_coef == 0.01  # OpenRLHF's own default: ours are applied by train.py
 
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
