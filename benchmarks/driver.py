@@ -21,10 +21,10 @@ import torch
 from transformers import AutoTokenizer
 
 from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.integration import patches
+from openrlhf_swap.flags.defaults import DEFAULTS, REWARD_FILE, as_words
+from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.policy.scoring import ScoredForward
-from openrlhf_swap.integration.startup.defaults import DEFAULTS, REWARD_FILE, as_words
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
@@ -98,7 +98,7 @@ class MadeUpActors:
 
 def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
     """The experience maker of a run with our defaults."""
-    args = patches.parse_arguments(
+    args = parse_arguments(
         as_words(
             {
                 **DEFAULTS,

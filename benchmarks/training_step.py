@@ -23,14 +23,14 @@ sys.path.insert(0, str(ROOT / "examples" / "worlds"))
 from addition import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
 from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
-from openrlhf_swap.integration import patches  # noqa: E402
-from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # noqa: E402
-from openrlhf_swap.integration.startup.defaults import (  # noqa: E402
+from openrlhf_swap.flags.defaults import (  # noqa: E402
     CPU_DEFAULTS,
     DEFAULTS,
     REWARD_FILE,
     as_words,
 )
+from openrlhf_swap.flags.stock import parse_arguments  # noqa: E402
+from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # noqa: E402
 from openrlhf_swap.objectives.registry import build  # noqa: E402
 from openrlhf_swap.rollouts.reader import StepReader  # noqa: E402
 
@@ -102,7 +102,7 @@ def main() -> None:
     from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
     from openrlhf_swap.integration.startup.launch import start_local_ray
 
-    args = patches.parse_arguments(as_words(FLAGS))
+    args = parse_arguments(as_words(FLAGS))
     args.actor.eps_clip_low_high = (0.2, 0.2)
     args.swap, args.swap_run = SwapConfig(step_tokens=8, end_of_thought="</think>", close_template=CLOSE), RunConfig()
     tokenizer = AutoTokenizer.from_pretrained(POLICY)

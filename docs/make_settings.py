@@ -18,8 +18,8 @@ from typing import Any
 from tabulate import tabulate
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
-from openrlhf_swap.integration.patches import parse_arguments
-from openrlhf_swap.integration.startup.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS, Flags, as_words
+from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS, Flags, as_words
+from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
 REASONS = {

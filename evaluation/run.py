@@ -40,6 +40,7 @@ from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark, short_name
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
+from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
@@ -247,8 +248,6 @@ def start_engines(
     if "RAY_ADDRESS" not in os.environ:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
-
-    from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     ray.init(ignore_reinit_error=True, include_dashboard=False)

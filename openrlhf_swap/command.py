@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"{message.replace('argument ', '', 1)}; see --help for what each flag takes")
+        raise ConfigError(f"{message.replace('argument ', '', 1)}; see {self.prog} --help for what each flag takes")
 
 
 def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:

@@ -213,8 +213,8 @@ class RunConfig(FlagSettings):
     )
     engine_sequences: int = setting(
         0,
-        "responses that a vLLM engine generates at a time; 0: as many of a step's as fit (on CPU: vLLM's 128)",
-        "use 0 (what fits) or a positive whole number",
+        "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
+        "use 0 (all of a step) or a positive whole number",
         ge=0,
     )
     engine_batched_tokens: int = setting(

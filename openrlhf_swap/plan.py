@@ -11,8 +11,6 @@ warnings, 2 after a one-line error.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import shlex
 import sys
@@ -20,13 +18,14 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags import parse_swap_arguments
-from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.sizing.engines import PROMPT
+from openrlhf_swap.flags.defaults import as_words
+from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
+from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
-from openrlhf_swap.sizing.plan import make_plan
+from openrlhf_swap.sizing.plan import PROMPT, make_plan
 from openrlhf_swap.sizing.report import report
 
 SHARED_NODE = {  # as in scripts/train_swap_r1.sh
@@ -66,11 +65,11 @@ def _parser() -> Parser:
     return parser
 
 
-def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[SwapConfig, SimpleNamespace]:
+def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[SwapConfig, RunConfig, SimpleNamespace]:
     """Read the training flags as `openrlhf_swap.train` does.
 
     Returns:
-        The objective's settings and OpenRLHF's arguments.
+        The objective's settings, the run's, and OpenRLHF's arguments.
 
     Raises:
         ConfigError: for what the run itself would refuse.
@@ -85,39 +84,22 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
         given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
     config, run, given = parse_swap_arguments(given)
     placement = _placement(own, given)
-
-    from openrlhf_swap.integration import patches
-
-    patches.check_versions()
-
-    from openrlhf_swap.integration.startup.defaults import as_words, with_defaults
-    from openrlhf_swap.integration.startup.flag_rules import check_flags
-
     # A plan needs no data set.
     unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]
-    argv = with_defaults([*as_words(placement), *given], config.objective, on_cpu=False)
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            args = patches.parse_arguments([*unknown, *argv])
-    except SystemExit:
-        reason = complaint.getvalue().strip().rpartition("error: ")[2].replace("argument ", "", 1)
-        raise ConfigError(f"{reason}; see python -m openrlhf_swap.train --help") from None
-    check_flags(args, build(config), run)
-    args.swap_run = run  # as every actor of the run finds it
-    return config, args
+    argv = [*unknown, *as_words(placement), *given]
+    checked_arguments(argv, config, run, on_cpu=False)
+    return config, run, arguments_of_objective(argv, config, on_cpu=False)
 
 
 def _placement(own: argparse.Namespace, given: list[str]) -> dict[str, str | None]:
     """The flags that --gpus stands for."""
     if own.gpus is None:
         return {}
-    shards = Parser("openrlhf_swap.plan", add_help=False)
-    shards.add_argument("--vllm.tensor_parallel_size", dest="size", type=int, default=1)
-    size = shards.parse_known_args(given)[0].size
+    args = parse_arguments(given)
+    size = args.vllm.tensor_parallel_size
     if own.gpus < 1 or size < 1 or own.gpus % size:
         raise ConfigError(f"--gpus is {own.gpus}; use a multiple of --vllm.tensor_parallel_size, which is {size}")
-    if "--train.async_enable" in given:
+    if args.train.async_enable:
         engines = own.gpus // 2 // size
         if engines < 1:
             raise ConfigError(

@@ -3,7 +3,7 @@
     python -m openrlhf_swap.train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-ours (`integration/startup/defaults.py`); what you give on the command line takes precedence.
+ours (`flags/defaults.py`); what you give on the command line takes precedence.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from contextlib import nullcontext
+from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 from types import SimpleNamespace
@@ -22,15 +23,15 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig, short_name, type_name
-from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import to_line, write_text
-from openrlhf_swap.flags import (
-    NEEDED,
-    add_swap_arguments,
-    parse_stock_arguments,
-    parse_swap_arguments,
-    prompt_capacity,
-)
+from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
+from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
+from openrlhf_swap.flags.stock import parse_arguments, stock_parser
+from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
+from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import command_line, made_of
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
     config, run, rest = parse_swap_arguments(flags)
     if len(flags) < len(argv):
         return _print_help(config.objective)
-    _check_quickly(run, rest)
+    _check_quickly(config, run, rest)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
     if RESUME in rest and finished.exists() and json.loads(finished.read_text()) == json.loads(to_line(content)):
@@ -64,34 +65,29 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _check_quickly(run: RunConfig, given: list[str]) -> None:
+def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None:
     """Refuse what can be refused before anything slow is imported.
 
     Args:
-        run: the run's settings.
+        config: the method's settings.
+        run: the run's.
         given: OpenRLHF's flags.
 
     Raises:
-        ConfigError: for a flag that is missing, or whose value cannot be used.
-        DataError: for a file that does not exist.
-        CheckpointError: when a checkpoint would be overwritten.
+        SwapError: for a flag, a file that does not exist, another OpenRLHF, or a checkpoint that would be overwritten.
     """
-    stock = parse_stock_arguments(given)
-    if not stock:
-        return
-    if missing := next((flag for flag in NEEDED if not stock[flag]), None):
-        raise ConfigError(f"--{missing} is missing; {NEEDED[missing]}")
-    if {"--data.max_len", "--rollout.max_new_tokens"} <= set(given):
-        prompt_capacity(stock["data.max_len"], stock["rollout.max_new_tokens"])
-    for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", stock["ckpt.path"])):
+    on_cpu = is_cpu_build()
+    args = checked_arguments(given, config, run, on_cpu)
+    for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", args.ckpt.path)):
         check_writable(flag, Path(folder))
-    check_model_exists("--actor.model_name_or_path", stock["actor.model_name_or_path"])
-    for flag in ("data.prompt_dataset", "eval.dataset"):
-        for file in (stock[flag] or "").split(","):
+    check_model_exists("--actor.model_name_or_path", args.actor.model_name_or_path)
+    for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
+        for file in (files or "").split(","):
             if file.endswith(DATA_FILES) and not Path(file).exists():
-                raise DataError(f"--{flag} is {file}, which does not exist; give another file or a hub data set")
-    if not stock["ckpt.load_enable"]:
-        checkpoints.refuse_to_overwrite(Path(stock["ckpt.path"]))
+                raise DataError(f"{flag} is {file}, which does not exist; give another file or a hub data set")
+    if not args.ckpt.load_enable:
+        checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
+    arguments_of_objective(given, config, on_cpu)
 
 
 def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
@@ -100,31 +96,26 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     print(command_line(MODULE, redacted(typed)))  # a resumed run appends to the log
     patches.check_versions()
 
-    from openrlhf_swap.integration.runtime.cpu import is_cpu_build, set_cpu_environment
-    from openrlhf_swap.integration.startup.defaults import as_words, with_defaults, without
+    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
     from openrlhf_swap.integration.startup.preflight import resolve_run
     from openrlhf_swap.objectives.base import absolute_paths
-    from openrlhf_swap.objectives.registry import objective_class
 
     on_cpu = is_cpu_build()
     if on_cpu:
         set_cpu_environment()
     argv = with_defaults(given, config.objective, on_cpu)
-    args = patches.parse_arguments(argv)
+    args = parse_arguments(argv)
     # Ray's actors may run in another folder than this command, so relative paths are made absolute.
-    folders = {
-        "--ckpt.path": args.ckpt.path,
-        "--ckpt.output_dir": args.ckpt.output_dir,
-        "--logger.tensorboard_dir": args.logger.tensorboard_dir,
-    }
-    argv += as_words({flag: str(Path(folder).absolute()) for flag, folder in folders.items() if folder})
+    for name in ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir"):
+        if folder := attrgetter(name)(args):
+            argv += [f"--{name}", str(Path(folder).absolute())]
     run_name, run_id = _tracked_run(Path(run.output_dir), args.ckpt.load_enable)
     if not any(word.startswith(RUN_NAME) for word in given):
         argv += [RUN_NAME, run_name or args.logger.wandb.run_name]
-    args = patches.parse_arguments(argv)
+    args = parse_arguments(argv)
     config = config.replaced(options=absolute_paths(objective_class(config.objective), config.options))
     run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
-    config, data = resolve_run(args, config, run, on_cpu)
+    config, data = resolve_run(args, config, run)
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
     names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}
@@ -144,7 +135,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
 
 def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
     """One line that says what is trained and how."""
-    engines, actors = args.vllm.num_engines, args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines, actors = args.vllm.num_engines, policy_ranks(args)
     return (
         f"training {args.actor.model_name_or_path} with {config.objective}: {args.rollout.batch_size} prompts x "
         f"{args.rollout.n_samples_per_prompt} responses a step, up to {args.rollout.max_new_tokens} tokens each; "
@@ -178,7 +169,6 @@ def redacted(argv: list[str]) -> list[str]:
 def _print_objectives() -> None:
     """Print each objective on a line, followed by its settings."""
     from openrlhf_swap.objectives.ablation import ABLATION
-    from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
     for name in OBJECTIVES:
         kind = objective_class(name)
@@ -202,8 +192,6 @@ LISTS = {"--list-objectives": _print_objectives, "--help-metrics": _print_metric
 
 def _print_help(objective: str) -> int:
     """Print our flags (also of an objective given as a class), our defaults, and then OpenRLHF's own help."""
-    from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
-
     parser = Parser(MODULE, __doc__)
     add_swap_arguments(parser)
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
@@ -214,18 +202,12 @@ def _print_help(objective: str) -> int:
         for setting, spec in objective_class(name).Settings.declared().items():
             flag = f"--swap.{short_name(name)}.{setting} {type_name(spec).upper()}"
             print(f"  {flag}  {spec.description} (default: {spec.default!r})")
-    from openrlhf_swap.integration import patches
-    from openrlhf_swap.integration.startup.defaults import DEFAULTS
-
     print("\nDEFAULTS that differ from OpenRLHF's:")
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")
     print("\nAll flags of OpenRLHF:\n")
-    try:
-        patches.parse_arguments(["--help"])
-    except SystemExit:
-        return 0
-    return 1
+    stock_parser().print_help()
+    return 0
 
 
 if __name__ == "__main__":

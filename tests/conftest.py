@@ -37,13 +37,13 @@ def arguments():
     from support.actors import GROUP_SIZE, GROUPS, make_config
 
     from openrlhf_swap.config import RunConfig
-    from openrlhf_swap.integration import patches
-    from openrlhf_swap.integration.startup.defaults import CPU_DEFAULTS, DEFAULTS, REWARD_FILE, as_words
+    from openrlhf_swap.flags.defaults import CPU_DEFAULTS, DEFAULTS, REWARD_FILE, as_words
+    from openrlhf_swap.flags.stock import parse_arguments
 
     values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
     values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
     values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
-    args = patches.parse_arguments(as_words(values))
+    args = parse_arguments(as_words(values))
     args.actor.eps_clip_low_high = (0.2, 0.2)
     args.swap, args.swap_run = make_config(), RunConfig(logits_chunk=100)  # several in a micro-batch
     return args

@@ -89,7 +89,7 @@ _GROUPS: dict[Group, dict[str, str]] = {
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
     },
     Group(NAME, DRIVER, "openrlhf", "its `args` carry our settings to every actor"): {
-        "openrlhf.utils.get_strategy": ".patches.run"
+        "openrlhf.utils.get_strategy": ".startup.launch.run_openrlhf"
     },
     Group(NAME, DRIVER, "openrlhf", "installed attention, Adam without a compiler"): {
         "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
@@ -97,7 +97,7 @@ _GROUPS: dict[Group, dict[str, str]] = {
     Group(NAME, SFT, "openrlhf", "installed attention, Adam without a compiler"): {
         "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
     },
-    Group(NAME, DRIVER, None, "OpenRLHF's command parses it"): {"sys.argv": ".patches.run"},
+    Group(NAME, DRIVER, None, "OpenRLHF's command parses it"): {"sys.argv": ".startup.launch.run_openrlhf"},
     Group(MODULE, DRIVER, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
     Group(MODULE, SFT, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
     Group(NAME, TRAINER, "openrlhf", "one name for each metric, hyper-parameters, runs that resume"): {

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
-import runpy
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import CompatibilityError
-from openrlhf_swap.integration.inventory import DRIVER, PATCHES, Kind
+from openrlhf_swap.integration.inventory import PATCHES, Kind
 from openrlhf_swap.packages import versions
-from openrlhf_swap.packages.replace import replace, replaced
-
-CLI = "openrlhf.cli.train_ppo_ray"
+from openrlhf_swap.packages.replace import replace
 
 
 def check_versions() -> None:
@@ -40,65 +34,6 @@ def check_versions() -> None:
 def undecorated(actor_class: Any) -> Any:
     """The plain class under a `@ray.remote` class: the decorated one cannot be subclassed."""
     return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
-
-
-def parse_arguments(argv: list[str]) -> SimpleNamespace:
-    """OpenRLHF's own parser on `argv`. It exists only under `__main__`, so its module is run up to the parsing.
-
-    Raises:
-        SystemExit: for an unknown flag or a bad value, after argparse has printed why (and after `--help`).
-    """
-    from openrlhf.utils.config import hierarchize
-
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_and_stop(parser: argparse.ArgumentParser) -> None:
-        raise _Parsed(parse(parser))
-
-    with _as_command_line(argv), replaced(argparse.ArgumentParser, "parse_args", parse_and_stop):
-        try:
-            runpy.run_module(CLI, run_name="__main__", alter_sys=True)
-        except _Parsed as parsed:
-            return hierarchize(parsed.namespace)
-    raise CompatibilityError(f"{CLI} did not parse its arguments; it is not the one this package was written for")
-
-
-def run(argv: list[str], config: SwapConfig, run_config: RunConfig, engines: Any) -> None:
-    """Run OpenRLHF's training CLI with our classes in the places of its own.
-
-    Args:
-        argv: OpenRLHF's arguments.
-        config: the method's settings, which reach every actor as `strategy.args.swap`.
-        run_config: the run's, as `strategy.args.swap_run`.
-        engines: what makes rollout engines: an `EngineFactory`.
-    """
-    from openrlhf import utils
-
-    stock_strategy = utils.get_strategy
-
-    def get_strategy(args: SimpleNamespace) -> object:
-        args.swap, args.swap_run = config, run_config
-        return stock_strategy(args)
-
-    computed = {
-        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines,
-        "openrlhf.utils.get_strategy": get_strategy,
-        "sys.argv": ["openrlhf_swap.train", *argv],
-    }
-    with in_force(DRIVER, computed):
-        runpy.run_module(CLI, run_name="__main__", alter_sys=True)
-
-
-class _Parsed(Exception):
-    def __init__(self, namespace: argparse.Namespace) -> None:
-        super().__init__()
-        self.namespace = namespace
-
-
-@contextmanager
-def _as_command_line(argv: list[str]) -> Iterator[None]:
-    with replaced(sys, "argv", ["openrlhf_swap.train", *argv]):
-        yield
 
 
 def in_force(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:

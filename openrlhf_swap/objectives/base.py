@@ -162,6 +162,16 @@ class Objective:
         """Numbers worth a curve, under `swap/`."""
         return {}
 
+    def end_sampling(self) -> None:
+        """Count a step whose batch was sampled."""
+        self.step += 1
+
+    def resume(self, step: int, state: dict[str, Any] | None = None) -> None:
+        """Go on behind a step, with a checkpoint's state where there is one."""
+        self.step = step
+        if state is not None:
+            self.load_state_dict(state)
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold."""
         return {}

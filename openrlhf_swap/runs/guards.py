@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from math import sqrt
+from collections.abc import Iterator
+from math import nan, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -52,98 +53,79 @@ class SkippedSteps:
             )
 
 
-class CollapseWatch:
-    """Warns when accuracy or length falls far below what it was at the start of the run.
+class CollapseGuard:
+    """Warns when accuracy falls suddenly, or when accuracy or length falls far below what it was at the start.
 
-    The first `window` steps are the measure; after them, the mean over the last `window` steps is compared with it.
+    Sudden: the mean accuracy of the last three steps against that of up to ten before them. A fall counts when it is
+    more than the batches' own differences explain (four standard errors) and enough to matter (ten points).
+    Far below the start: the mean of the last `window` steps against that of the first `window`.
     """
 
-    ACCURACY, LENGTH = 0.5, 0.1  # fractions of the measure; SWAP's own shortening stays far above a tenth
+    ACCURACY, LENGTH = 0.5, 0.1  # fractions of the start; SWAP's own shortening stays far above a tenth
+    STEPS, BEFORE, LEAST = 3, 10, 5  # LEAST steps to compare with, or their deviation means nothing
+    POINTS, ERRORS = 0.1, 4.0
 
     def __init__(self, window: int = 10) -> None:
-        """Compare means over `window` steps."""
+        """Compare means over `window` steps with the start."""
         self._window = window
-        self._measure: list[tuple[float, float]] = []
-        self._recent: deque[tuple[float, float]] = deque(maxlen=window)
-        self._warned: set[str] = set()
+        self._start: list[tuple[float, float]] = []
+        self._recent: deque[tuple[float, float]] = deque(maxlen=max(window, self.BEFORE + self.STEPS))  # after those
+        self._fallen: set[str] = set()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to compare with the same start."""
-        return {"measure": list(self._measure), "recent": list(self._recent)}
+    def state_dict(self) -> dict[str, list[Any]]:
+        """What a resumed run compares with."""
+        return {"measure": list(self._start), "recent": list(self._recent), "fallen": sorted(self._fallen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self._measure = list(state["measure"])
-        self._recent.extend(state["recent"])
+        """Take over what `state_dict` gave.
+
+        Earlier versions wrote `window` recent steps and, apart from them, the accuracies of three more.
+        """
+        older = state.get("accuracies", ())[: -self._window] if len(state["recent"]) == self._window else ()
+        self._start = list(state["measure"])
+        self._recent.extend([*((accuracy, nan) for accuracy in older), *state["recent"]])
+        fallen = state.get("fallen", ())
+        self._fallen = {"suddenly"} if fallen is True else set(fallen or ())
 
     def observe(self, accuracy: float, length: float) -> list[str]:
-        """Look at one step; returns a warning for each quantity that has just fallen in.
+        """Look at one step; returns a warning for each fall, once until it is over.
 
         Args:
             accuracy: share of correct responses, 0 to 1.
             length: mean response length in tokens.
         """
-        if len(self._measure) < self._window:
-            self._measure.append((accuracy, length))
-            return []
-        self._recent.append((accuracy, length))
-        if len(self._recent) < self._window:
-            return []
-        warnings = []
-        names = (("accuracy", self.ACCURACY, "{:.1%}"), ("response length", self.LENGTH, "{:.0f} tokens"))
-        for column, (name, fraction, form) in enumerate(names):
-            before = fmean(row[column] for row in self._measure)
-            now = fmean(row[column] for row in self._recent)
-            if now >= fraction * before:
-                self._warned.discard(name)
-            elif name not in self._warned:
-                self._warned.add(name)
-                warnings.append(
-                    f"{name} fell from {form.format(before)} in the first {self._window} steps to {form.format(now)} "
-                    f"in the last {self._window}: look at rollouts/ and consider a lower --swap.process_weight"
-                )
+        (self._start if len(self._start) < self._window else self._recent).append((accuracy, length))
+        falls = dict([*self._below_the_start(), *self._sudden()])
+        warnings = [text for name, text in falls.items() if name not in self._fallen]
+        self._fallen = set(falls)
         return warnings
 
+    def _below_the_start(self) -> Iterator[tuple[str, str]]:
+        if len(self._recent) < self._window:
+            return
+        last = list(self._recent)[-self._window :]
+        names = (("accuracy", self.ACCURACY, "{:.1%}"), ("response length", self.LENGTH, "{:.0f} tokens"))
+        for column, (name, fraction, form) in enumerate(names):
+            before, now = (fmean(row[column] for row in rows) for rows in (self._start, last))
+            if now < fraction * before:
+                yield (
+                    name,
+                    f"{name} fell from {form.format(before)} in the first {self._window} steps to {form.format(now)} "
+                    f"in the last {self._window}: look at rollouts/ and consider a lower --swap.process_weight",
+                )
 
-class SuddenFall:
-    """Warns within three steps when accuracy falls, long before a mean over many steps shows it.
-
-    The mean of the last three steps is compared with that of up to ten before them. A fall counts if it exceeds both
-    the variation between batches (four standard errors) and ten percentage points.
-    """
-
-    STEPS, WINDOW, LEAST = 3, 10, 5  # LEAST steps to compare with, or their deviation means nothing
-    POINTS, ERRORS = 0.1, 4.0
-
-    def __init__(self) -> None:
-        """Has seen no step."""
-        self._accuracies: deque[float] = deque(maxlen=self.WINDOW + self.STEPS)
-        self._fallen = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run compares with."""
-        return {"accuracies": list(self._accuracies), "fallen": self._fallen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self._accuracies.extend(state["accuracies"])
-        self._fallen = state["fallen"]
-
-    def observe(self, accuracy: float) -> list[str]:
-        """Look at one step's share of correct responses, 0 to 1; returns at most one warning, once for each fall."""
-        self._accuracies.append(accuracy)
-        seen = list(self._accuracies)
+    def _sudden(self) -> Iterator[tuple[str, str]]:
+        seen = [accuracy for accuracy, _ in (*self._start, *self._recent)][-self.BEFORE - self.STEPS :]
         before, recent = seen[: -self.STEPS], seen[-self.STEPS :]
         if len(before) < self.LEAST:
-            return []
+            return
         was, now = fmean(before), fmean(recent)
-        told, self._fallen = self._fallen, was - now > max(self.POINTS, self.ERRORS * stdev(before) / sqrt(self.STEPS))
-        if told or not self._fallen:
-            return []
-        return [
-            f"accuracy fell from {was:.1%} to {now:.1%} within {self.STEPS} steps: if it does not come back, stop, go "
-            "back to a checkpoint and lower --actor.adam.lr"
-        ]
+        if was - now > max(self.POINTS, self.ERRORS * stdev(before) / sqrt(self.STEPS)):
+            yield (
+                "suddenly",
+                f"accuracy fell from {was:.1%} to {now:.1%} within {self.STEPS} steps: if it does not come back, "
+                "stop, go back to a checkpoint and lower --actor.adam.lr",
+            )
 
 
 def first_step_warnings(metrics: dict[str, float]) -> list[str]:

@@ -25,7 +25,8 @@ from torch import Tensor
 from transformers import Cache, PretrainedConfig
 
 from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.branch_attention import BranchLayout, attending_branches
+from openrlhf_swap.scoring.branch_attention import attending_branches
+from openrlhf_swap.scoring.branch_layout import BranchLayout
 from openrlhf_swap.scoring.per_prefix import widen
 from openrlhf_swap.scoring.prefix_cache import PrefixCache
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.engines import MOST_SEQUENCES
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.engines import MOST_SEQUENCES, engine_sequences, longest_response
 from openrlhf_swap.sizing.flops import step_flops
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
 from openrlhf_swap.sizing.remedies import capacity_remedy, host_remedy, most_update_rows, remedy
@@ -22,6 +22,7 @@ from openrlhf_swap.sizing.settings import Settings, read_settings
 from openrlhf_swap.sizing.speed import PEAKS, step_seconds
 
 DEEPSCALER_ROWS = 40_315
+PROMPT = 200  # assumed mean tokens of a prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,9 @@ class Workload:
     correct: float  # share of correct responses, the only ones that are scored
 
 
-def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> dict[str, Any]:
+def make_plan(
+    own: argparse.Namespace, gpu: int, config: SwapConfig, run: RunConfig, args: SimpleNamespace
+) -> dict[str, Any]:
     """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, its warnings and notes.
 
     Args:
@@ -44,13 +47,14 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
             `node_memory` (GiB), `tokens_per_second`.
         gpu: bytes of a GPU.
         config: the objective's settings.
+        run: the run's.
         args: OpenRLHF's.
 
     Raises:
         ConfigError: for a model or setting that cannot be planned.
     """
     work = _workload(own, gpu, config, args)
-    settings = read_settings(config, args, reserve=int(own.reserve * GIB))
+    settings = read_settings(config, run, args, reserve=int(own.reserve * GIB))
     lora = args.ds.lora
     model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
     if model.heads % settings.tensor_parallel:
@@ -66,7 +70,7 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
         "parameters": model.parameters,
         "adapters": model.adapters,
         "gpu_bytes": gpu,
-        "gpus": settings.ranks + (0 if settings.shared else settings.engines * settings.tensor_parallel),
+        "gpus": settings.gpus,
         "settings": dataclasses.asdict(settings),
         "most_update_rows": most_update_rows(model, settings, gpu),
         "phases": memory.phases(model, settings, gpu),
@@ -89,7 +93,7 @@ def make_plan(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
 
 
 def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: SimpleNamespace) -> Workload:
-    most = longest_response(args)
+    most = args.rollout.max_new_tokens or args.data.max_len
     response = most // 2 if own.response is None else own.response
     for flag, value, good in (
         ("--reserve", own.reserve, 0 <= own.reserve * GIB < gpu),
@@ -109,15 +113,16 @@ def _workload(own: argparse.Namespace, gpu: int, config: SwapConfig, args: Simpl
 
 def _vllm(model: Model, settings: Settings, gpu: int, work: Workload) -> dict[str, Any]:
     capacity = memory.vllm_capacity(model, settings, gpu)
-    mean = work.prompt + work.response
     tokens = max(0, capacity["cache"]) // capacity["token"]
+    mean = tokens // (work.prompt + work.response)
     return {
         "weights_bytes": capacity["weights"],
         "cache_bytes": max(0, capacity["cache"]),
         "cache_tokens": tokens,
         "full_sequences": tokens // settings.context,
-        "mean_sequences": tokens // mean,
-        "most_sequences": engine_sequences(model, settings, gpu, mean),
+        "mean_sequences": mean,
+        # vLLM is not told: it starts as many as fit and queues the others.
+        "most_sequences": settings.sequences or max(1, min(settings.engine_responses, mean, MOST_SEQUENCES)),
         "sequences_a_step": settings.engine_responses,
     }
 

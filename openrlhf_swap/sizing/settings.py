@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.engines import responses_of_an_engine
+from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import build
 
 BIT16, FP32 = 2, 4  # bytes of a number
@@ -46,13 +47,19 @@ class Settings:
     utilization: float  # share of a GPU's memory that vLLM takes
     reserve: int  # bytes per GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
 
+    @property
+    def gpus(self) -> int:
+        """Of the whole run."""
+        return self.ranks + (0 if self.shared else self.engines * self.tensor_parallel)
 
-def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Settings:
+
+def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, reserve: int) -> Settings:
     """Read the settings that determine a run's size.
 
     Args:
         config: the objective's settings.
-        args: OpenRLHF's arguments, with the run's own in `swap_run`.
+        run: the run's own.
+        args: OpenRLHF's arguments.
         reserve: as in `Settings`.
 
     Raises:
@@ -67,7 +74,7 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
     score_most = rollout.max_tokens_per_gpu or update_most
     score_tokens = max(context, score_most) if dynamic else rollout.micro_batch_size * context
     return Settings(
-        ranks=args.actor.num_nodes * args.actor.num_gpus_per_node,
+        ranks=policy_ranks(args),
         stage=ds.zero_stage,
         adam_offload=ds.adam_offload,
         accumulate_bytes=FP32 if ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2 else BIT16,
@@ -80,7 +87,7 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
         update_tokens=max(context, update_most) if dynamic else train.micro_batch_size * context,
         score_rows=max(1, score_tokens // context),
         score_tokens=score_tokens,
-        logits_chunk=args.swap_run.logits_chunk,
+        logits_chunk=run.logits_chunk,
         dynamic=dynamic,
         branches=config.max_steps + 1 if build(config).scores_steps else 0,
         reference=args.algo.kl.init_coef > 0 and (shared or train.colocate_actor_ref) and not args.ref.offload,
@@ -89,28 +96,17 @@ def read_settings(config: SwapConfig, args: SimpleNamespace, reserve: int) -> Se
         actor_sleeps=ds.enable_sleep,
         engines=vllm.num_engines,
         engine_responses=responses_of_an_engine(args),
-        sequences=args.swap_run.engine_sequences,
+        sequences=run.engine_sequences,
         tensor_parallel=vllm.tensor_parallel_size,
         utilization=vllm.gpu_memory_utilization,
         reserve=reserve,
     )
 
 
-def responses_of_an_engine(args: SimpleNamespace) -> int:
-    """Responses that an engine gets in a step, from OpenRLHF's arguments."""
-    share: int = math.ceil(args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.vllm.num_engines)
-    return share
-
-
 def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:
     """What cannot be planned: whether it applies, and the message if it does."""
     train, vllm = args.train, args.vllm
-    ranks, places = args.actor.num_nodes * args.actor.num_gpus_per_node, vllm.num_engines * vllm.tensor_parallel_size
-    micro = (train.micro_batch_size, args.rollout.micro_batch_size)
-    yield (
-        min(ranks, places, *micro, train.batch_size, args.data.max_len) < 1,
-        "a number of GPUs, engines, responses or tokens is below 1",
-    )
+    ranks, places = policy_ranks(args), engine_gpus(args)
     yield args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
     yield (
         not 0 < vllm.gpu_memory_utilization <= 1,

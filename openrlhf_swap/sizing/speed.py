@@ -73,7 +73,7 @@ def step_seconds(
     """
     flops = sum(value for phase, value in step["flops"].items() if phase != "generate")
     size = settings.tensor_parallel
-    gpus = settings.ranks + (0 if settings.shared else settings.engines * size)
+    gpus = settings.gpus
 
     def times(generating: int, training: int) -> dict[str, float]:
         generate = generation_seconds(model, settings, generating, step, prompt, most, peaks)

@@ -15,7 +15,7 @@ from support.paths import POLICY
 from support.running import run_training, start_training
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.integration.startup.defaults import REWARD_FILE
+from openrlhf_swap.flags.defaults import REWARD_FILE
 from openrlhf_swap.runs import checkpoints
 
 pytestmark = pytest.mark.slow

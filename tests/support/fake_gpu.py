@@ -90,10 +90,10 @@ class FakeRolloutActor(cpu_vllm.CpuRolloutActor):
 def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
-    from openrlhf_swap.integration.startup import flag_rules
+    from openrlhf_swap.flags import rules
 
     with (
-        mock.patch.object(flag_rules, "_cpu_rules", lambda args: ()),  # they refuse sleep
+        mock.patch.object(rules, "_cpu_rules", lambda args: ()),  # they refuse sleep
         mock.patch.object(reward_actor, "IntrinsicRewardActor", FakePolicyActor),
         mock.patch.object(cpu_vllm, "CpuRolloutActor", FakeRolloutActor),
     ):

@@ -109,9 +109,9 @@ def engine():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
     from vllm.config import VllmConfig
 
+    from openrlhf_swap.flags.defaults import REWARD_FILE
     from openrlhf_swap.integration.generation import rollout_worker
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
-    from openrlhf_swap.integration.startup.defaults import REWARD_FILE
 
     actor = SwapRolloutActor.__new__(SwapRolloutActor)
     actor.executor = SingleTurnAgentExecutor(str(REWARD_FILE))

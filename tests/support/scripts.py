@@ -4,11 +4,8 @@ import os
 import shlex
 import subprocess
 
-from openrlhf_swap.flags import parse_swap_arguments
-from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.startup.defaults import with_defaults
-from openrlhf_swap.integration.startup.flag_rules import check_flags
-from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from support.paths import ROOT
 
 MULTINODE = "scripts/train_swap_multinode.sh"
@@ -42,6 +39,5 @@ def parse_training(line):
     python, dash_m, module, *argv = shlex.split(line)
     assert (python, dash_m, module) == ("python", "-m", "openrlhf_swap.train")
     config, run, rest = parse_swap_arguments(argv)
-    args = patches.parse_arguments(with_defaults(rest, config.objective, on_cpu=False))
-    check_flags(args, build(config), run)
-    return config, run, args
+    checked_arguments(rest, config, run, on_cpu=False)
+    return config, run, arguments_of_objective(rest, config, on_cpu=False)

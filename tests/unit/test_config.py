@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.ablation import ABLATION, coefficients
 
 
@@ -96,7 +96,8 @@ def test_every_row_of_the_ablation_has_coefficients():
 
 def test_the_package_and_its_config_import_without_torch():
     code = (
-        "import sys, openrlhf_swap, openrlhf_swap.flags, openrlhf_swap.rewards.worker; print('torch' in sys.modules)"
+        "import sys, openrlhf_swap, openrlhf_swap.flags.swap, openrlhf_swap.rewards.worker; "
+        "print('torch' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "False"

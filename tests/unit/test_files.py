@@ -83,7 +83,9 @@ def test_an_error_of_ours_is_one_line_and_status_2(capsys):
     assert run_command(command, ["--y"]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first == "error: --x is 1; use 2"
-    assert second == "error: unrecognized arguments: --y; see --help for what each flag takes"
+    assert (
+        second == "error: unrecognized arguments: --y; see python -m openrlhf_swap.x --help for what each flag takes"
+    )
     assert (run_command(lambda _: None, []), run_command(lambda _: 1, [])) == (0, 1)
 
 

@@ -71,8 +71,7 @@ class SwapGenerateActor(_StockGenerateActor):
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """Go on behind the last batch of a checkpoint; takes all that it holds for the trainer."""
         super().load_state_dict(states["data_loader_state_dict"])
-        self._objective.step = states["global_step"]
-        self._objective.load_state_dict(states["objective_state"])
+        self._objective.resume(states["global_step"], states["objective_state"])
 
 
 class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin):

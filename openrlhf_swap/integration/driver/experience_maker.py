@@ -11,6 +11,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import unified_advantages
+from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective
@@ -193,9 +194,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return torch.where(spread, experience.advantages, 0.0)
 
     def _data_parallel_size(self) -> int:
-        args = self.args
-        ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
-        return int(ranks // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
+        ds = self.args.ds
+        return int(policy_ranks(self.args) // (ds.ring_attn_size * ds.tensor_parallel_size))
 
 
 def _action_values(experiences: list[Experience], *values: list[Tensor]) -> list[Tensor]:

@@ -89,8 +89,7 @@ class TrainerMixin(BasePPOTrainer):
             reader=self._reader,
         )
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
-        self._collapse = guards.CollapseWatch()
-        self._sudden_fall = guards.SuddenFall()
+        self._collapse = guards.CollapseGuard()
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
 
     def fit(self, global_step: int = 0) -> None:
@@ -114,7 +113,6 @@ class TrainerMixin(BasePPOTrainer):
             status.update(self._objective.metrics())
             self._self_test.observe(metrics)
             warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
-            warnings += self._sudden_fall.observe(metrics["swap/accuracy"])
             if global_step == 1:
                 warnings += guards.first_step_warnings(status)
             for warning in warnings:
@@ -154,15 +152,19 @@ class TrainerMixin(BasePPOTrainer):
         states = {} if client_states is None else client_states
         # In place: OpenRLHF saves the same states again when this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
-        states["collapse_watch"] = self._collapse.state_dict()
-        states["sudden_fall"] = self._sudden_fall.state_dict()
-        interval = self.args.ckpt.save_steps
-        if self._skipped.in_a_row and global_step % interval == 0:
-            print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
-            self.args.ckpt.save_steps = math.inf
+        states["collapse_guard"] = self._collapse.state_dict()
         sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
-        super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
-        self.args.ckpt.save_steps = interval
+        if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
+            print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
+            self._log(global_step, {**metrics, **sample})
+        else:
+            super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
+
+    def _log(self, global_step: int, logs: dict) -> None:
+        """What OpenRLHF does with a step's logs before it saves a checkpoint."""
+        if global_step % self.args.logger.logging_steps == 0:
+            for logger in filter(None, (self.wandb_logger, self.tensorboard_logger)):
+                logger.log_train(global_step, logs)
 
     def _report_evaluation(self, global_step: int, logs: dict) -> None:
         metrics = named_evaluation(logs)
@@ -180,15 +182,14 @@ class TrainerMixin(BasePPOTrainer):
         """Overrides OpenRLHF's: also restores the objective's state, before anything is sampled."""
         ray.get(self._end_of_thought_set)
         states = super().init_checkpoint_states()
-        self._objective.step = states["global_step"]
+        self._objective.resume(states["global_step"], states.get("objective_state"))
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
             self.tensorboard_logger.go_on_after(states["global_step"])
-        if "objective_state" in states:
-            self._objective.load_state_dict(states["objective_state"])
-            self._collapse.load_state_dict(states["collapse_watch"])
-        if "sudden_fall" in states:  # not in a checkpoint of an earlier version
-            self._sudden_fall.load_state_dict(states["sudden_fall"])
+        if "collapse_watch" in states:  # two states, in a checkpoint of an earlier version
+            states["collapse_guard"] = {**states.pop("collapse_watch"), **states.pop("sudden_fall", {})}
+        if "collapse_guard" in states:
+            self._collapse.load_state_dict(states["collapse_guard"])
         return states
 
 

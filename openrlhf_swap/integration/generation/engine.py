@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.integration.runtime.cpu import is_cpu_build, set_cpu_environment
+from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
 
 if TYPE_CHECKING:
     from vllm import LLM

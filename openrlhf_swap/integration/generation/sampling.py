@@ -74,7 +74,8 @@ class SwapSamplesGenerator(SamplesGenerator):
                     f"prompts had a mean score between {low:g} and {high:g}: take problems that are neither too easy "
                     "nor too hard, or leave the filter out"
                 )
-        self._objective.step += bool(samples)
+        if samples:
+            self._objective.end_sampling()
         return samples, rate, consumed, exhausted
 
     def _sample_monitor(self, request: Monitor, **generate_kwargs: Any) -> Batch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +21,11 @@ class PolicyCheckpoints:
     """Seals the checkpoints of one run, rotates them, and keeps random state and moving average in them."""
 
     def __init__(self, strategy: Any) -> None:
-        """Takes the rotation over from OpenRLHF, which deletes the oldest before the new one is complete."""
+        """Takes the strategy, which leaves the rotation of checkpoints to this."""
         ckpt = strategy.args.ckpt
         self._strategy = strategy
         self._path, self._kept = Path(ckpt.path), (ckpt.max_num, ckpt.max_mem * 2**30)
         self._objective = strategy.args.swap.objective
-        ckpt.max_num = ckpt.max_mem = sys.maxsize
         random_state.forbid_pickles()
 
     @contextmanager

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from openrlhf.models.actor import Actor
 from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
+from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.packages.replace import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.small_model import WORDS, small_model
@@ -53,8 +53,7 @@ class ChunkedActor(_StockActor):
         Returns:
             Why this model's are made all at once all the same; None if they are not.
         """
-        module = self.model.module
-        base = module.get_base_model() if isinstance(module, PeftModel) else module
+        base = without_adapters(self.model.module)
         layer = base.get_output_embeddings()
         if not tokens:
             return None

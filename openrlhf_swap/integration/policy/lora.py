@@ -1,14 +1,21 @@
-"""LoRA adapters on their way to vLLM, which knows the model without them."""
+"""LoRA adapters: the model under them, and their way to vLLM, which knows the model without them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from openrlhf_swap.packages.replace import replaced
+
+
+def without_adapters(model: nn.Module) -> Any:
+    """The model itself where `model` wraps it in adapters; else `model`."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 @contextmanager

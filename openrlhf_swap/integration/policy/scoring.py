@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed
-from peft import PeftModel
 from torch import Tensor
 
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
@@ -53,8 +53,7 @@ class PolicyScorer:
         self._config = actor.model.module.config
         # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many of them.
         self._collective = strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
-        module = actor.model.module
-        base = module.get_base_model() if isinstance(module, PeftModel) else module
+        base = without_adapters(actor.model.module)
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
         scoring = strategy.args.swap_run.scoring

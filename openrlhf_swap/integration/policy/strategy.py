@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from openrlhf.utils.deepspeed import DeepspeedStrategy
@@ -20,7 +21,9 @@ class SwapStrategy(_StockStrategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        ds, trained = self.args.ds, getattr(self.args, "actor", None) or self.args.model  # sft's name for it
+        # The supervised training's arguments have the model in another place.
+        self._trains_policy = hasattr(self.args, "actor")
+        ds, trained = self.args.ds, self.args.actor if self._trains_policy else self.args.model
         ds.attn_implementation = attention.implementation(ds.attn_implementation, trained.model_name_or_path)
 
     def print(self, *words: Any) -> None:
@@ -39,6 +42,12 @@ class SwapStrategy(_StockStrategy):
             config["optimizer"] = {**optimizer, "params": {**optimizer["params"], "torch_adam": True, "fused": True}}
             config["zero_force_ds_cpu_optimizer"] = False  # DeepSpeed insists on its own for --ds.adam_offload
         return config
+
+    def save_ckpt(self, model: Any, folder: str, tag: str, *more: Any, **options: Any) -> None:
+        """Overrides the rotation: `PolicyCheckpoints` deletes an old checkpoint when the new one is complete."""
+        if self._trains_policy:
+            more = (math.inf, math.inf, *more[2:])  # how many are kept, and how many GB of them
+        super().save_ckpt(model, folder, tag, *more, **options)
 
     def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Overrides OpenRLHF's: the optimizer can sleep under ZeRO-3 too."""

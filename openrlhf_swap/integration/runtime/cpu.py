@@ -17,21 +17,13 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.inventory import CPU_COMMAND, EVERY_CPU, NO_CLUSTER
 
 # Every process of a CPU run inherits these; what is already set wins.
 CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.variables(CPU_COMMAND)}
 THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one
-
-
-def is_cpu_build() -> bool:
-    """True when torch was built without an accelerator.
-
-    The build decides, not `torch.cuda.is_available()`: on a GPU cluster Ray hides the devices from actors that
-    asked for none, and those must not be patched.
-    """
-    return torch.version.cuda is None and torch.version.hip is None
 
 
 def set_cpu_environment() -> None:

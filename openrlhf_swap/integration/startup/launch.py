@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import ray
 import torch
@@ -15,15 +17,18 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
+from openrlhf_swap.flags.engines import engine_limits
+from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
+from openrlhf_swap.integration.inventory import DRIVER
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.sizing.engines import engine_limits
 
+CLI = "openrlhf.cli.train_ppo_ray"
 LAST_WORDS_SECONDS = 1  # in which Ray brings what an actor said before it ended
 OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
@@ -53,15 +58,13 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
 
         actor_class = CpuRolloutActor
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
-        start_local_ray(_places(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
-    args.swap_run = run_config
-    gpu = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
-    limits = engine_limits(config, args, gpu, on_cpu)
+        start_local_ray(gpu_actors(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
+    limits = engine_limits(args, run_config, on_cpu)
     summary = ", ".join(f"{name} {number}" for name, number in limits.items())
-    print(f"[swap] an engine's limits: {summary or 'those of vLLM'}")
+    print(f"[swap] an engine's limits: {summary}")
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:
-        patches.run(argv, config, run_config, EngineFactory(ray.remote(actor_class), limits))
+        run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), limits))
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -76,6 +79,32 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         if sys.exc_info()[0]:
             time.sleep(LAST_WORDS_SECONDS)
         ray.shutdown()
+
+
+def run_openrlhf(argv: list[str], config: SwapConfig, run_config: RunConfig, engines: Any) -> None:
+    """Run OpenRLHF's training CLI with our classes in the places of its own.
+
+    Args:
+        argv: OpenRLHF's arguments.
+        config: the objective's settings, which reach every actor as `strategy.args.swap`.
+        run_config: the run's, as `strategy.args.swap_run`.
+        engines: what makes rollout engines: an `EngineFactory`.
+    """
+    from openrlhf import utils
+
+    stock_strategy = utils.get_strategy
+
+    def get_strategy(args: SimpleNamespace) -> object:
+        args.swap, args.swap_run = config, run_config
+        return stock_strategy(args)
+
+    computed = {
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines,
+        "openrlhf.utils.get_strategy": get_strategy,
+        "sys.argv": ["openrlhf_swap.train", *argv],
+    }
+    with patches.in_force(DRIVER, computed):
+        runpy.run_module(CLI, run_name="__main__", alter_sys=True)
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
@@ -95,21 +124,12 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     )
 
 
-def _places(args: SimpleNamespace) -> int:
-    """Ray actors of a run that ask for a GPU."""
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
-    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
-    return actors + engines + reference
-
-
 def threads(args: SimpleNamespace, cores: int) -> int:
     """Threads of each process of a CPU run, so that those at work at the same time share the cores.
 
     Engines and policy take turns, unless the run is asynchronous.
     """
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    engines = args.vllm.num_engines * args.vllm.tensor_parallel_size
+    actors, engines = policy_ranks(args), engine_gpus(args)
     return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
 
 
@@ -119,8 +139,7 @@ def check_gpus(args: SimpleNamespace) -> None:
     Raises:
         ConfigError: when there are too few.
     """
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    needed = actors if args.train.colocate_all else _places(args)
+    needed = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
     there = torch.cuda.device_count()
     if "RAY_ADDRESS" not in os.environ and there < needed:
         raise ConfigError(

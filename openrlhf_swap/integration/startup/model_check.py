@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.flags.placement import policy_ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,7 +62,7 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
 
     from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 
-    path, actors = args.actor.model_name_or_path, args.actor.num_nodes * args.actor.num_gpus_per_node
+    path, actors = args.actor.model_name_or_path, policy_ranks(args)
     config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
     build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
     backend = find_backend(config, build, run.scoring, packed=_packs(args) is not None)

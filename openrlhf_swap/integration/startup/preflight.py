@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.startup.flag_rules import check_flags
 from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
@@ -15,25 +14,23 @@ from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
 
 
-def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig, on_cpu: bool) -> tuple[SwapConfig, str]:
-    """Check flags, model and data, choose the checkpoint to go on from, and say what was decided.
+def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tuple[SwapConfig, str]:
+    """Check model and data, choose the checkpoint to go on from, and say what was decided.
 
     Args:
         args: OpenRLHF's arguments.
         config: the method's settings.
         run: the run's.
-        on_cpu: whether there is no accelerator.
 
     Returns:
         The method's settings with the marks of the model's family, and the data set to train on.
 
     Raises:
-        ConfigError: for a flag or model that cannot be used.
+        ConfigError: for a model that cannot be used.
         DataError: for a data set that cannot be used.
         CheckpointError: for a checkpoint of something else.
     """
     objective = build(config)
-    check_flags(args, objective, run, on_cpu)
     choose_checkpoint(args, config.objective)
     if not objective.scores_steps:
         print(f"[swap] objective {config.objective} needs no step scores; none will be computed")

@@ -12,7 +12,7 @@ from openrlhf_swap.data.golds import examples, normal_answer
 from openrlhf_swap.data.prompts import reasons_to_drop
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.flags import prompt_capacity
+from openrlhf_swap.flags.rules import prompt_capacity
 from openrlhf_swap.objectives.base import Objective
 
 if TYPE_CHECKING:

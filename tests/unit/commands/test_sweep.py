@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_swap import sweep
 from openrlhf_swap.command import run_command
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.registry import OBJECTIVES
 
 TRAIN = f"""{sys.executable} -c "

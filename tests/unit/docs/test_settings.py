@@ -2,8 +2,8 @@ import runpy
 
 from support.paths import ROOT
 
-from openrlhf_swap.integration.patches import parse_arguments
-from openrlhf_swap.integration.startup.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
+from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
+from openrlhf_swap.flags.stock import parse_arguments
 
 SCRIPT = ROOT / "docs" / "make_settings.py"
 PAGE = ROOT / "docs" / "use" / "settings.md"

@@ -4,7 +4,7 @@ import pytest
 from support.paths import STUDIES, WORLDS
 from support.scripts import bash
 
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.sweep import read_configurations
 

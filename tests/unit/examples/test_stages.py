@@ -18,11 +18,8 @@ from support.scripts import bash
 from evaluation.run import parse
 from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.flags import parse_swap_arguments
-from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.startup.defaults import with_defaults
-from openrlhf_swap.integration.startup.flag_rules import check_flags
-from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 
 PATHS = os.pathsep.join([str(ROOT), *(str(ROOT / "examples" / name) for name in ("smollm2", "worlds"))])
 
@@ -127,8 +124,8 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     """Both parsers and all rules that are checked before anything starts."""
     example = Example(tmp_path, SMALL, objective, "mine", 7, ("--swap.step_baseline", "zero"))
     config, run, rest = parse_swap_arguments(example.training_flags(on_cpu))
-    args = patches.parse_arguments(with_defaults(rest, config.objective, on_cpu=on_cpu))
-    check_flags(args, build(config), run)
+    checked_arguments(rest, config, run, on_cpu)
+    args = arguments_of_objective(rest, config, on_cpu)
     assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
     assert config.close_template == thoughts.CLOSE
     assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 16

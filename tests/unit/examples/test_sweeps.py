@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.sweep import read_configurations, run_folder
 
 NAMES = ("accuracy", "tokens", *decomposition.LABELS)

@@ -7,7 +7,7 @@ import torch
 from support.paths import POLICY
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.gpu_check.__main__ import main
 from openrlhf_swap.gpu_check.findings import Findings
 from openrlhf_swap.gpu_check.memory import GIB, check_memory, polled

@@ -1,6 +1,7 @@
 """What a run on GPUs relies on and a CPU run does not touch: contracts that would break without a word."""
 
 import inspect
+import math
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -215,3 +216,17 @@ def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
         assert config["zero_force_ds_cpu_optimizer"] is False
     else:
         assert config == made and "zero_force_ds_cpu_optimizer" not in config
+
+
+@pytest.mark.parametrize(("place", "limits"), [("actor", (math.inf, math.inf)), ("model", (3, 100))])
+def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits):
+    """`PolicyCheckpoints` does it behind a complete one; those of the supervised training are OpenRLHF's."""
+    from openrlhf_swap.integration.policy import strategy
+
+    saved = []
+    monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
+    monkeypatch.setattr(strategy._StockStrategy, "save_ckpt", lambda self, *words, **more: saved.append((words, more)))
+    ds, model = SimpleNamespace(attn_implementation="eager"), SimpleNamespace(model_name_or_path=str(POLICY))
+    ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, **{place: model}))
+    ours.save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
+    assert saved == [(("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0})]

@@ -8,7 +8,7 @@ from support.objectives import assert_rows, batch, objective, rollout
 from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.registry import build
 
 

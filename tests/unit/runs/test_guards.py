@@ -3,7 +3,7 @@
 import pytest
 
 from openrlhf_swap.errors import NonFiniteError
-from openrlhf_swap.runs.guards import CollapseWatch, SkippedSteps, SuddenFall
+from openrlhf_swap.runs.guards import CollapseGuard, SkippedSteps
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
@@ -17,9 +17,21 @@ def test_only_skipped_steps_in_a_row_end_a_run():
         skipped.observe("inf")
 
 
-def test_collapsing_accuracy_is_reported_once_until_it_recovers():
-    watch = CollapseWatch(window=2)
-    reported = [watch.observe(accuracy, 100.0) for accuracy in (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)]
+def below_the_start(watch, accuracy):
+    """The warnings of a step that compare it with the start of the run."""
+    return [warning for warning in watch.observe(accuracy, 100.0) if "look at rollouts/" in warning]
+
+
+def sudden(watch, accuracy):
+    """Those that compare it with the steps before it."""
+    return [warning for warning in watch.observe(accuracy, 100.0) if "if it does not come back" in warning]
+
+
+def test_accuracy_that_falls_in_is_reported_once_until_it_recovers():
+    watch = CollapseGuard(window=2)
+    reported = [
+        below_the_start(watch, accuracy) for accuracy in (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)
+    ]
     # The measure is (0.8 + 0.6) / 2 = 0.7. Means of two: 0.6, 0.3 (below 0.35), 0.15, 0.15, 0.5, 0.9, 0.45, 0.05.
     assert [bool(warnings) for warnings in reported] == [False] * 4 + [True] + [False] * 5 + [True]
     assert reported[4] == [
@@ -29,7 +41,7 @@ def test_collapsing_accuracy_is_reported_once_until_it_recovers():
 
 
 def test_a_resumed_run_compares_with_the_same_start():
-    whole, first, second = CollapseWatch(window=2), CollapseWatch(window=2), CollapseWatch(window=2)
+    whole, first, second = CollapseGuard(window=2), CollapseGuard(window=2), CollapseGuard(window=2)
     accuracies = (0.8, 0.8, 0.7, 0.1, 0.1)
     for accuracy in accuracies[:3]:
         first.observe(accuracy, 100.0)
@@ -40,7 +52,7 @@ def test_a_resumed_run_compares_with_the_same_start():
 
 
 def test_shortening_is_no_collapse_but_vanishing_is():
-    watch = CollapseWatch(window=1)
+    watch = CollapseGuard(window=1)
     assert watch.observe(1.0, 1000.0) == []
     assert watch.observe(1.0, 150.0) == []
     (warning,) = watch.observe(1.0, 99.0)
@@ -59,8 +71,8 @@ CALM += [0.938, 0.93, 0.961, 0.992, 0.953, 0.898, 0.984, 0.953, 0.969, 0.977, 0.
 
 @pytest.mark.parametrize(("accuracies", "reported_at"), [(FELL, [25]), (FELL_FOR_A_STEP, []), (CALM, [])])
 def test_a_fall_is_reported_once_within_three_steps(accuracies, reported_at):
-    watch = SuddenFall()
-    assert [step for step, accuracy in enumerate(accuracies, 1) if watch.observe(accuracy)] == reported_at
+    watch = CollapseGuard()
+    assert [step for step, accuracy in enumerate(accuracies, 1) if sudden(watch, accuracy)] == reported_at
 
 
 def test_what_a_fall_is():
@@ -73,24 +85,55 @@ def test_what_a_fall_is():
         (steady, (0.69, 0.69, 0.7), True),
         (steady[1:], (0.1, 0.1, 0.1), False),  # four steps are too few to compare with
     ):
-        watch = SuddenFall()
-        reported = [watch.observe(accuracy) for accuracy in (*before, *recent)]
+        watch = CollapseGuard()
+        reported = [sudden(watch, accuracy) for accuracy in (*before, *recent)]
         assert not any(reported[:-1]) and bool(reported[-1]) == fell
 
 
 def test_a_resumed_run_remembers_the_fall():
-    whole, first, second = SuddenFall(), SuddenFall(), SuddenFall()
+    whole, first, second = CollapseGuard(), CollapseGuard(), CollapseGuard()
     for accuracy in FELL[:26]:
-        first.observe(accuracy)
-        whole.observe(accuracy)
+        first.observe(accuracy, 100.0)
+        whole.observe(accuracy, 100.0)
     second.load_state_dict(first.state_dict())
     rest = FELL[26:] + [0.9] * 10 + [0.2]
-    reported = [whole.observe(accuracy) for accuracy in rest]
-    assert [second.observe(accuracy) for accuracy in rest] == reported
+    reported = [sudden(whole, accuracy) for accuracy in rest]
+    assert [sudden(second, accuracy) for accuracy in rest] == reported
     assert reported[-1] == [
         "accuracy fell from 89.0% to 66.7% within 3 steps: if it does not come back, stop, go back to a checkpoint "
         "and lower --actor.adam.lr"
     ]
+
+
+@pytest.mark.parametrize("killed_after", [3, 12, 20, 26, 34])
+def test_a_resumed_run_warns_as_a_calm_one(killed_after):
+    accuracies = FELL + [0.3] * 12 + [0.9] * 12
+    whole, first, second = CollapseGuard(), CollapseGuard(), CollapseGuard()
+    reported = [whole.observe(accuracy, 100.0) for accuracy in accuracies]
+    for accuracy in accuracies[:killed_after]:
+        first.observe(accuracy, 100.0)
+    second.load_state_dict(first.state_dict())
+    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[killed_after:]] == reported[killed_after:]
+    assert sum(map(len, reported)) == 3  # it fell twice at once, and once far below the start
+
+
+def states_of_an_earlier_version(accuracies):
+    """What two guards wrote into a checkpoint, one of the start and ten steps, one of thirteen accuracies."""
+    rows = [(accuracy, 100.0) for accuracy in accuracies]
+    watch = {"measure": rows[:10], "recent": rows[10:][-10:]}
+    return {**watch, "accuracies": accuracies[-13:], "fallen": False}
+
+
+@pytest.mark.parametrize("killed_after", [3, 12, 20, 22])
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(killed_after):
+    accuracies = FELL + [0.3] * 12
+    whole, second = CollapseGuard(), CollapseGuard()
+    reported = [whole.observe(accuracy, 100.0) for accuracy in accuracies]
+    second.load_state_dict(states_of_an_earlier_version(accuracies[:killed_after]))
+    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[killed_after:]] == reported[killed_after:]
+    again = CollapseGuard()
+    again.load_state_dict({**states_of_an_earlier_version(FELL[:26]), "fallen": True})
+    assert not sudden(again, FELL[26]) and any(sudden(again, accuracy) for accuracy in [*FELL[27:], *[0.9] * 10, 0.2])
 
 
 def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():

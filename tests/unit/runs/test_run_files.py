@@ -10,7 +10,7 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.errors import InertRunError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.integration.startup.defaults import without
+from openrlhf_swap.flags.defaults import without
 from openrlhf_swap.runs.guards import SelfTest, first_step_warnings
 from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after

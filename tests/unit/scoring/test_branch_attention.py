@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen2Config
 
-from openrlhf_swap.scoring import branch_attention, shared_prefix
+from openrlhf_swap.scoring import branch_attention, branch_layout, shared_prefix
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
 
@@ -97,7 +97,7 @@ def mask_elements(monkeypatch, family, branches, tokens, width=BRANCH, rows=1):
     """Of each mask that a layout made; the masks are not filled."""
     made = []
     monkeypatch.setattr(
-        branch_attention, "_additive", lambda seen, dtype: made.append(seen.numel()) or torch.zeros(seen.shape)
+        branch_layout, "_additive", lambda seen, dtype: made.append(seen.numel()) or torch.zeros(seen.shape)
     )
     scored(family, branches, tokens, rows)
     return made

@@ -4,7 +4,7 @@ import pytest
 from support.paths import ROOT
 from support.scripts import MULTINODE, bash, parse_training
 
-from openrlhf_swap.integration import patches
+from openrlhf_swap.flags.stock import parse_arguments
 
 
 @pytest.mark.parametrize(
@@ -13,11 +13,9 @@ from openrlhf_swap.integration import patches
         ("train_swap_r1.sh", {}, "SIZE is not set; use"),
         ("train_swap_1.5b.sh", {"NUM_GPUS": "eight"}, "NUM_GPUS is eight; use a whole number of at least 1"),
         ("train_swap_1.5b.sh", {"MICRO_BATCH": "0"}, "MICRO_BATCH is 0; use a whole number of at least 1"),
-        ("train_swap_1.5b.sh", {"NUM_NODES": "3"}, "NUM_NODES x NUM_GPUS x MICRO_BATCH is 24, which does not divide"),
         ("train_swap_1.5b.sh", {"ASYNC": "yes"}, "ASYNC is yes; use 0, or 1"),
         ("train_swap_1.5b.sh", {"ASYNC": "1", "QUEUE": "0"}, "QUEUE is 0; use a whole number of at least 1"),
         ("train_swap_1.5b.sh", {"ASYNC": "1", "NUM_GPUS": "1"}, "GENERATION_GPUS is 1 of NUM_GPUS 1; leave one"),
-        ("train_swap_7b.sh", {"ASYNC": "1", "GENERATION_GPUS": "5"}, "NUM_NODES x (NUM_GPUS - GENERATION_GPUS) x M"),
         ("train_swap_7b.sh", {"ZERO_STAGE": "4"}, "ZERO_STAGE is 4; use"),
         ("train_swap_7b.sh", {"EAGER": "yes"}, "EAGER is yes; use"),
         ("train_swap_7b.sh", {"PROMPTS": "a/b", "NUM_NODES": "2"}, "NUM_NODES is 2, but RAY_ADDRESS names no Ray"),
@@ -104,7 +102,7 @@ def test_slurm_starts_a_head_and_workers_and_submits():
 
 
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_supervised_training_is_launched_with_flags_that_exist(profile, monkeypatch):
+def test_supervised_training_is_launched_with_flags_that_exist(profile):
     from deepspeed.launcher.runner import parse_args
 
     variables = {"MODEL": "some/model", "DATA": "rows.jsonl", "OUTPUT": "elsewhere", "EPOCHS": "2", "PROFILE": profile}
@@ -114,8 +112,7 @@ def test_supervised_training_is_launched_with_flags_that_exist(profile, monkeypa
     launch = parse_args(words)
     assert (launcher, launch.module, launch.user_script) == ("deepspeed", True, "openrlhf_swap.sft")
     assert (launch.num_gpus, launch.master_port) == ({"cpu": 1, "gpu": 8}[profile], 29501)
-    monkeypatch.setattr(patches, "CLI", "openrlhf.cli.train_sft")
-    args = patches.parse_arguments(launch.user_args)
+    args = parse_arguments(launch.user_args, cli="train_sft")
     assert (args.model.model_name_or_path, args.data.dataset) == ("some/model", "rows.jsonl")
     assert (args.data.input_key, args.data.output_key, args.data.input_template) == ("input", "output", "{}")
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)

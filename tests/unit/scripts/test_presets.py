@@ -7,6 +7,7 @@ from support.scripts import COMMANDS, bash, make_smi, parse_training
 
 from evaluation.run import parse
 from openrlhf_swap import plan
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rollouts.answers import SUFFIX
 
 PAPER = {"step_tokens": 350, "max_steps": 25, "length_coef": 1.0, "outcome_weight": 1.0, "process_weight": 0.3}
@@ -24,6 +25,17 @@ def test_presets_carry_the_papers_settings_in_flags_that_exist(size):
     assert (args.rollout.max_new_tokens, args.rollout.temperature, args.train.num_episodes) == (12000, 0.6, 2)
     assert (args.algo.kl.init_coef, args.actor.lr_scheduler, args.actor.adam.lr) == (0, "constant", 1e-6)
     assert args.train.seed == 3
+
+
+@pytest.mark.parametrize("packed", ["0", "1"])
+@pytest.mark.parametrize(
+    ("size", "variables", "ranks"),
+    [("1.5b", {"NUM_NODES": "3"}, 24), ("7b", {"ASYNC": "1", "GENERATION_GPUS": "5"}, 3)],
+)
+def test_gpus_that_do_not_divide_a_step_are_refused_by_the_training(size, variables, ranks, packed):
+    output = bash(f"scripts/train_swap_{size}.sh", "--dry-run", PACKED=packed, **variables).stdout
+    with pytest.raises(ConfigError, match=f"{ranks} actors cannot share the "):
+        parse_training(output)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

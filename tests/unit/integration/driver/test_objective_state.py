@@ -1,5 +1,7 @@
 """What a method remembers, across a kill: written by the trainer that dies, read by a new one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.objectives import MARKS, RIGHT, batch, rollout
@@ -20,7 +22,7 @@ OBJECTIVES = {
 
 def one_step(objective, step):
     """Rewards of a step as a training asks for them: of two problems, ever shorter and less often right."""
-    objective.step = step
+    objective.resume(step)
     if objective.monitor() is not None:
         objective.observe_monitor(batch([rollout(RIGHT, 50, number > step) for number in range(STEPS)]))
     groups = []
@@ -40,11 +42,13 @@ class Group:
     def __init__(self, folder):
         self.file = folder / "_actor" / "states.pt"
         self.file.parent.mkdir()
+        self.saved = []
 
-    def async_run_method(self, method_name, client_states=None, **_):
+    def async_run_method(self, method_name, client_states=None, tag=None, **_):
         if method_name == "get_checkpoint_states":
             return [torch.load(self.file, weights_only=True)]
         assert method_name == "save_checkpoint"
+        self.saved.append(tag)
         torch.save(client_states, self.file)
         return []
 
@@ -81,3 +85,30 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch,
     # Without its state it would not: the test can fail.
     forgetful = build(config)
     assert not torch.equal(one_step(forgetful, KILLED_AFTER), expected[KILLED_AFTER])
+
+
+def test_after_a_skipped_step_the_logs_are_written_and_no_checkpoint(tmp_path, monkeypatch, arguments, capsys):
+    group, logged = Group(tmp_path), []
+    monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
+    every_second = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 2, "logger.logging_steps": 1}
+    made = make_training_actor(strategy_of(arguments, tmp_path, swap=MARKS, **every_second), group)
+    made.tensorboard_logger = SimpleNamespace(log_train=lambda step, logs: logged.append((step, logs["loss"])))
+    for step, reason in enumerate((None, "it was not finite", "it was not finite", "again", None, None), 1):
+        made._skipped.observe(reason)
+        made.save_logs_and_checkpoints(step, {"loss": step / 2}, {})
+    assert group.saved == ["global_step6"]  # not 2 and 4
+    assert logged == [(step, step / 2) for step in range(1, 7)]
+    assert capsys.readouterr().out.count("no checkpoint is saved after step") == 2
+
+
+def test_a_checkpoint_of_an_earlier_version_has_two_guards(tmp_path, monkeypatch, arguments):
+    watch = {"measure": [(0.9, 100.0)] * 10, "recent": [(0.9, 100.0)] * 10}
+    fall = {"accuracies": [0.9] * 13, "fallen": False}
+    group = Group(tmp_path)
+    torch.save({"global_step": 30, "collapse_watch": watch, "sudden_fall": fall}, group.file)
+    monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
+    loading = {"ckpt.path": str(tmp_path), "ckpt.load_enable": True}
+    made = make_training_actor(strategy_of(arguments, tmp_path, swap=MARKS, **loading), group)
+    made.init_checkpoint_states()
+    warnings = [made._collapse.observe(0.1, 100.0) for _ in range(6)]
+    assert [len(found) for found in warnings] == [1, 0, 0, 0, 0, 1]  # at once, and when a mean of ten is below a half

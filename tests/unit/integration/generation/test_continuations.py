@@ -9,9 +9,9 @@ import torch
 from support.actors import CLOSE, make_config
 
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.integration.generation import sampling
 from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor, TokenRequest
-from openrlhf_swap.integration.startup.defaults import with_defaults
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func

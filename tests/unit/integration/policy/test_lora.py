@@ -7,7 +7,7 @@ from peft import LoraConfig, get_peft_model
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.integration.policy.lora import merged_into_weights
+from openrlhf_swap.integration.policy.lora import merged_into_weights, without_adapters
 
 
 def named(model):
@@ -20,6 +20,7 @@ def test_weights_travel_with_their_adapters_under_the_plain_names():
     torch.manual_seed(0)
     # Not the usual start, at which an adapter adds nothing.
     adapted = get_peft_model(plain, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    assert without_adapters(adapted) is plain and without_adapters(plain) is plain
     expected = named(copy.deepcopy(adapted).merge_and_unload())
     before = named(adapted)
     with merged_into_weights(adapted):

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from support.command_lines import GOOD, rows_file, run_main
@@ -14,7 +13,6 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.integration import patches
 from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import made_of
@@ -183,13 +181,6 @@ def test_help_explains_both_parsers():
     ).stdout
     assert "--swap.process_weight" in output
     assert "--rollout.n_samples_per_prompt" in output
-
-
-def test_parse_arguments_gives_openrlhfs_own_namespace():
-    args = patches.parse_arguments(["--rollout.batch_size", "7"])
-    assert isinstance(args, SimpleNamespace)
-    assert args.rollout.batch_size == 7
-    assert args.algo.kl.init_coef == 0.01  # OpenRLHF's own default: ours are applied by train.py
 
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):

@@ -7,14 +7,14 @@ from support.command_lines import GOOD, rows_file
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
-from openrlhf_swap.integration import patches
+from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.startup.prompts import write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 
 
 def data_arguments(path, **changes):
     argv = [word for flag, value in GOOD.items() for word in (flag, value)]
-    args = patches.parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
+    args = parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
     vars(args.data).update(changes)
     return args
 

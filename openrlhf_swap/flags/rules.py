@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-from openrlhf_swap.config import RunConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags import NEEDED
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.flags.defaults import with_defaults
+from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.objectives.registry import OBJECTIVES, build
+
+if TYPE_CHECKING:
+    from openrlhf_swap.objectives.base import Objective
+
+NEEDED = {  # flags of OpenRLHF, with remedies
+    "actor.model_name_or_path": "give a Hugging Face model or a folder",
+    "data.prompt_dataset": "give a data set or a file",
+    "data.label_key": "name the column with the reference answers",
+}
 
 
-def check_flags(args: SimpleNamespace, objective: Objective, run: RunConfig, on_cpu: bool = False) -> None:
-    """Refuse flags that contradict the method, are not supported with it, or would leave actors waiting.
+def checked_arguments(given: Sequence[str], config: SwapConfig, run: RunConfig, on_cpu: bool) -> SimpleNamespace:
+    """OpenRLHF's arguments, our defaults included, after all checks that need no objective.
 
-    Args:
-        args: OpenRLHF's arguments.
-        objective: the method.
-        run: the run's settings.
-        on_cpu: whether there is no accelerator.
+    A known objective's own defaults are left out: its import takes a second, for torch. A class of one's own has been
+    imported by now.
 
     Raises:
-        ConfigError: the message names the flag, its value and the remedy.
+        ConfigError: for flags that contradict the method, are not supported with it, or would leave actors waiting;
+            the message names the flag, its value and the remedy.
     """
-    refusals = chain(
-        _method_rules(args),
-        _async_rules(args, objective),
-        _deepspeed_rules(args, run),
-        _missing_flags(args),
-        _objective_rules(args, objective),
-        _cpu_rules(args) if on_cpu else (),
-        _batch_rules(args),
-    )
+    imported = None if config.objective in OBJECTIVES else config.objective
+    args = parse_arguments(with_defaults(given, imported, on_cpu))
+    rules = (_method_rules(args), _async_rules(args), _deepspeed_rules(args, run), _missing_flags(args))
+    _refuse(chain(*rules, _cpu_rules(args) if on_cpu else (), _batch_rules(args)))
+    prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
+    return args
+
+
+def arguments_of_objective(given: Sequence[str], config: SwapConfig, on_cpu: bool) -> SimpleNamespace:
+    """The same with the objective's own defaults, after the checks that depend on it; raises ConfigError, too."""
+    args, objective = parse_arguments(with_defaults(given, config.objective, on_cpu)), build(config)
+    _refuse(_objective_rules(args, objective))
+    objective.check(args)
+    return args
+
+
+def prompt_capacity(context: int, new_tokens: int | None) -> int:
+    """Tokens that a prompt may have.
+
+    Raises:
+        ConfigError: when there are none.
+    """
+    capacity = context - (new_tokens or 1)
+    if capacity < 1:
+        raise ConfigError(
+            f"--data.max_len is {context}, in which --rollout.max_new_tokens {new_tokens} leaves no room for a "
+            "prompt; use fewer new tokens, or a longer --data.max_len"
+        )
+    return capacity
+
+
+def _refuse(refusals: Iterator[str]) -> None:
     if refusal := next(refusals, None):
         raise ConfigError(refusal)
-    objective.check(args)
 
 
 def _method_rules(args: SimpleNamespace) -> Iterator[str]:
@@ -67,8 +99,8 @@ def _method_rules(args: SimpleNamespace) -> Iterator[str]:
         yield f"--data.max_images_per_prompt is {args.data.max_images_per_prompt}; only text is supported: use 0"
 
 
-def _async_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
-    train, size, name = args.train, args.rollout.vllm_generate_batch_size, objective.config.objective
+def _async_rules(args: SimpleNamespace) -> Iterator[str]:
+    train, size = args.train, args.rollout.vllm_generate_batch_size
     if train.partial_rollout_enable and not train.async_enable:
         yield "--train.partial_rollout_enable works with --train.async_enable only: give that as well"
     if size not in (None, args.rollout.batch_size):
@@ -78,15 +110,6 @@ def _async_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
         )
     if not train.async_enable:
         return
-    if objective.reshapes_responses:
-        yield (
-            f"--train.async_enable: {name} trains on tokens that vLLM did not sample: nothing corrects for the older "
-            "weights that its rollouts come from: leave it out"
-        )
-    if objective.continues != "no" and train.partial_rollout_enable:
-        yield f"--train.partial_rollout_enable: {name} continues responses with the same weights: leave it out"
-    if objective.remembers_batches:
-        yield f"--train.async_enable: {name} learns from each batch what the next one is rewarded by: leave it out"
     if train.async_queue_size < 1:
         yield f"--train.async_queue_size is {train.async_queue_size}; use at least 1"
     for flag in ("train.colocate_all", "vllm.enable_sleep"):
@@ -138,7 +161,7 @@ def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:
 
 
 def _missing_flags(args: SimpleNamespace) -> Iterator[str]:
-    if not args.vllm.num_engines:
+    if (args.vllm.num_engines or 0) < 1:
         yield f"--vllm.num_engines is {args.vllm.num_engines}; rollouts need at least 1 engine"
     for flag, remedy in NEEDED.items():
         if not reduce(getattr, flag.split("."), args):
@@ -148,7 +171,16 @@ def _missing_flags(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _objective_rules(args: SimpleNamespace, objective: Objective) -> Iterator[str]:
-    algo, name = args.algo, objective.config.objective
+    algo, train, name = args.algo, args.train, objective.config.objective
+    if train.async_enable and objective.reshapes_responses:
+        yield (
+            f"--train.async_enable: {name} trains on tokens that vLLM did not sample: nothing corrects for the older "
+            "weights that its rollouts come from: leave it out"
+        )
+    if train.partial_rollout_enable and objective.continues != "no":
+        yield f"--train.partial_rollout_enable: {name} continues responses with the same weights: leave it out"
+    if train.async_enable and objective.remembers_batches:
+        yield f"--train.async_enable: {name} learns from each batch what the next one is rewarded by: leave it out"
     if algo.dynamic_filtering_enable and objective.needs_all_groups:
         yield (
             "--algo.dynamic_filtering_enable drops groups that are all right or all wrong, which teach something with "
@@ -194,11 +226,12 @@ def _batch_rules(args: SimpleNamespace) -> Iterator[str]:
         "--rollout.micro_batch_size": rollout.micro_batch_size,
         "--train.batch_size": train.batch_size,
         "--train.micro_batch_size": train.micro_batch_size,
+        "--vllm.tensor_parallel_size": args.vllm.tensor_parallel_size,
     }
     for flag, count in counts.items():
         if count < 1:
             yield f"{flag} is {count}; use at least 1"
-    actors = actor.num_nodes * actor.num_gpus_per_node
+    actors = policy_ranks(args)
     responses = rollout.batch_size * rollout.n_samples_per_prompt
     if responses % train.batch_size:
         yield (
@@ -206,11 +239,18 @@ def _batch_rules(args: SimpleNamespace) -> Iterator[str]:
             f"(--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt "
             f"{rollout.n_samples_per_prompt}): use {responses}"
         )
+    if train.dynamic_batch_enable:
+        if train.batch_size % actors:
+            yield (
+                f"--train.batch_size is {train.batch_size}; {actors} actors cannot share the responses of an update "
+                "equally, and OpenRLHF would leave the rest of them out: use a number of actors that divides it"
+            )
+        return
     shares = [("--train.micro_batch_size", train.micro_batch_size, "an update", train.batch_size)]
     if actors > 1:
         shares.append(("--rollout.micro_batch_size", rollout.micro_batch_size, "a step", responses))
     for flag, micro, what, size in shares:
-        if not train.dynamic_batch_enable and size % (actors * micro):
+        if size % (actors * micro):
             yield (
                 f"{flag} is {micro}; {actors} actors cannot share the {size} responses of {what} in micro-batches "
                 f"of that size: use a number of actors and a micro-batch whose product divides {size}"

@@ -42,7 +42,7 @@ CPU_DEFAULTS: Flags = {
     "--actor.num_gpus_per_node": "1",
     "--vllm.num_engines": "1",
 }
-REWARD_FILE = Path(__file__).parents[2] / "rewards" / "openrlhf_reward.py"
+REWARD_FILE = Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py"
 
 
 def as_words(flags: Flags) -> list[str]:
@@ -50,14 +50,15 @@ def as_words(flags: Flags) -> list[str]:
     return [word for flag, value in flags.items() for word in (flag, value) if word is not None]
 
 
-def with_defaults(given: Sequence[str], objective: str, on_cpu: bool) -> list[str]:
-    """A command line with all of our defaults in front of what was given."""
-    device = CPU_DEFAULTS if on_cpu else {}
-    trainer = ASYNC_DEFAULTS if ASYNC in given else {}
-    reward = {"--reward.remote_url": str(REWARD_FILE)}
-    kind = objective_class(objective)
-    again = CONTINUING_DEFAULTS if kind.continues != "no" else {}
-    return [*as_words({**DEFAULTS, **kind.flags, **again, **trainer, **device, **reward}), *given]
+def with_defaults(given: Sequence[str], objective: str | None, on_cpu: bool) -> list[str]:
+    """A command line with our defaults in front of what was given: an objective's too, unless that is None."""
+    flags = {**DEFAULTS, "--reward.remote_url": str(REWARD_FILE)}
+    if objective is not None:
+        kind = objective_class(objective)
+        flags |= {**kind.flags, **(CONTINUING_DEFAULTS if kind.continues != "no" else {})}
+    flags |= ASYNC_DEFAULTS if ASYNC in given else {}
+    flags |= CPU_DEFAULTS if on_cpu else {}
+    return [*as_words(flags), *given]
 
 
 def without(argv: Sequence[str], flag: str) -> list[str]:

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import difflib
 from collections.abc import Sequence
-from datetime import datetime
-from importlib.util import find_spec
-from itertools import takewhile
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import OBJECTIVES, check_name
-from openrlhf_swap.packages import versions
 
-NEEDED = {  # flags of OpenRLHF, with remedies
-    "actor.model_name_or_path": "give a Hugging Face model or a folder",
-    "data.prompt_dataset": "give a data set or a file",
-    "data.label_key": "name the column with the reference answers",
-}
 KINDS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
 
 
@@ -76,51 +62,3 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
             values[name] = values[name].replace("\\n", "\n")
     method_values, run_values = ({n: values[n] for n in kind.declared() if n in values} for kind in KINDS)
     return SwapConfig.from_text({**method_values, "options": options}), RunConfig.from_text(run_values), rest
-
-
-def prompt_capacity(context: int, new_tokens: int | None) -> int:
-    """Most tokens of a prompt.
-
-    Raises:
-        ConfigError: when there are none.
-    """
-    capacity = context - (new_tokens or 1)
-    if capacity < 1:
-        raise ConfigError(
-            f"--data.max_len is {context}, in which --rollout.max_new_tokens {new_tokens} leaves no room for a "
-            "prompt; use fewer new tokens, or a longer --data.max_len"
-        )
-    return capacity
-
-
-def parse_stock_arguments(argv: Sequence[str]) -> dict[str, Any]:
-    """OpenRLHF's flags by name without the dashes, its defaults included, without importing OpenRLHF.
-
-    For another version of OpenRLHF the result is empty: the integration refuses it later.
-
-    Raises:
-        ConfigError: for an unknown flag (with the nearest known one) or a bad value.
-    """
-    parser = _stock_parser()
-    if parser is None:
-        return {}
-    namespace, unknown = parser.parse_known_args(argv)
-    if unknown:
-        nearest = difflib.get_close_matches(unknown[0].partition("=")[0], parser._option_string_actions, n=1)
-        remedy = f"did you mean {nearest[0]}?" if nearest else "--help lists all flags"
-        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
-    return vars(namespace)
-
-
-def _stock_parser() -> Parser | None:
-    """OpenRLHF's own parser. It is built under `__main__` after slow imports, so only its lines are executed."""
-    spec = find_spec("openrlhf")
-    if spec is None or versions.installed_version("openrlhf") != versions.VERSIONS["openrlhf"]:
-        return None
-    source = Path((spec.submodule_search_locations or [""])[0]) / "cli" / "train_ppo_ray.py"
-    main = next(node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
-    lines = takewhile(lambda node: "parse_args" not in ast.unparse(node), main.body)
-    parser = Parser("openrlhf_swap.train")
-    names = {"argparse": SimpleNamespace(ArgumentParser=lambda: parser), "datetime": datetime}
-    exec(compile(ast.Module(list(lines), []), str(source), "exec"), names)
-    return parser
