@@ -81,8 +81,11 @@ class PrefixCache(DynamicCache):
             places: of those tokens.
             agree: maps this rank's number of calls to the largest of all ranks that run in lockstep.
         """
+        if not self._mixers:  # nothing to record; finding the pieces would make the host wait for the mask
+            yield
+            return
         pieces = _pieces(attention_mask, places)
-        calls = agree(len(pieces)) if self._mixers else 0
+        calls = agree(len(pieces))
 
         def run(layer_index: int, forward: MixerForward, hidden: Tensor) -> Tensor:
             output = None

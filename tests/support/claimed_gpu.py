@@ -1,0 +1,154 @@
+"""Tensors that claim to be on a GPU, on a machine without one.
+
+Their values live in main memory and every operation runs there, but their device is another one, registered with
+torch as a backend of Python code. An operation that mixes them with ordinary tensors raises, as it would on a GPU, and
+what makes the host wait for the device is counted.
+"""
+
+from collections import Counter
+from contextlib import contextmanager
+from functools import cache
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+NAME = "claimed"
+CPU = torch.device("cpu")
+_KERNELS = torch.library.Library("aten", "IMPL")
+# Their results depend on values, or are values: the host has to wait.
+WAITS = {
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "equal",
+    "is_nonzero",
+    "unique_dim",
+    "_unique2",
+    "bincount",
+}
+
+
+class _Backend(_DummyBackendModule):
+    """What `torch.<device>` offers."""
+
+    def get_amp_supported_dtype(self):
+        return [torch.bfloat16, torch.float16]
+
+
+class MixedDevicesError(RuntimeError):
+    """An operation got tensors of both devices."""
+
+
+@cache
+def device():
+    """The claimed device; registers it once a process."""
+    _setup_privateuseone_for_python_backend(NAME, _Backend())
+    # `torch.tensor(..., device=...)` makes its tensor with all modes switched off.
+    _KERNELS.impl("empty_strided", _empty_strided, "PrivateUse1")
+    _KERNELS.impl("_copy_from", _copy_from, "PrivateUse1")
+    return torch.device(NAME, 0)
+
+
+def _empty_strided(*shape, dtype=None, **_):
+    return ClaimedTensor(torch.empty_strided(*shape, dtype=dtype))
+
+
+def _copy_from(source, target, non_blocking=False):
+    unwrapped(target).copy_(unwrapped(source))
+    return target
+
+
+class ClaimedTensor(torch.Tensor):
+    """A tensor whose values are those of `held`, which is in main memory."""
+
+    @staticmethod
+    def __new__(cls, held):
+        assert not isinstance(held, cls) and held.device == CPU
+        shape = {"strides": held.stride(), "storage_offset": held.storage_offset(), "dtype": held.dtype}
+        claimed = torch.Tensor._make_wrapper_subclass(cls, held.shape, device=device(), **shape)
+        claimed.held = held
+        return claimed
+
+    def tolist(self):
+        """Torch has none for subclasses."""
+        return self.cpu().tolist()
+
+    def __repr__(self):
+        return f"ClaimedTensor({self.held!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise AssertionError(f"{function} on a claimed tensor outside of `claiming`")
+
+
+def unwrapped(tree):
+    return tree_map_only(ClaimedTensor, lambda tensor: tensor.held, tree)
+
+
+class _Dispatch(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.waits = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = function.overloadpacket.__name__
+        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        claimed = [tensor for tensor in tensors if isinstance(tensor, ClaimedTensor)]
+        target = kwargs["device"].type if kwargs.get("device") is not None else None
+        # A number may stand on the host: its value goes along with the launch.
+        hosts = [tensor for tensor in tensors if not isinstance(tensor, ClaimedTensor) and tensor.dim()]
+        if claimed and hosts and name not in ("_to_copy", "copy_"):
+            raise MixedDevicesError(f"{function}: {[(tuple(t.shape), t.device.type) for t in tensors]}")
+        self._count(name, args, claimed, target)
+        if target is not None:
+            kwargs["device"] = CPU
+        args_held = unwrapped(args)
+        if name == "histc":  # a CPU has none for whole numbers
+            args_held = (args_held[0].float(), *args_held[1:])
+        result = function(*args_held, **unwrapped(kwargs))
+        if name.endswith("_") and not name.endswith("__") and isinstance(args[0], torch.Tensor):
+            return args[0]
+        there = target == NAME if target is not None else bool(claimed)
+        return (
+            tree_map_only(torch.Tensor, ClaimedTensor, result) if there and name != "_local_scalar_dense" else result
+        )
+
+    def _count(self, name, args, claimed, target):
+        if not claimed:
+            return
+        by_mask = name.startswith("index") and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool
+            for index in (args[1] if isinstance(args[1], list | tuple) else ())
+        )
+        onto_host = name == "copy_" and not isinstance(args[0], ClaimedTensor)
+        if name in WAITS or by_mask or target == "cpu" or onto_host:
+            self.waits[name] += 1
+
+
+@contextmanager
+def claiming():
+    """Within it, the claimed device can be used; yields a Counter of what made the host wait."""
+    dispatch = _Dispatch()
+    with (
+        mock.patch.object(torch.cuda, "current_device", device),
+        mock.patch.object(torch.cuda, "synchronize", lambda *_: None),
+        dispatch,
+    ):
+        yield dispatch.waits
+
+
+def to_claimed(model):
+    """Move a model to the claimed device."""
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                moved = torch.nn.Parameter(ClaimedTensor(parameter.data), requires_grad=parameter.requires_grad)
+                module._parameters[name] = moved
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                module._buffers[name] = ClaimedTensor(buffer)
+    return model
