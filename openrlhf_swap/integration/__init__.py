@@ -7,7 +7,7 @@ vLLM's engine import our classes by name, so the preparation reaches every proce
 import atexit as _atexit
 import gc as _gc
 
-# What is imported stays: looking through it for garbage again and again took an eighth of each process's start.
+# Imported objects stay alive anyway: scanning them for garbage took an eighth of each process's start.
 _collecting = _gc.isenabled()
 _gc.disable()
 try:

@@ -115,7 +115,7 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
         assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
-        assert "died" in line and "--ckpt.load_enable to go on from global_step" in line
+        assert "died" in line and "--ckpt.load_enable to resume from global_step" in line
         print(line)
     # Stopped, not dead: the time limit ends both actors, in the middle of the prompts or of the weights.
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)

@@ -59,7 +59,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
         assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
-        assert "died" in line and "--ckpt.load_enable to go on from global_step4" in line
+        assert "died" in line and "--ckpt.load_enable to resume from global_step4" in line
         assert name in line or name == "VLLM::EngineCore"  # of which its actor tells
 
     # A file of the newest checkpoint is cut short: the one before is used.

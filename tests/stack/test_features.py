@@ -215,7 +215,9 @@ def test_an_engine_that_cannot_start_is_not_waited_for(ray_session, arguments):
         pass
     assert isinstance(caught.value.cause, ray.exceptions.RayActorError)
     said = describe_death(caught.value.cause, arguments, "above")
-    assert said.startswith("Engine could not start: RuntimeError: no memory for the cache. What led to it is above; ")
+    assert said.startswith(
+        "Engine could not start: RuntimeError: no memory for the cache. The output before it is above; "
+    )
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_session, arguments, experiences, tmp_path):
@@ -245,7 +247,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_sess
                 save("global_step2")
             message = str(caught.value.cause)
             assert message.startswith(f"checkpoint global_step2 cannot be written to --ckpt.path {small} (")
-            assert message.endswith("start again with --ckpt.load_enable to go on from global_step1")
+            assert message.endswith("start again with --ckpt.load_enable to resume from global_step1")
             assert checkpoints.newest(small) == "global_step1"
             assert checkpoints.recover(small).tag == "global_step1"  # deletes the half of the other one
             assert [folder.name for folder in (small / "_actor").glob("global_step*")] == ["global_step1"]

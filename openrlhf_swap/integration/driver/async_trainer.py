@@ -1,7 +1,7 @@
-"""The asynchronous trainer: one actor generates, another one trains on what a queue holds, older weights' rollouts.
+"""The asynchronous trainer: one actor generates, the other trains on queued rollouts of slightly older weights.
 
-What an objective knows (targets, stages) changes where it samples, and its rewards only read it: so it travels with
-every batch, and a checkpoint holds what its last batch was drawn under.
+An objective's state (targets, stages) changes where it samples, and its rewards only read it. So the state travels
+with every batch, and a checkpoint holds the state under which its last batch was sampled.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _StockTrainerAsync: Any = patches.undecorated(PPOTrainerAsync)
 
 
 class RolloutBatch(list[Experience]):
-    """The samples of a step on their way to the trainer.
+    """The samples of a step, as the generator sends them to the trainer.
 
     Attributes:
-        objective_state: of the objective when they were drawn.
-        updates: how often the engines' weights had been replaced when the first token was drawn.
+        objective_state: the objective's state when they were sampled.
+        updates: how often the engines' weights had been replaced when the first token was sampled.
     """
 
     def __init__(self, samples: Iterable[Experience] = (), objective_state: Any = None, updates: int = 0) -> None:
@@ -46,7 +46,7 @@ def weight_updates(engines: list[Any]) -> int:
 
 
 class _BatchGenerator(SwapSamplesGenerator):
-    """As the synchronous one; its batches say what they were drawn under."""
+    """Overrides SwapSamplesGenerator: a batch carries the state and the weights it was sampled under."""
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         updates = weight_updates(self.vllm_engines)
@@ -55,13 +55,13 @@ class _BatchGenerator(SwapSamplesGenerator):
 
 
 class SwapGenerateActor(_StockGenerateActor):
-    """OpenRLHF's generating actor, with the objective's way of sampling."""
+    """OpenRLHF's generating actor, sampling as the objective asks."""
 
     samples_generator: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of `GenerateSamplesActor`."""
-        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        torch.manual_seed(strategy.args.train.seed)  # the prompt sampler takes its own seed from this
         super().__init__(pretrain, strategy, *args, **kwargs)
         config, stock = self.args.swap, self.samples_generator
         self._objective = build(config)
@@ -69,7 +69,7 @@ class SwapGenerateActor(_StockGenerateActor):
         self.samples_generator = _BatchGenerator.like(stock, self._objective, reader)
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """Go on behind the last batch of a checkpoint; takes all that it holds for the trainer."""
+        """Resume after the last batch of a checkpoint; takes the trainer's state from it."""
         super().load_state_dict(states["data_loader_state_dict"])
         self._objective.resume(states["global_step"], states["objective_state"])
 
@@ -78,7 +78,7 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin
     """OpenRLHF's training actor on SWAP's advantages."""
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
-        """As the synchronous one, with the objective as it was when the batch was drawn."""
+        """Overrides TrainerMixin: restores the objective's state from when the batch was sampled."""
         assert isinstance(rollout_samples, RolloutBatch)
         self._objective.load_state_dict(rollout_samples.objective_state)
         age = weight_updates(self.vllm_engines) - rollout_samples.updates
@@ -86,7 +86,7 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin
         return {**status, "swap/batch_age": age}, global_step
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
-        """As the synchronous one; the generator has evaluated, and this is the first to hear of it."""
+        """Overrides TrainerMixin: also reports the evaluation, which the generator ran."""
         self._report_evaluation(global_step, eval_metrics)
         super().save_best_checkpoint(eval_metrics, global_step, client_states)
 

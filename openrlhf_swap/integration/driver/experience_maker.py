@@ -1,4 +1,4 @@
-"""The experience maker: ask the policy for step markers, put the objective's advantages in place of the stock ones."""
+"""The experience maker: asks the policy for step scores and replaces the advantages by the objective's."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return replace(rollout, step_ends=self._reader.step_ends(rollout.response_ids))
 
     def _build_requests(self, samples: Experience) -> list[ScoreRequest]:
-        """One for each response of a micro-batch that has steps."""
+        """One request for each response of a micro-batch that has steps."""
         rollouts = [self._rollouts[index] for index in samples.index]
         return [
             ScoreRequest(
@@ -169,7 +169,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return self._branches[answer]
 
     def _patch_behaviour(self, experience: Experience) -> None:
-        """Forced first tokens were not sampled from the policy: the objective knows their log-probability."""
+        """Replace the log-probability of forced first tokens, which the policy did not sample."""
         for row, index in enumerate(experience.index):
             rollout = self._rollouts[index]
             action = rollout.start - 1
@@ -177,7 +177,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             experience.action_log_probs[row, action] = self._objective.first_logprob(rollout, logprob)
 
     def _outcome_term(self, experience: Experience, rewards: Tensor) -> Tensor:
-        """(B, A) the normalised outcome rewards; for group normalisation what the stock path made of them.
+        """(B, A) the normalised outcome rewards; with group normalisation, those of the stock path.
 
         Seven rewards of 0.95 have a float32 deviation of 6e-8, which the stock division by (deviation + 1e-9) turns
         into advantages of 0.9: a group without spread gets 0. (With a KL penalty in the reward the stock values stay:

@@ -1,4 +1,4 @@
-"""TensorBoard and W&B: OpenRLHF's loggers with one name for each metric, hyper-parameters, and runs that go on."""
+"""TensorBoard and W&B: OpenRLHF's loggers with one name for each metric, hyperparameters, and resumable runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_A_TRACKER = {"logger.wandb.key"}
 
 
 def hyper_parameters(args: Any) -> dict[str, Any]:
-    """Every setting of a run by the name of its flag, without keys; and what the run was made of."""
+    """Every setting of a run by its flag, without API keys, and the run's provenance."""
     path = Path(args.swap_run.output_dir) / checkpoints.CONFIGURATION
     origin = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     flat = {name: value for name, value in _flat(vars(args)) if name not in _OF_A_TRACKER}
@@ -40,18 +40,18 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 class SwapTensorboard(TensorboardLogger):
-    """OpenRLHF's logger; a step's numbers keep their names, which are in groups."""
+    """OpenRLHF's logger, with our metric names, which are grouped already."""
 
     writer: SummaryWriter
 
     def __init__(self, args: Any) -> None:
-        """Takes the arguments of a run; writes them as a text."""
+        """Takes the arguments of a run and logs them as text."""
         super().__init__(args)
         settings = to_line(hyper_parameters(args), indent=2)
         self.writer.add_text("settings", "".join(f"    {line}\n" for line in settings.splitlines()))
 
     def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """Numbers, and one response of the step."""
+        """Log a step's numbers and one of its responses."""
         logs = dict(logs_dict)
         if sample := logs.pop(SAMPLE, None):
             text, reward = sample
@@ -59,11 +59,11 @@ class SwapTensorboard(TensorboardLogger):
         self._add(global_step, logs)
 
     def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """The numbers of an evaluation, by OpenRLHF's names."""
+        """Log the numbers of an evaluation, given by OpenRLHF's names."""
         self._add(global_step, named_evaluation(logs_dict))
 
     def go_on_after(self, step: int) -> None:
-        """Let TensorBoard forget the steps that are done again."""
+        """Make TensorBoard drop the steps that a resumed run repeats."""
         folder = self.writer.log_dir
         self.writer.close()
         self.writer = SummaryWriter(folder, purge_step=step + 1)
@@ -74,7 +74,7 @@ class SwapTensorboard(TensorboardLogger):
 
 
 class SwapWandb(WandbLogger):
-    """OpenRLHF's logger; a run that goes on keeps its id, and the key stays out of what is sent."""
+    """OpenRLHF's logger; a resumed run keeps its id, and the API key is not logged."""
 
     def __init__(self, args: Any) -> None:
         """Takes the arguments of a run."""
@@ -99,15 +99,15 @@ class SwapWandb(WandbLogger):
         self.samples_table = wandb.Table(columns=["step", "text", "reward"])
 
     def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """Numbers, and one response of the step in a table of all."""
+        """Log a step's numbers, and one of its responses in a table of all steps."""
         logs = dict(logs_dict)
         if sample := logs.pop(SAMPLE, None):
-            # W&B does not send a table that has grown: each time a new one.
+            # W&B does not upload a table again after it has grown, so each step gets a new one.
             rows = [*self.samples_table.data, [global_step, *sample]]
             self.samples_table = self.handle.Table(columns=self.samples_table.columns, data=rows)
             logs["sample"] = self.samples_table
         self.handle.log({**logs, "step": global_step})
 
     def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """The numbers of an evaluation, by OpenRLHF's names."""
+        """Log the numbers of an evaluation, given by OpenRLHF's names."""
         self.handle.log({**named_evaluation(logs_dict), "step": global_step})

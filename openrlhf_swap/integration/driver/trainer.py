@@ -1,4 +1,4 @@
-"""The trainers: OpenRLHF's, with our experience maker, metrics and a test that the method is really at work."""
+"""The trainers: OpenRLHF's, with our experience maker and metrics, and a self-test of the process term."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from openrlhf_swap.runs import guards
 from openrlhf_swap.runs.metric_names import named, named_evaluation, step_line
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
-NOTICE_SECONDS = 2  # in which vLLM notices that its engine has ended
+NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
 
 
 class BroadcastTimeoutMixin(BasePPOTrainer):
-    """Gives the engines new weights within a time limit: one that is stuck would be waited for for ever.
+    """Limits how long the engines may take for new weights: a stuck one would be waited for forever.
 
-    Comes behind OpenRLHF's trainers in the order of classes, because the asynchronous one first waits until an
-    evaluation is done, which may take longer and has a limit of its own.
+    It follows OpenRLHF's trainers in the method resolution order, because the asynchronous one first waits for an
+    evaluation to end, which may take longer and has its own limit.
     """
 
     _run_config: Any
@@ -45,7 +45,7 @@ class BroadcastTimeoutMixin(BasePPOTrainer):
             GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
         """
         limit = self._run_config.generation_timeout
-        # The pool's thread is a daemon: it keeps nothing alive if it hangs for good.
+        # The pool's thread is a daemon: if it hangs forever, it does not keep the process alive.
         with ThreadPool(1) as pool:
             broadcast = pool.apply_async(super().broadcast_to_vllm)
             broadcast.wait(None if math.isinf(limit) else limit)
@@ -59,7 +59,7 @@ class BroadcastTimeoutMixin(BasePPOTrainer):
 
 
 class TrainerMixin(BasePPOTrainer):
-    """The part of a trainer that learns from batches; the same whether it draws them itself or gets them."""
+    """The part of a trainer that learns from batches, whether it samples them itself or receives them."""
 
     _last_step: int | None = None  # of the run, where it is known
     _memory_reported = False
@@ -100,7 +100,7 @@ class TrainerMixin(BasePPOTrainer):
         self._skipped.end()
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
-        """One step; its metrics join OpenRLHF's in every tracker. A batch whose scores are not finite is left out."""
+        """Overrides OpenRLHF's: adds our metrics, and skips a batch whose scores are not finite."""
         try:
             status, global_step = super().train_step(rollout_samples, global_step)
         except NonFiniteError as error:
@@ -137,11 +137,11 @@ class TrainerMixin(BasePPOTrainer):
     ) -> None:
         """Overrides OpenRLHF's: also appends to `metrics.jsonl` and writes the table of rollouts.
 
-        After a skipped step no checkpoint is saved: if the policy is spoiled, it must not push out the good ones.
+        After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
         """
         metrics = named({**(logs_dict or {}), **memory.of_this_machine()})
         append_metrics(self._folder, global_step, metrics)
-        if "swap/accuracy" in metrics:  # otherwise a warning has told of the step
+        if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
             if not self._memory_reported:
                 print(f"[swap] memory: {memory.used(metrics)}", flush=True)
@@ -150,7 +150,7 @@ class TrainerMixin(BasePPOTrainer):
         if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
         states = {} if client_states is None else client_states
-        # In place: OpenRLHF saves the same states again when this step's evaluation was the best.
+        # In place, because OpenRLHF saves the same states again if this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
         states["collapse_guard"] = self._collapse.state_dict()
         sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
@@ -200,7 +200,7 @@ class SwapTrainer(TrainerMixin, _StockTrainer, BroadcastTimeoutMixin):
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of `PPOTrainer`."""
-        torch.manual_seed(strategy.args.train.seed)  # the sampler of the prompts draws its own seed from this
+        torch.manual_seed(strategy.args.train.seed)  # the prompt sampler takes its own seed from this
         super().__init__(pretrain, strategy, *args, **kwargs)
         self.samples_generator = SwapSamplesGenerator.like(self.samples_generator, self._objective, self._reader)
         if not self.args.algo.dynamic_filtering_enable:

@@ -1,1 +1,1 @@
-"""vLLM's side: engines, rollouts and what becomes of a response."""
+"""vLLM's side: engines, rollouts and responses."""

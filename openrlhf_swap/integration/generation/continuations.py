@@ -1,7 +1,7 @@
-"""Second generations of a step: from the beginnings of responses that are there, to be graded or to join the group.
+"""Continuations: a step's second generations, from prefixes of its responses, to be graded or to join the group.
 
-An engine is asked as soon as a prompt's responses are complete, while other prompts are still at their first ones.
-Nothing of it outlives the step.
+They are requested as soon as a prompt's responses are complete, while other prompts are still generating. Nothing
+outlives the step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from openrlhf_swap.rollouts.reader import StepReader
 class Continuations:
     """What the responses of a step are continued with.
 
-    A response that was continued gets `probes` where that was graded, and `continued_tokens`. In a group that others
-    join, `metadata` says how many tokens each has of the response that it began with: a first one all of its own.
+    A continued response gets `continued_tokens` and, if its continuations were graded, `probes`. In a group that
+    continuations join, `metadata["kept"]` counts the tokens taken from the original response (all, for an original).
     """
 
     def __init__(self, objective: Objective, reader: StepReader, args: SimpleNamespace) -> None:
@@ -32,7 +32,7 @@ class Continuations:
         self.groups: dict[int, list[EngineResponse]] = {}
 
     def requests(self, number: int, responses: list[EngineResponse]) -> list[TokenRequest]:
-        """What to ask an engine about the responses of a prompt, which is the step's `number`-th."""
+        """The requests to send to an engine for the responses to the step's `number`-th prompt."""
         self.groups[number] = responses
         wanted = [
             (row, self._fitted(response, continuation))
@@ -46,7 +46,7 @@ class Continuations:
         ]
 
     def put(self, number: int, results: list[list[EngineResponse]]) -> None:
-        """Take an engine's answer to `requests`; afterwards `groups` has the whole group."""
+        """Add an engine's results for `requests`; afterwards `groups` holds the whole group."""
         size = self._args.rollout.n_samples_per_prompt
         add = self._joined if self._objective.continues == "join" else self._graded
         group = add(self.groups[number], list(zip(self._asked[number], results, strict=True)))
@@ -75,7 +75,7 @@ class Continuations:
         return group
 
     def _whole(self, response: EngineResponse, continuation: Continuation, found: EngineResponse) -> EngineResponse:
-        """The continuation with what it began with, as one response."""
+        """Prefix and continuation as one response."""
         ids = self._ids(response, continuation) + found["observation_tokens"]
         return {
             **found,
@@ -86,12 +86,12 @@ class Continuations:
         }
 
     def _ids(self, response: EngineResponse, continuation: Continuation) -> list[int]:
-        """Prompt, what is kept of the response, and the suffix."""
+        """Token ids of the prompt, the kept part of the response, and the suffix."""
         end_of_kept = action_range(response)[0] + continuation.kept
         return [*response["observation_tokens"][:end_of_kept], *self._reader.ids(continuation.suffix)]
 
     def _fitted(self, response: EngineResponse, continuation: Continuation) -> Continuation:
-        """With no more than the context has room for."""
+        """The continuation, shortened to what fits the context."""
         start, end = action_range(response)
         longest = self._args.data.max_len
         capacity = longest - start - len(self._reader.ids(continuation.suffix))

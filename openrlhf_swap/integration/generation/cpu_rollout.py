@@ -27,13 +27,13 @@ class CpuWorker(SwapWorker):
             self.model_runner.model.load_weights(weights=[(name, weight)])
 
     def _begin_update(self, model: torch.nn.Module) -> None:
-        """Give layers whose weights are packed for the CPU room for plain ones.
+        """Give layers with packed weights their plain parameters back.
 
-        vLLM packs weights when it loads the model, and drops the plain ones: what came later would fail or, for the
-        output head, be ignored without a word, and rollouts would keep the old policy.
+        vLLM packs weights for the CPU when it loads the model and drops the plain ones: a later load would fail or,
+        for the output head, be ignored silently, and rollouts would keep using the old policy.
         """
         for layer in _packed_layers(model):
-            if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding, too
+            if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding
                 info = get_layerwise_info(layer)
                 restore_layer_on_meta(layer, info)
                 materialize_layer(layer, info)
@@ -42,7 +42,7 @@ class CpuWorker(SwapWorker):
         super()._end_update(model)
         for layer in _packed_layers(model):
             if isinstance(layer, RoutedExperts):
-                layer.quant_method.moe_kernel = None  # with a kernel that is there, vLLM 0.29.0 does not pack again
+                layer.quant_method.moe_kernel = None  # while there is a kernel, vLLM 0.29.0 does not pack again
             layer.quant_method.process_weights_after_loading(layer)
 
 
@@ -63,5 +63,5 @@ class CpuRolloutActor(SwapRolloutActor):
     worker = CpuWorker
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         await super().__init__(*args, **{**kwargs, "enable_chunked_prefill": False})

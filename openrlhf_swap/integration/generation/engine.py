@@ -17,13 +17,13 @@ def open_engine(model: str, **options: Any) -> LLM:
 
     Args:
         model: folder or hub id.
-        options: of `vllm.LLM`; they win.
+        options: for `vllm.LLM`; they override ours.
     """
     defaults: dict[str, Any] = {"dtype": "bfloat16"}
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         set_cpu_environment()
-        # On CPU, vLLM cannot take back a seeded token that it sampled for a half-read prompt: read prompts whole.
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
 
     from vllm import LLM
@@ -32,5 +32,5 @@ def open_engine(model: str, **options: Any) -> LLM:
 
 
 def close_engine(engine: LLM) -> None:
-    """Give back what an engine of `open_engine` holds; it cannot generate any more."""
+    """Free what an engine of `open_engine` holds; it cannot generate afterwards."""
     engine.llm_engine.engine_core.shutdown()

@@ -1,4 +1,4 @@
-"""vLLM's Ray actor, with rollouts that can be drawn again."""
+"""vLLM's Ray actor, with reproducible rollouts."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 
 class EngineFactory:
-    """Stands for the rollout actor's class where OpenRLHF makes engines, which has no flags for some of vLLM's."""
+    """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that have no flag."""
 
     def __init__(self, actor_class: Any, more: dict[str, int]) -> None:
-        """Takes a Ray actor class, and arguments of vLLM's engines."""
+        """Takes a Ray actor class and further arguments for vLLM's engines."""
         self._actor_class = actor_class
         self._more = more
 
     def options(self, **options: Any) -> EngineFactory:
-        """As Ray's."""
+        """Like `options` of a Ray actor class."""
         return EngineFactory(self._actor_class.options(**options), self._more)
 
     def remote(self, **arguments: Any) -> Any:
-        """As Ray's; starts an engine."""
+        """Like `remote` of a Ray actor class: starts an engine."""
         return self._actor_class.remote(**arguments, **self._more)
 
 
 class PretokenizedPrompt:
-    """Stands for a tokenizer where OpenRLHF reads a prompt, of which the tokens are known."""
+    """Replaces the tokenizer where OpenRLHF tokenises a prompt whose tokens are already known."""
 
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:
-        """Takes the tokenizer and the tokens of any prompt."""
+        """Takes the tokenizer and the tokens to return for any prompt."""
         self._ids = torch.tensor([ids])
         self.decode = tokenizer.decode
 
     def __call__(self, **_: Any) -> dict[str, torch.Tensor]:
-        """The tokens, as a tokenizer gives those of a text."""
+        """The known tokens, in the form that a tokenizer returns."""
         return {"input_ids": self._ids}
 
 
 @dataclass(frozen=True)
 class TokenRequest:
-    """`count` generations of at most `max_tokens` behind `ids`, which begin with the prompt as they were given it."""
+    """A request for `count` generations of at most `max_tokens` that continue `ids`, prompt included."""
 
     prompt: str
     ids: list[int]
@@ -60,10 +60,10 @@ class TokenRequest:
 
 
 class SwapRolloutActor(_StockRolloutActor):
-    """OpenRLHF's rollout actor; with a seed, each sample depends on it, the prompt, its number and the weights only.
+    """OpenRLHF's rollout actor. With a seed, samples depend only on the seed, prompt, number and weights.
 
-    vLLM's own generator goes on from sample to sample, so what a resumed run draws would depend on how many samples
-    the killed one had drawn.
+    vLLM's own random generator advances from sample to sample, so the samples of a resumed run would depend on how
+    many the killed run had drawn.
     """
 
     worker: type = SwapWorker
@@ -71,12 +71,12 @@ class SwapRolloutActor(_StockRolloutActor):
     _weight_updates = 0
 
     async def update_weight(self, *args: Any, empty_cache: bool = False, **kwargs: Any) -> None:
-        """As OpenRLHF's, which sets `empty_cache` with the last parameter of an update."""
+        """Overrides OpenRLHF's: counts updates, whose last parameter comes with `empty_cache`."""
         await super().update_weight(*args, empty_cache=empty_cache, **kwargs)
         self._weight_updates += empty_cache
 
     def weight_updates(self) -> int:
-        """How often the weights were replaced."""
+        """How often the weights have been replaced."""
         return self._weight_updates
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
@@ -84,7 +84,7 @@ class SwapRolloutActor(_StockRolloutActor):
         await super().__init__(*args, **kwargs)
 
     def seed_samples(self, seed: str) -> None:
-        """Draw the samples to come with this seed. It costs a generator for each of them."""
+        """Use this seed for all samples from now on; each sample then has its own random generator."""
         self._seed = seed
 
     async def check_health(self) -> None:
@@ -97,7 +97,7 @@ class SwapRolloutActor(_StockRolloutActor):
         return int((cache.num_gpu_blocks or 0) * cache.block_size)
 
     def set_end_of_thought(self, mark: str) -> None:
-        """Tell what closes a thought to a reward function that asks for it: one with a parameter `end_of_thought`."""
+        """Pass the mark that closes a thought to a reward function with a parameter `end_of_thought`."""
         function = self.executor.reward_func
         if function is not None and "end_of_thought" in inspect.signature(function).parameters:
             replace(self.executor, "reward_func", functools.partial(function, end_of_thought=mark), "openrlhf")
@@ -105,9 +105,10 @@ class SwapRolloutActor(_StockRolloutActor):
     async def continue_responses(
         self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any
     ) -> list[list[dict[str, Any]]]:
-        """Continuations of each request, all in flight at once.
+        """Generate the continuations of all requests concurrently.
 
-        As OpenRLHF's responses, graded as such to the prompt, but `observation_tokens` are the new ones alone.
+        They are returned like OpenRLHF's responses and graded as responses to the prompt, but `observation_tokens`
+        holds only the new tokens.
         """
 
         async def go_on(request: TokenRequest) -> list[dict[str, Any]]:
@@ -131,7 +132,7 @@ class SwapRolloutActor(_StockRolloutActor):
         key: str | None = None,
         **kwargs: Any,
     ) -> list[dict[str, Any]]:
-        """As OpenRLHF's: `num_samples` responses to one prompt. Seeds depend on `key`, by default the prompt."""
+        """Overrides OpenRLHF's: the seeds of the `num_samples` responses depend on `key`, by default the prompt."""
         if self._seed is None:
             return await super().generate_responses(
                 prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs

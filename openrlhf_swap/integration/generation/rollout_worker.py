@@ -53,14 +53,14 @@ class SwapWorker(_StockWorker):
     _is_updating = False
 
     def update_weight(self, name: str, dtype: torch.dtype, shape: torch.Size, empty_cache: bool = False) -> None:
-        """As OpenRLHF's: receive one parameter from the trainer and load it; `empty_cache` comes with the last."""
+        """Overrides OpenRLHF's: loads the parameter by its checkpoint name; `empty_cache` comes with the last one."""
         with self._receiving(is_last=empty_cache):
             super().update_weight(name, dtype, shape, empty_cache)
 
     def update_weight_cuda_ipc(
         self, name: str, dtype: torch.dtype, shape: torch.Size, ipc_handles: Any = None, empty_cache: bool = False
     ) -> None:
-        """As OpenRLHF's; the parameter is in the memory of the same GPU."""
+        """Overrides OpenRLHF's, in the same way; the parameter is in the memory of the same GPU."""
         with self._receiving(is_last=empty_cache):
             super().update_weight_cuda_ipc(name, dtype, shape, ipc_handles, empty_cache)
 
@@ -84,7 +84,7 @@ class SwapWorker(_StockWorker):
         """Before the first weight of an update."""
 
     def _end_update(self, model: torch.nn.Module) -> None:
-        """Behind the last: vLLM decodes latent attention with products of its weights."""
+        """After the last weight of an update: redo what vLLM derives from weights, as for latent attention."""
         for layer in model.modules():
             if isinstance(layer, MLAAttention):
                 layer.process_weights_after_loading(self.model_config.dtype)

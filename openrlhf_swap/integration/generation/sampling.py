@@ -51,7 +51,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         return cls(stock.strategy, *loaders, stock.tokenizer, stock.vllm_engines, objective=objective, reader=reader)
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """As OpenRLHF's, of the prompts as the objective asks them."""
+        """Overrides SamplesGenerator: asks the prompts as the objective does."""
         self._evaluating, self._plain = True, {}
         try:
             return super().generate_eval_samples(**generate_kwargs)
@@ -59,7 +59,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             self._evaluating = False
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
-        """As OpenRLHF's, of samples that can be drawn again; counts the steps of the objective."""
+        """Overrides SamplesGenerator: samples are reproducible, and the objective's steps are counted."""
         self._parts = {}
         if self.args.train.full_determinism_enable:
             seed = f"{self.args.train.seed}:{self._objective.step}"
@@ -95,7 +95,7 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
     ) -> tuple[list[Experience], int, bool]:
-        """As OpenRLHF's, but in the order of the prompts, with a limit on waiting for the engines.
+        """Overrides SamplesGenerator: keeps the order of the prompts and limits the wait for the engines.
 
         Samples the objective's monitoring set first when it is due.
         """
@@ -124,7 +124,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         return groups[: self._whole_batches(len(groups))], consumed, exhausted
 
     def _whole_batches(self, count: int) -> int:
-        """How many of so many prompts fill batches; tells of the others.
+        """The largest number of these prompts that fills whole batches; reports the rest.
 
         Ranks and DeepSpeed's accumulation count on whole batches: a shorter one would be mixed into the next update,
         or leave ranks with unequal shares waiting for each other.

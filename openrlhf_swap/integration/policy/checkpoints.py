@@ -80,7 +80,7 @@ class PolicyCheckpoints:
             # What was written stays, marked incomplete, until the next start: other ranks may still be writing.
             before = checkpoints.newest(self._path)
             way_on = (
-                f"start again with --ckpt.load_enable to go on from {before}" if before else "no other was written"
+                f"start again with --ckpt.load_enable to resume from {before}" if before else "no other was written"
             )
             raise CheckpointError(
                 f"checkpoint {tag} cannot be written to --ckpt.path {self._path} ({error}); free some space, "

@@ -1,4 +1,4 @@
-"""OpenRLHF's DeepSpeed strategy, set up so that nothing is compiled when a training starts."""
+"""OpenRLHF's DeepSpeed strategy, configured so that nothing is compiled when a training starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _StockStrategy: Any = DeepspeedStrategy
 
 
 class SwapStrategy(_StockStrategy):
-    """OpenRLHF's strategy, with an attention that is there and an Adam that comes with torch."""
+    """OpenRLHF's strategy, with an attention implementation that is installed and torch's own Adam."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

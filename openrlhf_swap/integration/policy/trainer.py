@@ -1,4 +1,4 @@
-"""The updates of the policy, and its weights' way to vLLM."""
+"""The policy's updates, and sending its weights to vLLM."""
 
 from __future__ import annotations
 

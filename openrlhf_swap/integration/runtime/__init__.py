@@ -1,1 +1,1 @@
-"""What a process needs of its machine: attention, memory, and a CPU in the place of a GPU."""
+"""What a process needs from its machine: attention kernels, memory, and a CPU instead of a GPU."""

@@ -1,4 +1,4 @@
-"""What lets the same OpenRLHF stack run on a machine without CUDA.
+"""Run the same OpenRLHF stack on a machine without CUDA.
 
 OpenRLHF 0.11.2 assumes CUDA in a handful of places. On a CPU build of torch `install()` replaces exactly these, in
 every process that imports `openrlhf_swap.integration`, before OpenRLHF itself is imported; on a CUDA or ROCm build
@@ -21,13 +21,13 @@ from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.inventory import CPU_COMMAND, EVERY_CPU, NO_CLUSTER
 
-# Every process of a CPU run inherits these; what is already set wins.
+# Every process of a CPU run inherits these; values that are already set take precedence.
 CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.variables(CPU_COMMAND)}
-THREADS = "OMP_NUM_THREADS"  # of each process; Ray would give each of them one
+THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
 
 
 def set_cpu_environment() -> None:
-    """Give this process, and those that it starts, what a CPU run needs."""
+    """Set what a CPU run needs, for this process and those it starts."""
     for name, value in CPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -45,7 +45,7 @@ def install() -> None:
 
 
 def _put_first_on_path(folder: Path) -> None:
-    """Find this environment's ninja, however Python was called: another version of it compiles everything again."""
+    """Find this environment's ninja, however Python was started: another version would recompile everything."""
     others = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry != str(folder)]
     os.environ["PATH"] = os.pathsep.join([str(folder), *others])
 

@@ -1,4 +1,4 @@
-"""Compile what DeepSpeed compiles on a CPU, once, before any actor would."""
+"""Compile DeepSpeed's CPU op once, before any actor would."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STARTING_SECONDS = 20  # between taking the lock and starting the compiler, or b
 
 
 def build_communication_op() -> None:
-    """Compile DeepSpeed's shared-memory communication op where this process looks for it; nothing when it is there.
+    """Compile DeepSpeed's shared-memory communication op where this process looks for it, unless it is there.
 
-    DeepSpeed would compile it inside the first actor, half a minute to minutes without a word. An actor that is
-    stopped meanwhile leaves the compiler's lock behind, and every later start waits for it without end: so one
-    process compiles, beforehand, and removes a lock that nobody holds.
+    DeepSpeed would compile it silently inside the first actor, for up to minutes. An actor stopped meanwhile would
+    leave the compiler's lock behind, and every later start would wait for it forever. So one process compiles it
+    beforehand and removes a lock that nobody holds.
     """
     from deepspeed.accelerator import get_accelerator
     from filelock import FileLock

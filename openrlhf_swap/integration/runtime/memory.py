@@ -1,4 +1,4 @@
-"""How much memory a process and its machine have taken."""
+"""How much memory a process and its machine use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def peak_gib() -> float:
-    """The most that this process had: of its GPU since the last call, or without GPUs of main memory, ever."""
+    """This process's peak: of GPU memory since the last call or, without a GPU, of main memory since its start."""
     if not torch.cuda.is_available():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
     peak = torch.cuda.max_memory_allocated() / GIB
@@ -26,12 +26,12 @@ def of_this_machine() -> dict[str, float]:
 
 
 def engine_capacity(tokens: int, context: int) -> str:
-    """What a vLLM engine has room for, in words; `tokens` fit its cache, `context` is the longest sequence."""
+    """An engine's capacity in words; its cache holds `tokens`, and a sequence is at most `context` long."""
     return f"a vLLM engine's cache holds {tokens:,} tokens, {tokens // context:,} sequences of --data.max_len"
 
 
 def used(metrics: dict[str, float]) -> str:
-    """What a step took, in words, from its metrics."""
+    """The memory that a step used, in words, from its metrics."""
     total = psutil.virtual_memory().total / GIB
     return (
         f"at most {metrics.get('memory/policy_peak_gib', math.nan):.1f} GiB in the policy's process; "

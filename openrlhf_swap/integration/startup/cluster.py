@@ -3,8 +3,8 @@ r"""Wait until all nodes of a Ray cluster are there, with their GPUs.
     python -m openrlhf_swap.integration.startup.cluster --address http://127.0.0.1:8265 --pid-file FILE \
         --nodes 2 --gpus 8
 
-scripts/train_swap_multinode.sh runs it before it submits: a training that asks for more than there is would wait
-without a word.
+scripts/train_swap_multinode.sh runs it before it submits: a training that asks for more than there is would
+wait silently.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def wait_for_nodes(address: str, pid_file: Path, nodes: int, gpus: int, wait: in
 
 
 def ended_process(pid_file: Path) -> str | None:
-    """The process that a file names if it has ended; None if it runs, or if there is no file."""
+    """The process id in a file if that process has ended; None if it runs or there is no file."""
     if not pid_file.exists():
         return None
     process = pid_file.read_text().strip()
@@ -72,7 +72,7 @@ def ended_process(pid_file: Path) -> str | None:
 
 
 def count_nodes(address: str, nodes: int, gpus: int) -> tuple[int, str]:
-    """Nodes that are alive and have the GPUs, -1 while Ray does not answer; and that in words."""
+    """Nodes that are alive and have the GPUs, -1 while Ray does not answer; and the same in words."""
     from ray.exceptions import RayError
     from ray.util.state import list_nodes
     from ray.util.state.exception import RayStateApiException

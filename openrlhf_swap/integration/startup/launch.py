@@ -29,7 +29,7 @@ from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
 
 CLI = "openrlhf.cli.train_ppo_ray"
-LAST_WORDS_SECONDS = 1  # in which Ray brings what an actor said before it ended
+LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
 
@@ -39,14 +39,14 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     Args:
         argv: OpenRLHF's arguments.
         args: the same, parsed.
-        config: the method's settings.
+        config: the objective's settings.
         run_config: the run's.
-        on_cpu: no accelerator here: "GPUs" are places for processes, on this machine or in the cluster that the
-            environment variable RAY_ADDRESS names.
+        on_cpu: whether there is no accelerator: "GPUs" are then slots for processes, on this machine or in the
+            cluster that RAY_ADDRESS names.
 
     Raises:
-        ConfigError: without the GPUs that the run takes, or what vLLM's code of the model imports.
-        SwapError: one of ours that was raised in an actor.
+        ConfigError: when there are too few GPUs, or vLLM's code of the model cannot be imported.
+        SwapError: one of our errors that was raised in an actor.
     """
     actor_class: type = SwapRolloutActor
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
@@ -82,7 +82,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
 
 
 def run_openrlhf(argv: list[str], config: SwapConfig, run_config: RunConfig, engines: Any) -> None:
-    """Run OpenRLHF's training CLI with our classes in the places of its own.
+    """Run OpenRLHF's training CLI with our classes instead of its own.
 
     Args:
         argv: OpenRLHF's arguments.
@@ -108,24 +108,25 @@ def run_openrlhf(argv: list[str], config: SwapConfig, run_config: RunConfig, eng
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
-    """Which process died, how, where its output is, and how to go on."""
+    """Which process died, how, where its output is, and how to resume."""
     text = str(error)
     saved = checkpoints.newest(Path(args.ckpt.path))
-    remedy = f"start again with --ckpt.load_enable to go on from {saved}" if saved else "no checkpoint was written yet"
+    resuming = f"start again with --ckpt.load_enable to resume from {saved}"
+    remedy = resuming if saved else "no checkpoint was written yet"
     if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
         reason = text.strip().splitlines()[-1].rstrip(".")
-        return f"{created[1]} could not start: {reason}. What led to it is {where}; {remedy}"
+        return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
     name = re.search(r"class_name: (\w+)", text)
     pid = re.search(r"pid: (\d+)", text)
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
     return (
         f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process "
-        f"that dies without a word was mostly killed for want of memory (the kernel's log tells): {remedy}"
+        f"that dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
     )
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:
-    """Threads of each process of a CPU run, so that those at work at the same time share the cores.
+    """Threads per process of a CPU run, so that processes that work at the same time share the cores.
 
     Engines and policy take turns, unless the run is asynchronous.
     """
@@ -134,7 +135,7 @@ def threads(args: SimpleNamespace, cores: int) -> int:
 
 
 def check_gpus(args: SimpleNamespace) -> None:
-    """Without a cluster, count the GPUs of this machine: Ray would wait for more of them without a word.
+    """Without a cluster, count the GPUs of this machine: Ray would wait silently for missing ones.
 
     Raises:
         ConfigError: when there are too few.
@@ -149,7 +150,7 @@ def check_gpus(args: SimpleNamespace) -> None:
 
 
 def start_local_ray(places: int) -> None:
-    """A Ray of this machine alone, with `places` that ask for a GPU."""
+    """Start Ray on this machine alone, with `places` slots for processes that ask for a GPU."""
     build_communication_op()
     # One CPU more for the trainer, which asks for no GPU.
     ray.init(
@@ -162,6 +163,6 @@ def start_local_ray(places: int) -> None:
 
 
 def join_ray() -> None:
-    """The cluster that RAY_ADDRESS names; its processes inherit a CPU run's environment from here."""
+    """Join the cluster that RAY_ADDRESS names; its processes inherit a CPU run's environment from here."""
     build_communication_op()
     ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}})

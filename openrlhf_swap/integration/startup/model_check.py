@@ -1,4 +1,4 @@
-"""Can the model be trained and scored? Found out from its configuration and tokenizer."""
+"""Check from its configuration and tokenizer that a model can be trained and scored."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
 
 
 def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
-    """Try out how the model can be scored, and say so and what it costs.
+    """Find the model's scoring backend by trial, and print it with its cost.
 
     Raises:
-        ConfigError: under ZeRO-3, where every actor has to run the same forwards, for a model whose prefixes
-            cannot be scored together.
+        ConfigError: under ZeRO-3, where all actors must run the same forwards, for a model whose prefixes cannot be
+            scored together.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -75,11 +75,11 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
 
 
 def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
-    """Try out whether the model keeps packed responses apart. OpenRLHF gives it their positions and nothing else.
+    """Check by trial that the model keeps packed responses apart; OpenRLHF passes it only their positions.
 
     Raises:
-        ConfigError: when it reads on from one response into the next, as recurrent layers and gpt-oss do, or cannot
-            be tried.
+        ConfigError: when it reads from one response into the next, as recurrent layers and gpt-oss do, or cannot be
+            tried.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -94,7 +94,7 @@ def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
     message = f"{flag}: whether {path} keeps packed responses apart cannot be tried ({{reason}}): leave it out"
     with torch.no_grad(), reader_errors(message, ConfigError):
         model = small_model(AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code), build)
-        # With a cache, transformers does not look where positions begin again.
+        # With a cache, transformers does not check where positions restart.
         together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
         alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
     if (together - alone).abs().max() > 1e-3:
@@ -111,7 +111,7 @@ def _packs(args: SimpleNamespace) -> str | None:
 
 
 def check_engine(path: str) -> None:
-    """See that vLLM's code of the model can be imported: some families need more than others.
+    """Check that vLLM's code of the model can be imported: some families need extra packages.
 
     Raises:
         ConfigError: when it cannot.

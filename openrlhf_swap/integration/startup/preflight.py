@@ -1,4 +1,4 @@
-"""What is found out and settled before any GPU is allocated."""
+"""Checks and decisions before any GPU is allocated."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from openrlhf_swap.runs import checkpoints
 
 
 def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tuple[SwapConfig, str]:
-    """Check model and data, choose the checkpoint to go on from, and say what was decided.
+    """Check model and data, choose the checkpoint to resume from, and print the decisions.
 
     Args:
         args: OpenRLHF's arguments.
-        config: the method's settings.
+        config: the objective's settings.
         run: the run's.
 
     Returns:
-        The method's settings with the marks of the model's family, and the data set to train on.
+        The objective's settings with the marks of the model's family, and the data set to train on.
 
     Raises:
         ConfigError: for a model that cannot be used.
         DataError: for a data set that cannot be used.
-        CheckpointError: for a checkpoint of something else.
+        CheckpointError: for a checkpoint that belongs to something else.
     """
     objective = build(config)
     choose_checkpoint(args, config.objective)
@@ -47,11 +47,11 @@ def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tu
 
 
 def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:
-    """Put the checkpoint to go on from in its place, and those that are not whole out of it. Prints what it finds.
+    """Select the checkpoint to resume from and move incomplete ones aside; prints what it finds.
 
     Raises:
         ConfigError: when it holds the state of another objective.
-        CheckpointError: when there is one, and the run is to start at the beginning.
+        CheckpointError: when there is one although the run is to start from the beginning.
     """
     path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:

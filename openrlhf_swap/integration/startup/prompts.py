@@ -1,4 +1,4 @@
-"""The prompt data set as OpenRLHF reads and renders it, and the rows of it that a run trains on."""
+"""The prompt data set as OpenRLHF reads and renders it, and the rows that a run trains on."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write_usable_prompts(
 
     A row is dropped when its prompt is empty, does not fit the context or is changed by the tokenizer, or when its
     answer is empty, a solution or a sentence, or cannot be graded; answers take their normal form. If anything was
-    changed, the rows that are left are written to `prompts.jsonl` in `output`; so are the objective's own problem
+    changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the objective's own problem
     texts.
 
     Returns:
