@@ -19,6 +19,8 @@ class ResponseReader(Protocol):
     """Decodes responses and finds the end of their thought, a text; `StepReader` is one."""
 
     end_of_thought: str
+    end_token: int
+    """Id of the token that ends a response."""
 
     def text(self, ids: Sequence[int]) -> str:
         """Decoded text, special tokens included."""
@@ -42,6 +44,7 @@ class ThoughtReader:
         self.end_of_thought = end_of_thought
         self._end_ids = self.ids(end_of_thought)
         self.end_tokens = len(self._end_ids)
+        self.end_token: int = tokenizer.eos_token_id
         special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | {tokenizer.eos_token_id}
 

@@ -82,11 +82,27 @@ def test_jet_continues_and_cuts_behind_the_box():
     whole = rollout("thought#\\boxed{42}.", kept=19.0)
     # 26 characters with the end of the thought written out, half of them: 7 of the thought, and 6 in the end of it.
     assert method.continuations(whole, READER) == [Continuation(8, "\nEnough</think>\\boxed{", 5)]
-    joined = rollout("thou\nEnough#\\boxed{42}. And more.", kept=4.0)
-    assert READER.text(method.edit(joined, READER).response_ids) == "thou\nEnough</think>\\boxed{42}."
-    open_box = rollout("thou\nEnough#\\boxed{42", kept=4.0)
-    assert method.edit(open_box, READER) is open_box
-    assert method.edit(whole, READER) is whole
+
+
+def test_jet_ends_every_response_with_the_end_token():
+    method = objective("jet", shares="50", phrase="\\nEnough{end}\\boxed{")
+
+    def ended(text, **more):
+        return READER.text(method.edit(rollout(text, **more), READER).response_ids)
+
+    # The phrase opens the box: a "." behind it, in the answer's own words, cuts nothing.
+    begun = "thou\nEnough#\\boxed{"
+    assert ended(begun + "42}. And more.", kept=4.0) == "thou\nEnough</think>\\boxed{42}. And more.$"
+    assert ended(begun + "42}. And more.$", kept=4.0) == "thou\nEnough</think>\\boxed{42}. And more.$"
+    # A second box: its sentence is the last one; without a full stop nothing is cut.
+    second = begun + "41}? No: \\boxed{42} it is. And more.$"
+    assert ended(second, kept=4.0) == "thou\nEnough</think>\\boxed{41}? No: \\boxed{42} it is.$"
+    assert ended(begun + "1} \\boxed{42} so\n", kept=4.0) == "thou\nEnough</think>\\boxed{1} \\boxed{42} so\n$"
+    # A box in what was kept is none of the answer's.
+    assert ended("\\boxed{1}\nEnough#\\boxed{42}. So", kept=9.0) == "\\boxed{1}\nEnough</think>\\boxed{42}. So$"
+    # Whole responses: one that was cut off gives up its last token.
+    assert ended("thought#42$", kept=11.0) == "thought</think>42$"
+    assert ended("thought#42", kept=10.0, truncated=True) == "thought</think>4$"
 
 
 def test_jet():

@@ -182,6 +182,14 @@ def test_hapo_remembers_each_problem():
     by_mean.rewards(batch(first))
     # h = 1350: cos(pi/2 675/1350) = .7071, half of it.
     assert_rows(by_mean.rewards(batch(group((675,), (True,), prompt="x"))), [[1 + 0.5**1.5]], 1e-9)
+    # h = (1000 + 1700 + 675)/3 = 1125: every correct response counts once, a wrong one does not.
+    assert_rows(by_mean.rewards(batch(group((1125, 1), (True, False), prompt="x"))), [[1, 0]], 1e-9)
+    restored = objective("hapo", memory="mean", weight=0.5)
+    restored.load_state_dict(json.loads(json.dumps(by_mean.state_dict())))
+    for either in (by_mean, restored):  # (3375 + 1125)/4 = 1125 again, then (4500 + 3500)/5 = 1600
+        assert_rows(either.rewards(batch(group((3500,), (True,), prompt="x"))), [[1 - 0.35]], 1e-9)
+        assert_rows(either.rewards(batch(group((1600,), (False,), prompt="x"))), [[0]], 1e-9)
+        assert either.state_dict()["lengths"].popitem()[1] == 1600
 
 
 def test_a_dlp_moves_its_price_after_use():
