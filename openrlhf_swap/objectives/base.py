@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
@@ -73,7 +74,12 @@ class Objective:
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
     needs_all_groups: bool = True
-    """Whether groups that are all right or all wrong teach something; dynamic filtering drops them."""
+    """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
+    needs_closed_thought: ClassVar[bool] = False
+    """Whether an answer counts as correct only behind a closed thought. The grader does not ask for one: it also finds
+    a box in a thought that never closes."""
+    needs_end: ClassVar[bool] = False
+    """Whether a response that the token limit cut off counts as wrong, whatever the grader says."""
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
     remembers_batches: ClassVar[bool] = False
@@ -146,9 +152,23 @@ class Objective:
     def observe_monitor(self, batch: Batch) -> None:
         """Look at what `monitor` asked for."""
 
+    def correct(self, batch: Batch) -> Tensor:
+        """(G, N) bool, what counts as correct: by the grader, `needs_closed_thought` and `needs_end`."""
+        correct = batch.correct
+        if self.needs_closed_thought:
+            correct = correct & batch.closed
+        return correct & ~batch.truncated if self.needs_end else correct
+
+    def filter_scores(self, batch: Batch) -> Tensor:
+        """(G, N) float64: dynamic filtering keeps the groups whose mean lies within its range, the ends excluded.
+
+        The grader's rewards, and 0 for a response that does not count as correct. Must not change the state.
+        """
+        return torch.where(batch.correct & ~self.correct(batch), 0.0, batch.rewards)
+
     def rewards(self, batch: Batch) -> Tensor:
         """(G, N) float64 scalar rewards."""
-        return batch.rewards
+        return self.filter_scores(batch)
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
         """(G, N, A) what is added to each token's normalised outcome, times `process_weight`; None for nothing."""

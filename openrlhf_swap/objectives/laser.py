@@ -13,7 +13,7 @@ from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reading import is_formatted
 from openrlhf_swap.rollouts.rollout import Rollout
 
-RIGHT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0
+CORRECT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0
 
 
 def base_scores(batch: Batch) -> Tensor:
@@ -22,7 +22,7 @@ def base_scores(batch: Batch) -> Tensor:
     def score(rollout: Rollout) -> float:
         if not is_formatted(rollout.response_ids, batch.reader):
             return UNFORMATTED
-        return RIGHT if rollout.correct else WRONG
+        return CORRECT if rollout.correct else WRONG
 
     return batch.each(score)
 
@@ -41,5 +41,5 @@ class Laser(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """Base score and bonus."""
         scores = base_scores(batch)
-        earns = (scores == RIGHT) & (batch.lengths <= self.settings.target_length)
+        earns = (scores == CORRECT) & (batch.lengths <= self.settings.target_length)
         return scores + self.settings.bonus * earns

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig, setting
-from openrlhf_swap.objectives.laser import RIGHT, base_scores
+from openrlhf_swap.objectives.laser import CORRECT, base_scores
 from openrlhf_swap.objectives.monitored import Monitored, MonitorSettings
 from openrlhf_swap.rollouts.batch import Batch
 
@@ -58,14 +58,14 @@ class LaserD(Monitored):
 
     def with_bonus(self, scores: Tensor, batch: Batch) -> Tensor:
         """(G, N) the base scores, and the bonus of right answers within the target."""
-        earns = (scores == RIGHT) & (batch.lengths <= self.targets(scores, batch))
+        earns = (scores == CORRECT) & (batch.lengths <= self.targets(scores, batch))
         return scores + self.settings.bonus * earns
 
     def targets(self, scores: Tensor, batch: Batch) -> Tensor:
         """(G, 1) each group's target, by the share of its responses that are right."""
         fallback = int(batch.lengths.max())
         known = {band: fallback if target is None else target for band, target in self._targets.items()}
-        accuracy = (scores == RIGHT).double().mean(-1, keepdim=True)
+        accuracy = (scores == CORRECT).double().mean(-1, keepdim=True)
         target = torch.where(accuracy >= 1 / 3, known["medium"], known["low"])
         return torch.where(accuracy >= 2 / 3, known["high"], target)
 

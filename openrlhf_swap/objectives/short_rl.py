@@ -13,7 +13,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.groups import least_of, relative_place
-from openrlhf_swap.objectives.laser import RIGHT, UNFORMATTED, base_scores
+from openrlhf_swap.objectives.laser import CORRECT, UNFORMATTED, base_scores
 from openrlhf_swap.rollouts.batch import Batch
 
 
@@ -39,7 +39,7 @@ class ShortRL(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """The best accuracy so far includes this batch."""
         scores = base_scores(batch)
-        formatted, right = scores != UNFORMATTED, scores == RIGHT
+        formatted, right = scores != UNFORMATTED, scores == CORRECT
         answer = torch.where(formatted, torch.where(right, 2.0, -1.5), -2.0)
         rewards = answer.double() + torch.where(formatted, 1.0, -1.0)
         accuracy = right.double().mean().item()

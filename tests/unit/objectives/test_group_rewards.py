@@ -91,6 +91,8 @@ def test_grpo_lead():
     pair = [rollout(RIGHT, 50), rollout(UNBOXED, 50)]
     weight = 0.4 + 1.1 / (1 + math.exp(-2.5))
     assert_rows(rewards("grpo_lead", pair), [[weight * 0.5**0.5, -weight * 0.5**0.5]], 1e-5)
+    # Nothing correct: no advantage, though a thought that never closes (0) earns more than a wrong answer (-1).
+    assert_rows(rewards("grpo_lead", [rollout("open", 50, False), rollout(RIGHT, 50, False)]), [[0, 0]])
 
 
 def test_cosine():
@@ -130,6 +132,9 @@ def test_dler():
     # Cut off is wrong, whatever the grader says: nothing has spread then.
     cut = [rollout(RIGHT, 50, False), rollout(RIGHT, 50, True, truncated=True)]
     assert_rows(rewards("dler", cut), [[0, 0]])
+    # So is a box in a thought that never closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99.
+    unclosed = [rollout("\\boxed{42}", 50), rollout(RIGHT, 50)]
+    assert_rows(rewards("dler", unclosed), [[-0.5 / math.sqrt(25 / 99), 0.5 / math.sqrt(25 / 99)]], 1e-6)
 
 
 def test_dr_grpo_is_centred():
