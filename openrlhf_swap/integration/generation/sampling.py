@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, Self
 
 import ray
@@ -20,7 +19,12 @@ from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.integration.generation.continuations import Continuations
-from openrlhf_swap.integration.generation.conversion import metadata_as_info, probes_as_info, rollout_of_response
+from openrlhf_swap.integration.generation.conversion import (
+    metadata_as_info,
+    probes_as_info,
+    read_rollouts,
+    rollout_of_response,
+)
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
@@ -128,9 +132,15 @@ class SwapSamplesGenerator(SamplesGenerator):
         return count - rest
 
     def _passes(self, group: list[Experience]) -> bool:
-        """Whether the mean score of a group lies in the filter's range, its ends excluded."""
+        """Whether the group's mean score, as the objective counts, lies within the filter's range, ends excluded."""
         low, high = self.args.algo.dynamic_filtering_range
-        return bool(low < fmean(experience.scores[0].item() for experience in group) < high)
+        rollouts = [
+            replace(row, reward=sample.scores[0].item())
+            for sample in group
+            for row in read_rollouts(sample, self._objective, self._reader)
+        ]
+        batch = Batch([rollouts], self._objective.coefficients, self._reader)
+        return bool(low < self._objective.filter_scores(batch).mean() < high)
 
     def _groups(
         self, prompts: list[str], labels: list[str], images: list[Any], **generate_kwargs: Any
