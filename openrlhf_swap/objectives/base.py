@@ -116,6 +116,23 @@ class Objective:
             raise ConfigError(f"--swap.{self.name}.{name} is {text!r}; use {remedy}")
         return found
 
+    def stage_limits(self, stages: int) -> list[int]:
+        """The setting `limits`: a token limit for each of so many stages, or none at all; raises ConfigError."""
+        if not self.settings.limits:
+            return []
+        example = ",".join(str(2048 * (stage + 1)) for stage in range(stages))
+        found = self.numbers("limits", f"{stages} token limits such as {example}")
+        if len(found) != stages:
+            raise ConfigError(f"--swap.{self.name}.limits is {self.settings.limits!r}; use {stages} token limits")
+        return found
+
+    def check_limits(self, limits: Sequence[int], args: SimpleNamespace) -> None:
+        """Raise ConfigError for a stage's limit above the longest response."""
+        longest, limit = max(limits, default=0), args.rollout.max_new_tokens
+        if longest > limit:
+            found = f"--swap.{self.name}.limits has {longest}, but --rollout.max_new_tokens is {limit}"
+            raise ConfigError(f"{found}; raise that, or lower the limit")
+
     def check(self, args: SimpleNamespace) -> None:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""
 

@@ -2,7 +2,7 @@
 
 After github.com/aeroplanepaper/GRPO-LEAD (commit 9344bef), which drops groups without a correct answer once their
 advantages are there, and so does this: in such a group an unclosed thought (0) would be preferred to a wrong answer
-(-1). Its -2 for degenerate repetition is left out.
+(-1).
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of
 from openrlhf_swap.objectives.laser import CORRECT, UNFORMATTED, base_scores
+from openrlhf_swap.objectives.repetition import is_degenerate
 from openrlhf_swap.rollouts.batch import Batch
 
 
 class GRPOLead(Objective):
-    """A = GRPO(R) w(p); R = exp(-alpha z) correct, -1 wrong, 0 unformatted; z of the group's correct lengths."""
+    """A = GRPO(R) w(p); R = exp(-alpha z) correct, -1 wrong, 0 unformatted; z of the group's correct lengths.
+
+    R = -2 for what is unformatted and repeats itself; A = 0 in a group without a correct answer.
+    """
 
     normaliser = "none"
     needs_all_groups = False
@@ -54,7 +58,9 @@ class GRPOLead(Objective):
         z = (lengths - mean_of(lengths, correct)) / (variance_of(lengths, correct, unbiased=True).sqrt() + 1e-6)
         counts = lengths.sort(-1).values[..., :3].mean(-1, keepdim=True) > self.settings.least_length
         earned = torch.where(counts, torch.exp(-self.settings.alpha * z), 1.0)
-        return torch.where(correct, earned, torch.where(scores == UNFORMATTED, 0.0, -1.0))
+        repeats = batch.each(lambda rollout: is_degenerate(batch.reader.text(rollout.response_ids))).bool()
+        unformatted = torch.where(repeats, -2.0, 0.0)
+        return torch.where(correct, earned, torch.where(scores == UNFORMATTED, unformatted, -1.0).double())
 
 
 def _weight(ease: Tensor) -> Tensor:

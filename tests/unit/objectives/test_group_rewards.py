@@ -91,6 +91,14 @@ def test_grpo_lead():
     pair = [rollout(RIGHT, 50), rollout(UNBOXED, 50)]
     weight = 0.4 + 1.1 / (1 + math.exp(-2.5))
     assert_rows(rewards("grpo_lead", pair), [[weight * 0.5**0.5, -weight * 0.5**0.5]], 1e-5)
+    # Unformatted and repeating itself -2: R = 1, -2: mean -.5, sd 2.1213.
+    repeats = [rollout(RIGHT, 50), rollout("so " * 10, correct=False)]
+    assert_rows(rewards("grpo_lead", repeats), [[weight * 0.5**0.5, -weight * 0.5**0.5]], 1e-5)
+    three = [rollout(RIGHT, 50), rollout("so " * 10, correct=False), rollout("open", correct=False)]
+    (values,) = rewards("grpo_lead", three)  # R = 1, -2, 0: mean -1/3, sd 1.52753; w(1/3) above, w(2/3) below
+    above, below = (0.4 + 1.1 / (1 + math.exp(10 * (x - 0.75))) for x in (1 / 3, 2 / 3))
+    by_hand = [above * 4 / 3 / 1.52753, below * -5 / 3 / 1.52753, above * 1 / 3 / 1.52753]
+    assert_rows(values, by_hand, 1e-4)
     # Nothing correct: no advantage, though a thought that never closes (0) earns more than a wrong answer (-1).
     assert_rows(rewards("grpo_lead", [rollout("open", 50, False), rollout(RIGHT, 50, False)]), [[0, 0]])
 
@@ -199,6 +207,8 @@ def test_hapo_remembers_each_problem():
 
 def test_a_dlp_moves_its_price_after_use():
     method = objective("a_dlp")
+    # A thought that never closes is wrong.
+    assert_rows(objective("a_dlp").rewards(batch([rollout("\\boxed{42}", 100), rollout(RIGHT, 100)])), [[-0.1, 0.9]])
     assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
     assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
     restored = objective("a_dlp")
@@ -242,6 +252,27 @@ def test_lapo_learns_lengths_and_then_promises_them():
         # x keeps 1000, for 1060 is longer; z has 500 now.
         assert [either.sampling(p, 2, 9000)[0].prompt.split()[-2] for p in ("x", "z")] == ["1000", "500"]
     assert method.metrics() == {"swap/lapo_stage": 2.0, "swap/lapo_known_problems": 3.0}
+
+
+def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():
+    method = objective("lapo", first_stage_steps=2)
+    method.rewards(batch(group(prompt="x")))
+    method.rewards(batch(group((9, 9), (False, False), prompt="x")))
+    method.step = 2
+    assert "with 4096 tokens" in method.sampling("x", 2, 9000)[0].prompt
+    # In the second stage a length stays.
+    method.rewards(batch(group((70,), (True,), prompt="x")))
+    method.rewards(batch(group((9,), (False,), prompt="x")))
+    assert "with 70 tokens" in method.sampling("x", 2, 9000)[0].prompt
+
+
+def test_lapo_has_a_limit_for_each_stage():
+    method = objective("lapo", first_stage_steps=1, limits="4096,2048")
+    assert method.sampling("x", 2, 9000)[0].max_new_tokens == 4096
+    method.step = 1
+    assert method.sampling("x", 2, 9000)[0].max_new_tokens == 2048
+    with pytest.raises(ConfigError, match=r"--swap.lapo.limits has 4096, but --rollout.max_new_tokens is 4000"):
+        method.check(SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=4000)))
 
 
 def test_hbpo_promises_a_budget_in_every_response():
