@@ -59,7 +59,7 @@ class LAPO(Objective):
         """In the second stage the thought begins with the promise, which is not trained on."""
         self._second = self.step >= self.settings.first_stage_steps
         if self._second:
-            prompt += PROMISE.format(n=round(self._medians.get(prompt_key(prompt), self.settings.unknown)))
+            prompt += PROMISE.format(n=int(self._medians.get(prompt_key(prompt), self.settings.unknown)))
         limit = self._limits[self._second] if self._limits else max_new_tokens
         return [SamplingRequest(prompt, count, limit)]
 
@@ -82,7 +82,7 @@ class LAPO(Objective):
 
     def _kept_promises(self, batch: Batch, medians: list[float]) -> Tensor:
         """(G, N) how well each length met the promise; an unknown one is the group's own median."""
-        promised = batch.each(lambda rollout: self._medians.get(_key(rollout.prompt), math.nan))
+        promised = batch.each(lambda rollout: self._medians.get(_key(rollout.prompt), math.nan)).floor()
         own = torch.tensor(medians, dtype=torch.float64).unsqueeze(-1)
         promised = torch.where(promised.isnan(), own, promised)
         return torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.settings.promise_width**2))

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from support.actors import make_config
 from support.objectives import READER
 
@@ -25,7 +24,7 @@ def experience(prompt, score, text="", truncated=False):
         "truncated": truncated,
         "rollout_log_probs": None,
     }
-    return SamplesGenerator._process_response_into_experience(None, response, max_len=100)
+    return SwapSamplesGenerator.__base__._process_response_into_experience(None, response, max_len=100)
 
 
 class Generator(SwapSamplesGenerator):
