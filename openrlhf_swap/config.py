@@ -236,6 +236,10 @@ class RunConfig(FlagSettings):
         10, "write a table of rollouts with their steps every so many steps; 0 is never", **_OR_NEVER
     )
     rollouts_groups: int = setting(2, "groups in each of those tables", **_COUNT)
+    recipe: str = setting(
+        "",
+        "name of a recipe: every flag that an objective's authors set (docs/use/objectives.md); the command line wins",
+    )
     output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
     verbose: bool = setting(False, "print everything on the console, what libraries say too, instead of to train.log")
     trust_remote_code: bool = setting(

@@ -23,6 +23,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags import parse_swap_arguments
+from openrlhf_swap.objectives.recipes import with_recipe
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.engines import PROMPT
 from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
@@ -83,7 +84,7 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
         given = given[given.index("openrlhf_swap.train") + 1 :]
     if own.model:
         given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
-    config, run, given = parse_swap_arguments(given)
+    config, run, given = parse_swap_arguments(with_recipe(given))
     placement = _placement(own, given)
 
     from openrlhf_swap.integration import patches

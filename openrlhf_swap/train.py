@@ -31,6 +31,7 @@ from openrlhf_swap.flags import (
     parse_swap_arguments,
     prompt_capacity,
 )
+from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import command_line, made_of
@@ -39,6 +40,7 @@ MODULE = "openrlhf_swap.train"
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
 RUN_NAME = "--logger.wandb.run_name"
+DRY_RUN = "--dry-run"
 FINISHED = "finished.json"  # in the output folder: the command of a run that came to its end
 DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
@@ -48,10 +50,16 @@ def main(argv: list[str]) -> int:
     if show := next((LISTS[word] for word in argv if word in LISTS), None):
         show()
         return 0
-    flags = [word for word in argv if word not in ("-h", "--help")]
+    given = [word for word in argv if word not in ("-h", "--help", DRY_RUN)]
+    flags = with_recipe(given)
     config, run, rest = parse_swap_arguments(flags)
-    if len(flags) < len(argv):
+    if {"-h", "--help"} & set(argv):
         return _print_help(config.objective)
+    if recipe := named_recipe(given):
+        print("\n".join(f"[swap] {line}" for line in describe(recipe, given)))
+    if DRY_RUN in argv:
+        print(command_line(MODULE, redacted(flags)))
+        return 0
     _check_quickly(run, rest)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
@@ -176,7 +184,7 @@ def redacted(argv: list[str]) -> list[str]:
 
 
 def _print_objectives() -> None:
-    """Each method in a line, then its settings."""
+    """Each objective in a line, then its recipe and its settings."""
     from openrlhf_swap.objectives.ablation import ABLATION
     from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
@@ -185,6 +193,8 @@ def _print_objectives() -> None:
         changes = ABLATION[name](SwapConfig(objective=name)) if name in ABLATION else {}
         words = "".join(f"; {field} {value}" for field, value in changes.items())
         print(f"{name:16} {(kind.__doc__ or '').splitlines()[0]}{words}")
+        if name in NAMES:
+            print(f"{'':16}   --swap.recipe {name}: all that {read_recipe(name).origin} sets")
         for setting, spec in kind.Settings.declared().items():
             print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
 
@@ -207,7 +217,8 @@ def _print_help(objective: str) -> int:
     parser = Parser(MODULE, __doc__)
     add_swap_arguments(parser)
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
-    parser.add_argument("--list-objectives", action="store_true", help="each method with its settings, and exit")
+    parser.add_argument("--list-objectives", action="store_true", help="each objective with its settings, and exit")
+    parser.add_argument(DRY_RUN, action="store_true", help="print the command, a recipe's flags written out, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     for name in dict.fromkeys((*OBJECTIVES, objective)):
