@@ -30,10 +30,11 @@ problems, so that what an objective remembers counts. Responses take the trainin
 through the samples generator and the experience maker to each token's advantage; only the policy's forward pass is
 left out. Both sides get the same verdicts of a grader.
 
-How the numbers were made: *run*, the authors' published function was executed; *transcription*, their formula was
-written down a second time, apart from this package. Either way they are kept as data with their origin
-(`tests/conformance/numbers`), and none of the authors' code is in this repository. Lengths count tokens. What is left
-of a difference is float32 and the constant added to a group's deviation (OpenRLHF 1e-9, verl 1e-6, TRL 1e-4).
+How the numbers were made: *run*, the body of the authors' published function was executed, with its access to data
+replaced; *transcription*, their formula was written down a second time, apart from this package. Either way they are
+kept as data with their origin (`tests/conformance/numbers`), and none of the authors' code is in this repository.
+Lengths count tokens. What is left of a difference is float32 and the constant added to a group's deviation (OpenRLHF
+1e-9, verl 1e-6, TRL 1e-4).
 """
 OWN = {
     "swap": "the paper gives a formula and no code: its worked group is in `tests/unit/algorithm`",

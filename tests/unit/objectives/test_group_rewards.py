@@ -15,6 +15,7 @@ from support.objectives import RIGHT, UNBOXED, assert_rows, batch, objective, ro
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.arlcp import _REFLECTION
 from openrlhf_swap.objectives.smartthinker import best_lengths
 
 LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
@@ -156,6 +157,46 @@ def test_prime_linear():
     values = rewards("prime_linear")
     assert_rows(values, [[0.953125, 0.90625, -0.140625, 0.8125]])
     assert_rows(centred(values), [[0.3203, 0.2734, -0.7734, 0.1797]], 1e-4)
+
+
+def test_prime_linear_gated():
+    # Only correct answers pay: the third one keeps 0.
+    assert_rows(rewards("prime_linear", gated=1), [[0.953125, 0.90625, 0, 0.8125]])
+    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is 2; use 0 or 1"):
+        objective("prime_linear", gated=2)
+
+
+def test_gr3():
+    # Mean length 1250: 1/(1 + .33 L/1250).
+    assert_rows(rewards("gr3"), [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]])
+    assert_rows(rewards("gr3", alpha=0), [[1, 1, 0, 1]])
+
+
+def test_on_policy_sft():
+    # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all tokens is their number.
+    assert_rows(rewards("on_policy_sft"), [[10 / 7, 10 / 7, 0, 10 / 7]])
+    # What was cut off is not imitated: 500 of 1500 tokens are left.
+    cut = [rollout(RIGHT, 500), rollout(RIGHT, 1000, truncated=True)]
+    assert_rows(rewards("on_policy_sft", cut), [[3, 0]])
+    assert_rows(rewards("on_policy_sft", group((5, 7), (False, False))), [[0, 0]])
+    assert objective("on_policy_sft").normaliser == "none"
+
+
+def test_arlcp():
+    # Of two correct ones with 1 and 3 reflections and 100 and 300 tokens both z are -.7071 and .7071; w = .05.
+    one, three = "Wait, so it is#\\boxed{42}", "Wait, but check it#\\boxed{42}"
+    pair = [rollout(one, 100), rollout(three, 300)]
+    place = [1 / (1 + math.exp(0.5**0.5)), 1 / (1 + math.exp(-(0.5**0.5)))]
+    assert_rows(rewards("arlcp", pair), [[2 * (1 - 0.2 * place[0]), 2 * (1 - 0.2 * place[1])]], 1e-6)
+    # A wrong one earns nothing; so does a correct one whose thought stays open, but the statistics count it.
+    open_thought = [rollout(one, 100), rollout("Wait, but check it \\boxed{42}", 300), rollout(one, 50, False)]
+    assert_rows(rewards("arlcp", open_thought), [[1.5 * (1 - 0.2 * place[0]), 0, 0]], 1e-6)
+    # 41 reflections: half of the penalty is theirs. Alone both z are 0.
+    many = [rollout("hmm " * 41 + "#\\boxed{42}", 500), rollout("x", 5, False)]
+    assert_rows(rewards("arlcp", many), [[2 * 0.9, 0]], 1e-6)
+    # Words: whole ones, whatever their case; "double-check" is one.
+    text = "HMM, butter: double-check, hold on. Alternatively oh"
+    assert len(_REFLECTION.findall(text)) == 5
 
 
 def test_smartthinker():
