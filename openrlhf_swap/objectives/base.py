@@ -1,4 +1,4 @@
-"""What a method is.
+"""The objective: what a run rewards, and what it changes on the way there.
 
 Shapes: G groups, N responses a group, A tokens of the longest response.
 """
@@ -59,16 +59,16 @@ class Monitor:
 
 
 class Objective:
-    """A method. As it stands, plain GRPO; a subclass overrides what differs.
+    """Plain GRPO as it stands; a subclass overrides what differs.
 
-    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. The methods
-    stand in the order of a run: before Ray starts, generation, training; then what is kept across steps.
+    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. Its
+    methods follow the order of a run: before Ray starts, generation, training; then what is kept across steps.
     """
 
     normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
     """(r - mean)/std of the group; r - mean; or r as it is."""
     flags: ClassVar[dict[str, str]] = {}
-    """Flags of OpenRLHF that the method needs; what the command line says wins."""
+    """Flags of OpenRLHF that the objective needs; the command line wins."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
@@ -83,14 +83,14 @@ class Objective:
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
     remembers_batches: ClassVar[bool] = False
-    """Whether `rewards` changes the method's state, so that batches must come one after the other."""
+    """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
     settings: Any
-    """The method's own settings, of its class `Settings`."""
+    """The objective's own settings, an instance of its class `Settings`."""
 
     class Settings(FlagSettings):
-        """The method's own settings, each a flag `--swap.<method>.<name>`."""
+        """The objective's own settings, each a flag `--swap.<objective>.<name>`."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

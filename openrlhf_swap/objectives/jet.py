@@ -1,4 +1,4 @@
-"""JET: a thought that is stopped early and still right teaches to stop early.
+"""JET: a thought that was stopped early and still led to a correct answer teaches to stop early.
 
 After its code (commit 89cf33e; arXiv 2509.23392). The paper compares lengths with the shortest correct response of the
 group; the code, as here, with those of the whole batch. The code tokenises prefix and phrase together; here each is

@@ -27,7 +27,7 @@ class PrimeLinear(Objective):
     settings: Settings
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Nobody pays where nobody is right."""
+        """Nothing is paid in a group without a correct answer."""
         correct = batch.correct.double()
         lengths = batch.lengths.double()
         price = correct.mean(-1, keepdim=True) * self.settings.weight * lengths / lengths.amax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""When a text repeats itself, as GRPO-LEAD and AutoThink tell it (the same rule in both releases)."""
+"""Whether a text repeats itself, by the rule that the releases of GRPO-LEAD and AutoThink share."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class VSRM(_VSRM):
 
 
 class VSRMScores(_VSRM):
-    """A = GRPO(outcome) + step rewards to come, from the answer's probability after each step of right responses."""
+    """A = GRPO(outcome) + step rewards to come, from the answer's probability after each step of correct responses."""
 
     scores_steps = True
 
