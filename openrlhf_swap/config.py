@@ -243,6 +243,11 @@ class RunConfig(FlagSettings):
         **_OR_NEVER,
     )
     rollouts_groups: int = setting(2, "groups in each of these tables", **_COUNT)
+    recipe: str = setting(
+        "",
+        "name of a recipe, which sets every flag that an objective's authors set (docs/use/objectives.md); the "
+        "command line takes precedence",
+    )
     output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
     verbose: bool = setting(
         False, "print everything on the console, including library output, instead of to train.log"

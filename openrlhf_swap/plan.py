@@ -24,6 +24,7 @@ from openrlhf_swap.flags.defaults import as_words
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.objectives.recipes import with_recipe
 from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
 from openrlhf_swap.sizing.plan import PROMPT, make_plan
 from openrlhf_swap.sizing.report import report
@@ -82,7 +83,7 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
         given = given[given.index("openrlhf_swap.train") + 1 :]
     if own.model:
         given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
-    config, run, given = parse_swap_arguments(given)
+    config, run, given = parse_swap_arguments(with_recipe(given))
     placement = _placement(own, given)
     # A plan needs no data set.
     unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]

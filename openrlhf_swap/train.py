@@ -31,6 +31,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
+from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import quiet_console
@@ -40,6 +41,7 @@ MODULE = "openrlhf_swap.train"
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
 RUN_NAME = "--logger.wandb.run_name"
+DRY_RUN = "--dry-run"
 FINISHED = "finished.json"  # in the output folder: the command of a finished run
 DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
@@ -49,10 +51,16 @@ def main(argv: list[str]) -> int:
     if show := next((LISTS[word] for word in argv if word in LISTS), None):
         show()
         return 0
-    flags = [word for word in argv if word not in ("-h", "--help")]
+    given = [word for word in argv if word not in ("-h", "--help", DRY_RUN)]
+    flags = with_recipe(given)
     config, run, rest = parse_swap_arguments(flags)
-    if len(flags) < len(argv):
+    if {"-h", "--help"} & set(argv):
         return _print_help(config.objective)
+    if recipe := named_recipe(given):
+        print("\n".join(f"[swap] {line}" for line in describe(recipe, given)))
+    if DRY_RUN in argv:
+        print(command_line(MODULE, redacted(flags)))
+        return 0
     _check_quickly(config, run, rest)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
@@ -167,7 +175,7 @@ def redacted(argv: list[str]) -> list[str]:
 
 
 def _print_objectives() -> None:
-    """Print each objective on a line, followed by its settings."""
+    """Print each objective on a line, followed by its recipe and its settings."""
     from openrlhf_swap.objectives.ablation import ABLATION
 
     for name in OBJECTIVES:
@@ -175,6 +183,8 @@ def _print_objectives() -> None:
         changes = ABLATION[name](SwapConfig(objective=name)) if name in ABLATION else {}
         words = "".join(f"; {field} {value}" for field, value in changes.items())
         print(f"{name:16} {(kind.__doc__ or '').splitlines()[0]}{words}")
+        if name in NAMES:
+            print(f"{'':16}   --swap.recipe {name}: all that {read_recipe(name).origin} sets")
         for setting, spec in kind.Settings.declared().items():
             print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
 
@@ -196,6 +206,7 @@ def _print_help(objective: str) -> int:
     add_swap_arguments(parser)
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
     parser.add_argument("--list-objectives", action="store_true", help="list objectives and their settings, and exit")
+    parser.add_argument(DRY_RUN, action="store_true", help="print the command with a recipe's flags, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     for name in dict.fromkeys((*OBJECTIVES, objective)):

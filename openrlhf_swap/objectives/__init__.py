@@ -1,4 +1,4 @@
-"""One file a method: what it rewards, what it changes before generation, what it remembers.
+"""One file for each objective: what it rewards, what it changes before generation, what it remembers.
 
-`registry.py` names them; `base.py` says what a method may do.
+`registry.py` names them; `base.py` says what an objective may do.
 """

@@ -18,6 +18,7 @@ class ADLP(Objective):
     """R = c - lambda L, wrong answers too; then lambda <- max(0, lambda + eta (accuracy - target)); in the group."""
 
     remembers_batches = True
+    needs_closed_thought = True
 
     class Settings(FlagSettings):
         """Flags `--swap.a_dlp.*`."""
@@ -34,9 +35,9 @@ class ADLP(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """At the price before this batch."""
-        right = batch.correct.double()
-        rewards = right - self._price * batch.lengths.double()
-        accuracy = right.mean().item()
+        correct = self.correct(batch).double()
+        rewards = correct - self._price * batch.lengths.double()
+        accuracy = correct.mean().item()
         self._price = max(0.0, self._price + self.settings.rate * (accuracy - self.settings.target))
         return rewards
 

@@ -26,7 +26,7 @@ NO_THINKING, THINKING = 0, 1  # parts of a group, in the order in which they are
 
 
 def is_right(correct: bool, text: str, config: SwapConfig) -> bool:
-    """Whether a response counts as right: graded so, and with its thought closed once and not opened again."""
+    """Whether a response counts as correct: graded so, with a thought that is closed once and not opened again."""
     return correct and config.start_of_thought not in text and text.count(config.end_of_thought) == 1
 
 
@@ -81,12 +81,12 @@ class AdaptThink(Objective):
         ]
 
     def rewards(self, batch: Batch) -> Tensor:
-        """C - c_ref(x) + bonus; a response with a thought in the wrong place is not right."""
+        """C - c_ref(x) + bonus; a response with a thought in the wrong place counts as wrong."""
 
         def reward(rollout: Rollout) -> float:
-            right = is_right(rollout.correct, batch.reader.text(rollout.response_ids), self.config)
+            correct = is_right(rollout.correct, batch.reader.text(rollout.response_ids), self.config)
             skipped = rollout.metadata["part"] == NO_THINKING
-            return right - self._accuracies[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
+            return correct - self._accuracies[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
 
         return batch.each(reward)
 

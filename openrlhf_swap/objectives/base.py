@@ -1,4 +1,4 @@
-"""What a method is.
+"""The objective: what a run rewards, and what it changes on the way there.
 
 Shapes: G groups, N responses a group, A tokens of the longest response.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
@@ -58,33 +59,38 @@ class Monitor:
 
 
 class Objective:
-    """A method. As it stands, plain GRPO; a subclass overrides what differs.
+    """Plain GRPO as it stands; a subclass overrides what differs.
 
-    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. The methods
-    stand in the order of a run: before Ray starts, generation, training; then what is kept across steps.
+    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. Its
+    methods follow the order of a run: before Ray starts, generation, training; then what is kept across steps.
     """
 
     normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
     """(r - mean)/std of the group; r - mean; or r as it is."""
     flags: ClassVar[dict[str, str]] = {}
-    """Flags of OpenRLHF that the method needs; what the command line says wins."""
+    """Flags of OpenRLHF that the objective needs; the command line wins."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
     needs_all_groups: bool = True
-    """Whether groups that are all right or all wrong teach something; dynamic filtering drops them."""
+    """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
+    needs_closed_thought: ClassVar[bool] = False
+    """Whether an answer counts as correct only behind a closed thought. The grader does not ask for one: it also finds
+    a box in a thought that never closes."""
+    needs_end: ClassVar[bool] = False
+    """Whether a response that the token limit cut off counts as wrong, whatever the grader says."""
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
     remembers_batches: ClassVar[bool] = False
-    """Whether `rewards` changes the method's state, so that batches must come one after the other."""
+    """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
     settings: Any
-    """The method's own settings, of its class `Settings`."""
+    """The objective's own settings, an instance of its class `Settings`."""
 
     class Settings(FlagSettings):
-        """The method's own settings, each a flag `--swap.<method>.<name>`."""
+        """The objective's own settings, each a flag `--swap.<objective>.<name>`."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -109,6 +115,23 @@ class Objective:
         if min(found) < 1 or max(found) > (most or max(found)):
             raise ConfigError(f"--swap.{self.name}.{name} is {text!r}; use {remedy}")
         return found
+
+    def stage_limits(self, stages: int) -> list[int]:
+        """The setting `limits`: a token limit for each of so many stages, or none at all; raises ConfigError."""
+        if not self.settings.limits:
+            return []
+        example = ",".join(str(2048 * (stage + 1)) for stage in range(stages))
+        found = self.numbers("limits", f"{stages} token limits such as {example}")
+        if len(found) != stages:
+            raise ConfigError(f"--swap.{self.name}.limits is {self.settings.limits!r}; use {stages} token limits")
+        return found
+
+    def check_limits(self, limits: Sequence[int], args: SimpleNamespace) -> None:
+        """Raise ConfigError for a stage's limit above the longest response."""
+        longest, limit = max(limits, default=0), args.rollout.max_new_tokens
+        if longest > limit:
+            found = f"--swap.{self.name}.limits has {longest}, but --rollout.max_new_tokens is {limit}"
+            raise ConfigError(f"{found}; raise that, or lower the limit")
 
     def check(self, args: SimpleNamespace) -> None:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""
@@ -146,9 +169,23 @@ class Objective:
     def observe_monitor(self, batch: Batch) -> None:
         """Look at what `monitor` asked for."""
 
+    def correct(self, batch: Batch) -> Tensor:
+        """(G, N) bool, what counts as correct: by the grader, `needs_closed_thought` and `needs_end`."""
+        correct = batch.correct
+        if self.needs_closed_thought:
+            correct = correct & batch.closed
+        return correct & ~batch.truncated if self.needs_end else correct
+
+    def filter_scores(self, batch: Batch) -> Tensor:
+        """(G, N) float64: dynamic filtering keeps the groups whose mean lies within its range, the ends excluded.
+
+        The grader's rewards, and 0 for a response that does not count as correct. Must not change the state.
+        """
+        return torch.where(batch.correct & ~self.correct(batch), 0.0, batch.rewards)
+
     def rewards(self, batch: Batch) -> Tensor:
         """(G, N) float64 scalar rewards."""
-        return batch.rewards
+        return self.filter_scores(batch)
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
         """(G, N, A) what is added to each token's normalised outcome, times `process_weight`; None for nothing."""

@@ -1,7 +1,7 @@
 """The cosine length reward of Demystifying Long Chain-of-Thought Reasoning.
 
 After its code (commit e90cf9b), with the numbers of TRL (commit f2cd577), which counts tokens and clamps.
-The authors' own scripts: right 2 to 1, wrong -10 to 0.
+The authors' own scripts: correct 2 to 1, wrong -10 to 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openrlhf_swap.rollouts.batch import Batch
 
 
 class Cosine(Objective):
-    """R = long + (short - long)/2 (1 + cos(pi L/L_max)), with numbers for right and for wrong answers; in the group.
+    """R = long + (short - long)/2 (1 + cos(pi L/L_max)), with numbers for correct and for wrong answers; in the group.
 
     As published, a wrong answer earns more the longer it is: watch for repetition.
     """
@@ -25,7 +25,7 @@ class Cosine(Objective):
     class Settings(FlagSettings):
         """Flags `--swap.cosine.*`."""
 
-        right_short: float = setting(1.0, "reward of a right answer of no length")
+        right_short: float = setting(1.0, "reward of a correct answer of no length")
         right_long: float = setting(0.5, "of one of L_max tokens")
         wrong_short: float = setting(-1.0, "reward of a wrong answer of no length")
         wrong_long: float = setting(-0.5, "of one of L_max tokens")
@@ -37,8 +37,8 @@ class Cosine(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """Beyond L_max as at L_max."""
-        chosen, right = self.settings, batch.correct
+        chosen, correct = self.settings, batch.correct
         share = (batch.lengths.double() / chosen.max_length).clamp(max=1)
-        short = torch.where(right, chosen.right_short, chosen.wrong_short).double()
-        long = torch.where(right, chosen.right_long, chosen.wrong_long).double()
+        short = torch.where(correct, chosen.right_short, chosen.wrong_short).double()
+        long = torch.where(correct, chosen.right_long, chosen.wrong_long).double()
         return long + (short - long) / 2 * (1 + torch.cos(math.pi * share))

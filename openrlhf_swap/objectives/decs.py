@@ -1,4 +1,4 @@
-"""DECS: what a thought says after its first right answer earns less, token by token.
+"""DECS: what a thought says after its first correct answer earns less, token by token.
 
 After its code (commit 0d12e53; ICLR 2026), where a judge model reads pieces of the thought. Here the judge is a
 function, LC-R1's rule by default, so results are not comparable. The released choice of groups by difficulty is left
@@ -21,8 +21,8 @@ from openrlhf_swap.rollouts.rollout import Rollout
 class DECS(Objective):
     """A_t = (r_t - mean)/sd over the group at the same position; r_t = c (1 + b), 1 + b (1 - L/L_max) where redundant.
 
-    Redundant are a right response's tokens between its first right answer and the end of its thought. Behind its end a
-    response counts with c (1 + b).
+    The tokens of a correct response between its first correct answer and the end of its thought are redundant. Behind
+    its end a response counts with c (1 + b).
     """
 
     outcome_weight = 0.0
@@ -37,7 +37,7 @@ class DECS(Objective):
         )
         extractor: str = setting(
             "openrlhf_swap.objectives.lc_r1:first_right_answer",
-            "module:function (thought ids, answer, reader) -> thinking tokens up to the first right answer, or 0",
+            "module:function (thought ids, answer, reader) -> thinking tokens up to the first correct answer, or 0",
         )
 
     settings: Settings

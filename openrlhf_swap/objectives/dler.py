@@ -14,12 +14,14 @@ from openrlhf_swap.rollouts.batch import Batch
 
 
 class DLER(Objective):
-    """A = whiten(c - p), p the group's accuracy, whitened over the tokens of the batch; cut off is wrong."""
+    """A = whiten(c - p), p the group's accuracy, whitened over the batch's tokens; cut off or unclosed is wrong."""
 
     normaliser = "none"
     needs_all_groups = False
+    needs_closed_thought = True
+    needs_end = True
 
     def rewards(self, batch: Batch) -> Tensor:
         """The advantage itself."""
-        right = (batch.correct & ~batch.truncated).double()
-        return whitened(right - right.mean(-1, keepdim=True), batch.lengths)
+        correct = self.correct(batch).double()
+        return whitened(correct - correct.mean(-1, keepdim=True), batch.lengths)

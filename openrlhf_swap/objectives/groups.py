@@ -1,4 +1,4 @@
-"""Statistics of groups and batches that several methods share.
+"""Statistics of groups and batches that several objectives share.
 
 Shapes: G groups, N responses a group. Everything is float64.
 """

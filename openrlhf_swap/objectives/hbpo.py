@@ -27,7 +27,8 @@ PROMISE = "I will answer the question with {n} tokens"
 class HBPO(Objective):
     """A = GRPO(R) + weight (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
 
-    R = min(f(L) - |n - L|/L_max, f(n)) of a right answer within L_max, -1 without the format, else 0; n is the budget.
+    R = min(f(L) - |n - L|/L_max, f(n)) for a correct answer within L_max, -1 without the format, else 0; n is the
+    budget.
     """
 
     normaliser = "none"

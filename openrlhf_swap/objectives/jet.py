@@ -1,7 +1,8 @@
-"""JET: a thought that is stopped early and still right teaches to stop early.
+"""JET: a thought that was stopped early and still led to a correct answer teaches to stop early.
 
-After its code (commit 89cf33e; arXiv 2509.23392). The paper measures lengths by the group's shortest right response,
-the code by those of the whole batch, as here. There prefix and phrase are tokenised together, here each by itself.
+After its code (commit 89cf33e; arXiv 2509.23392). The paper compares lengths with the shortest correct response of the
+group; the code, as here, with those of the whole batch. The code tokenises prefix and phrase together; here each is
+tokenised by itself.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout
 
 STOP = r"\n\nWait, I have enough information to get the final answer.{end}\n\nTherefore, the final answer is \boxed{"
-_SENTENCE_END = re.compile(r"\}[^.\n]*(?:\.|\n|$)")
+_BOX = re.compile(r"\\boxed\{.*?\}")
 
 
 class JET(Objective):
-    """R = .9 c + .1 [box] + c (.05 + .95 w (Lmax - L)/(Lmax - Lmin)), of the batch's right lengths; in the group.
+    """R = .9 c + .1 [box] + c (.05 + .95 w (Lmax - L)/(Lmax - Lmin)), of the batch's correct lengths; in the group.
 
-    Of a group one in six responses is whole; each is cut at five places, told to answer, and joins six times.
+    One response in six of a group is sampled whole. It is also cut at five places and told to answer there, and these
+    five join the group. Every response of the group ends with the end token, also one that the token limit cut off.
     """
 
     continues = "join"
@@ -68,20 +70,32 @@ class JET(Objective):
         return [Continuation(end, self._phrase, self.settings.answer_tokens) for end in kept]
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
-        """What joined ends with the sentence of its box."""
+        """The response with the end token at its end.
+
+        An answer that boxes a second time (the phrase opened the first box) ends with the sentence of its last box. A
+        whole response that the limit cut off gives up its last token for the end token, so that it still fits.
+        """
         ids, kept = list(rollout.response_ids), int(rollout.metadata["kept"])
         if kept == len(ids):
-            return rollout
+            whole = ids[:-1] if rollout.truncated else ids
+            return replace(rollout, response_ids=_ended(whole, reader))
         text, start = reader.text(ids), len(reader.text(ids[:kept])) + len(self._phrase)
-        end = _SENTENCE_END.search(text, start)
-        return replace(rollout, response_ids=ids[: tokens_for(ids, end.end(), reader)]) if end else rollout
+        boxes = list(_BOX.finditer(text, start))
+        full_stop = text.find(".", boxes[-1].end()) if boxes else -1
+        if full_stop >= 0:
+            ids = ids[: tokens_for(ids, full_stop + 1, reader)]
+        return replace(rollout, response_ids=_ended(ids, reader))
 
     def rewards(self, batch: Batch) -> Tensor:
         """Answer, box and length."""
         boxed = batch.each(lambda rollout: last_boxed(batch.reader.text(rollout.response_ids)) is not None)
         rewards = 0.9 * batch.correct + 0.1 * boxed
-        right = batch.lengths[batch.correct].double()
-        if len(right) == 0:
+        correct = batch.lengths[batch.correct].double()
+        if len(correct) == 0:
             return rewards
-        place = (right.max() - batch.lengths) / (right.max() - right.min() + 1e-8)
+        place = (correct.max() - batch.lengths) / (correct.max() - correct.min() + 1e-8)
         return rewards + torch.where(batch.correct, 0.05 + 0.95 * self.settings.length_weight * place, 0.0)
+
+
+def _ended(ids: list[int], reader: ResponseReader) -> list[int]:
+    return ids if ids[-1:] == [reader.end_token] else [*ids, reader.end_token]

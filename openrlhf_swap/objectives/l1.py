@@ -30,7 +30,9 @@ def budget(rollout: Rollout) -> tuple[int, bool]:
 
 
 class L1Exact(Objective):
-    """R = c - alpha |n - L|, normalised in the group."""
+    """R = c - alpha |n - L|, normalised in the group; c only behind a closed thought."""
+
+    needs_closed_thought = True
 
     class Settings(FlagSettings):
         """Flags `--swap.l1_exact.*`."""
@@ -59,7 +61,7 @@ class L1Exact(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """C - alpha |n - L|."""
-        return batch.correct.double() - self.settings.alpha * (self._budgets(batch) - batch.lengths).abs()
+        return self.correct(batch).double() - self.settings.alpha * (self._budgets(batch) - batch.lengths).abs()
 
     def _budgets(self, batch: Batch) -> Tensor:
         return batch.each(lambda rollout: budget(rollout)[0])
@@ -72,7 +74,7 @@ class L1Max(L1Exact):
         """Flags `--swap.l1_max.*`."""
 
         slope: float = setting(0.001, "of the reward in the tokens that are left")
-        delta: float = setting(0.5, "reward of a right answer that uses its budget up")
+        delta: float = setting(0.5, "reward of a correct answer that uses its budget up")
         exact_share: float = setting(0.5, "share of the rows with an exact budget")
 
     settings: Settings
@@ -83,6 +85,6 @@ class L1Max(L1Exact):
     def rewards(self, batch: Batch) -> Tensor:
         """By the wording of each prompt."""
         left = self._budgets(batch) - batch.lengths
-        within = batch.correct * (self.settings.slope * left + self.settings.delta).clamp(0, 1)
+        within = self.correct(batch) * (self.settings.slope * left + self.settings.delta).clamp(0, 1)
         is_maximum = batch.each(lambda rollout: budget(rollout)[1]).bool()
         return within.where(is_maximum, super().rewards(batch))

@@ -1,6 +1,6 @@
-"""LAPO: learn how long right answers are, then promise that length in the thought.
+"""LAPO: learn how long correct answers are, then promise that length in the thought.
 
-After its code (commit bd59dfd), where each stage is a run of its own, the first stage's function gives two rewards a
+After its code (commit bd59dfd), where each stage is a run of its own, the first stage's function returns two rewards a
 response, and the lines that put the length into the prompt are commented out.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,10 +24,11 @@ _PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
 
 
 class LAPO(Objective):
-    """Two stages, both normalised in the group; the problem's median right length m is remembered.
+    """Two stages, both normalised in the group; the problem's median correct length m is remembered.
 
-    First: R = c + .7 g of right answers; g = 1 within the 30th and 70th percentile of the group's right lengths, and
-    falls to 0 within 100 tokens outside. Second: the prompt ends with m, and R = c + .8 exp(-(L - m)^2/(2 120^2)).
+    First: R = c + .7 g of correct answers; g = 1 between the 30th and the 70th percentile of the group's correct
+    lengths, and falls to 0 within 100 tokens outside. A problem without a correct answer at its last visit has no m.
+    Second: the prompt ends with m, and R = c + .8 exp(-(L - m)^2/(2 120^2)); m only falls.
     """
 
     remembers_batches = True
@@ -38,7 +40,8 @@ class LAPO(Objective):
         range_weight: float = setting(0.7, "of the length reward in the first stage")
         promise_weight: float = setting(0.8, "of the length reward in the second")
         promise_width: float = setting(120.0, "deviation, in tokens, that the second stage forgives", gt=0)
-        unknown: int = setting(4096, "what is promised for a problem that had no right answer yet", ge=1)
+        unknown: int = setting(4096, "what is promised for a problem without a known length", ge=1)
+        limits: str = setting("", "token limit of each stage, such as 4096,2048; empty: the run's in both")
 
     settings: Settings
 
@@ -46,31 +49,40 @@ class LAPO(Objective):
         super().__init__(config)
         self._medians: dict[str, float] = {}
         self._second = False
+        self._limits = self.stage_limits(2)
+
+    def check(self, args: SimpleNamespace) -> None:
+        """A stage's limit must fit the response length."""
+        self.check_limits(self._limits, args)
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """In the second stage the thought begins with the promise, which is not trained on."""
         self._second = self.step >= self.settings.first_stage_steps
         if self._second:
-            prompt += PROMISE.format(n=round(self._medians.get(prompt_key(prompt), self.settings.unknown)))
-        return super().sampling(prompt, count, max_new_tokens)
+            prompt += PROMISE.format(n=int(self._medians.get(prompt_key(prompt), self.settings.unknown)))
+        limit = self._limits[self._second] if self._limits else max_new_tokens
+        return [SamplingRequest(prompt, count, limit)]
 
     def rewards(self, batch: Batch) -> Tensor:
-        """By what was known before this batch; then remembers its right lengths."""
-        medians = [_median(lengths[right]) for lengths, right in zip(batch.lengths, batch.correct, strict=True)]
+        """By what was known before this batch; then remembers its correct lengths."""
+        medians = [_median(lengths[correct]) for lengths, correct in zip(batch.lengths, batch.correct, strict=True)]
         if self._second:
             shortness = self.settings.promise_weight * self._kept_promises(batch, medians)
         else:
             shortness = self.settings.range_weight * _within_range(batch.lengths, batch.correct)
         for group, median in zip(batch.groups, medians, strict=True):
             key = _key(group[0].prompt)
-            if not math.isnan(median):
-                known = self._medians.get(key, math.inf) if self._second else math.inf
-                self._medians[key] = min(known, median)
+            if math.isnan(median):
+                if not self._second:
+                    self._medians.pop(key, None)
+                continue
+            known = self._medians.get(key, math.inf) if self._second else math.inf
+            self._medians[key] = min(known, median)
         return batch.correct.double() + torch.where(batch.correct, shortness, 0.0)
 
     def _kept_promises(self, batch: Batch, medians: list[float]) -> Tensor:
         """(G, N) how well each length met the promise; an unknown one is the group's own median."""
-        promised = batch.each(lambda rollout: self._medians.get(_key(rollout.prompt), math.nan))
+        promised = batch.each(lambda rollout: self._medians.get(_key(rollout.prompt), math.nan)).floor()
         own = torch.tensor(medians, dtype=torch.float64).unsqueeze(-1)
         promised = torch.where(promised.isnan(), own, promised)
         return torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.settings.promise_width**2))
@@ -97,10 +109,10 @@ def _median(lengths: Tensor) -> float:
     return lengths.double().quantile(0.5).item() if len(lengths) else math.nan
 
 
-def _within_range(lengths: Tensor, right: Tensor) -> Tensor:
-    """(G, N) 1 between the 30th and the 70th percentile of a group's right lengths, falling to 0 in 100 tokens."""
+def _within_range(lengths: Tensor, correct: Tensor) -> Tensor:
+    """(G, N) 1 between the 30th and the 70th percentile of a group's correct lengths, falling to 0 in 100 tokens."""
     inside = torch.zeros(lengths.shape, dtype=torch.float64)
-    for row, (values, mask) in enumerate(zip(lengths.double(), right, strict=True)):
+    for row, (values, mask) in enumerate(zip(lengths.double(), correct, strict=True)):
         if mask.any():
             low, high = values[mask].quantile(torch.tensor([0.3, 0.7], dtype=torch.float64)).tolist()
             distance = (low - values).maximum(values - high).clamp(min=0)

@@ -1,7 +1,7 @@
 """LASER-D: LASER with a target length for each difficulty, re-estimated on a monitoring set.
 
-After github.com/hkust-nlp/Laser (2025-05-22), whose code differs from the paper: the expected number of right answers
-uses 5, 2 and 1 of eight responses (the paper: 6, 3, 1), whatever the group size.
+After github.com/hkust-nlp/Laser (2025-05-22), whose code differs from the paper: the expected number of correct
+answers uses 5, 2 and 1 of eight responses (the paper: 6, 3, 1), whatever the group size.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig, setting
-from openrlhf_swap.objectives.laser import RIGHT, base_scores
+from openrlhf_swap.objectives.laser import CORRECT, base_scores
 from openrlhf_swap.objectives.monitored import Monitored, MonitorSettings
 from openrlhf_swap.rollouts.batch import Batch
 
-EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be right
+EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be correct
 
 
 class LaserD(Monitored):
@@ -25,7 +25,7 @@ class LaserD(Monitored):
     class Settings(MonitorSettings):
         """Flags `--swap.laser_d.*`."""
 
-        bonus: float = setting(0.5, "added to a right answer within the target")
+        bonus: float = setting(0.5, "added to a correct answer within the target")
         shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
         longest: int = setting(16384, "longest target, in tokens", ge=1)
         grid: int = setting(1024, "targets are shortest, shortest + grid, ...", ge=1)
@@ -38,7 +38,7 @@ class LaserD(Monitored):
         self._targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
 
     def observe_monitor(self, batch: Batch) -> None:
-        """Choose each difficulty's target: the shortest that is expected to hold one right answer."""
+        """Choose each difficulty's target: the shortest that is expected to hold one correct answer."""
         super().observe_monitor(batch)
         accuracy = batch.correct.double().mean(-1)
         low, high = accuracy <= 1 / 3, accuracy > 2 / 3
@@ -57,15 +57,15 @@ class LaserD(Monitored):
         return self.with_bonus(base_scores(batch), batch)
 
     def with_bonus(self, scores: Tensor, batch: Batch) -> Tensor:
-        """(G, N) the base scores, and the bonus of right answers within the target."""
-        earns = (scores == RIGHT) & (batch.lengths <= self.targets(scores, batch))
+        """(G, N) the base scores, and the bonus of correct answers within the target."""
+        earns = (scores == CORRECT) & (batch.lengths <= self.targets(scores, batch))
         return scores + self.settings.bonus * earns
 
     def targets(self, scores: Tensor, batch: Batch) -> Tensor:
-        """(G, 1) each group's target, by the share of its responses that are right."""
+        """(G, 1) each group's target, by the share of its responses that are correct."""
         fallback = int(batch.lengths.max())
         known = {band: fallback if target is None else target for band, target in self._targets.items()}
-        accuracy = (scores == RIGHT).double().mean(-1, keepdim=True)
+        accuracy = (scores == CORRECT).double().mean(-1, keepdim=True)
         target = torch.where(accuracy >= 1 / 3, known["medium"], known["low"])
         return torch.where(accuracy >= 2 / 3, known["high"], target)
 

@@ -1,4 +1,4 @@
-"""LC-R1: right thoughts are cut where they reach the answer; a length reward, and a reward for the cut at `</think>`.
+"""LC-R1: correct thoughts are cut where they reach the answer; rewards for the length, and for the cut at `</think>`.
 
 After github.com/zxiangx/LC-R1 (2025-06-25). Its extractor is a fine-tuned 3B model; the default here is a rule (the
 first place where the reference answer appears), so results are not comparable to the paper's. As in the code, wrong
@@ -37,7 +37,7 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
 
 
 class LCR1(Objective):
-    """R = [one `</think>`] + c + length_weight (1 - L/longest right L), centred; plus rho at `</think>`."""
+    """R = [one `</think>`] + c + length_weight (1 - L/longest correct L), centred; plus rho at `</think>`."""
 
     normaliser = "centre"
     reshapes_responses = True
@@ -59,12 +59,12 @@ class LCR1(Objective):
         self._extract: Extractor = import_named(self.settings.extractor, f"--swap.{self.name}.extractor")
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
-        """A right response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
+        """A correct response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
         ids = list(rollout.response_ids)
         thought = reader.reasoning_length(ids)
-        right = rollout.correct and reader.text(ids).count(reader.end_of_thought) == 1
-        kept = min(self._extract(ids[:thought], rollout.answer, reader), thought) if right else 0
-        found = {"lc_r1_right": float(right), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
+        correct = rollout.correct and reader.text(ids).count(reader.end_of_thought) == 1
+        kept = min(self._extract(ids[:thought], rollout.answer, reader), thought) if correct else 0
+        found = {"lc_r1_correct": float(correct), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
         edited = ids[:kept] + ids[thought:] if kept else ids
         return replace(rollout, response_ids=edited, metadata={**rollout.metadata, **found})
 
@@ -73,19 +73,19 @@ class LCR1(Objective):
         end = batch.reader.end_of_thought
         formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(end) == 1)
         base = formatted + batch.correct.double()
-        right = base == 2
+        correct = base == 2
         lengths = batch.lengths.double()
-        longest_right = torch.where(right, lengths, 0.0).amax(-1, keepdim=True)
-        shortness = torch.where(right.any(-1, keepdim=True), 1 - lengths / (longest_right + 1e-4), 0.0)
+        longest_correct = torch.where(correct, lengths, 0.0).amax(-1, keepdim=True)
+        shortness = torch.where(correct.any(-1, keepdim=True), 1 - lengths / (longest_correct + 1e-4), 0.0)
         return base + self.settings.length_weight * shortness
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        """The share of the thought that was cut, at `</think>`; -1 where a right thought shows no valid part."""
+        """The share of the thought that was cut, at `</think>`; -1 where a correct thought shows no valid part."""
         term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
         for g, group in enumerate(batch.groups):
             for n, rollout in enumerate(group):
                 seen = rollout.metadata
-                if seen["lc_r1_right"]:
+                if seen["lc_r1_correct"]:
                     kept, thought = seen["lc_r1_kept"], seen["lc_r1_thought"]
                     share = 1 - kept / (thought + 1e-4) if kept else -1.0
                     term[g, n, int(kept or thought)] = self.settings.compress_weight * share

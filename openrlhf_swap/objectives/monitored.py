@@ -1,4 +1,4 @@
-"""What methods share that measure the policy on training prompts every so many steps."""
+"""What objectives share that measure the policy on training prompts every so many steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MonitorSettings(FlagSettings):
 
 
 class Monitored(Objective):
-    """Asks for a monitoring set once every `monitor_every` steps; what is learned from it is the method's."""
+    """Asks for a monitoring set once every `monitor_every` steps; the objective decides what to learn from it."""
 
     settings: MonitorSettings
     monitored_at = -1  # the step
@@ -28,5 +28,5 @@ class Monitored(Objective):
         return Monitor(self.settings.monitor_prompts, self.settings.monitor_samples)
 
     def observe_monitor(self, batch: Batch) -> None:
-        """Remember when; a method adds what it learns."""
+        """Remember when; an objective adds what it learns."""
         self.monitored_at = self.step

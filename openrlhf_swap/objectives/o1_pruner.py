@@ -30,8 +30,8 @@ class O1Pruner(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """The advantage itself; the deviation is the population's."""
-        lengths, right = batch.lengths.double(), batch.correct.double()
+        lengths, correct = batch.lengths.double(), batch.correct.double()
         shortness = lengths.mean(-1, keepdim=True) / lengths - 1
-        weights = (shortness + self.settings.alpha * (right - right.mean(-1, keepdim=True))).clamp(-2, 4)
+        weights = (shortness + self.settings.alpha * (correct - correct.mean(-1, keepdim=True))).clamp(-2, 4)
         deviation = weights.std(correction=0)
         return torch.zeros_like(weights) if deviation < EPS else (weights - weights.mean()) / deviation

@@ -1,6 +1,6 @@
-"""The methods by name: one line each. Data only, so that reading a command line imports none of them.
+"""The objectives by name: one line each. Data only, so that reading a command line imports none of them.
 
-A method of one's own needs no line here: it is named `module:Class`, and imported to be checked.
+An objective of your own needs no line here: it is named `module:Class`, and imported to be checked.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ OBJECTIVES = {  # name -> module and class
     "shorterbetter": "openrlhf_swap.objectives.shorterbetter:ShorterBetter",
     "smartthinker": "openrlhf_swap.objectives.smartthinker:SmartThinker",
     "kimi": "openrlhf_swap.objectives.kimi:Kimi",
+    "gr3": "openrlhf_swap.objectives.gr3:GR3",
+    "arlcp": "openrlhf_swap.objectives.arlcp:ARLCP",
+    "on_policy_sft": "openrlhf_swap.objectives.on_policy_sft:OnPolicySFT",
     "prime_linear": "openrlhf_swap.objectives.prime_linear:PrimeLinear",
     "cosine": "openrlhf_swap.objectives.cosine:Cosine",
     "o1_pruner": "openrlhf_swap.objectives.o1_pruner:O1Pruner",
@@ -56,13 +59,13 @@ OBJECTIVES = {  # name -> module and class
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a name that no method has, or for a class that is none."""
+    """Raise ConfigError for a name that no objective has, or for a class that is none."""
     if name not in OBJECTIVES:
         objective_class(name)
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of a method, by its name or as `module:Class`.
+    """The class of an objective, by its name or as `module:Class`.
 
     Raises:
         ConfigError: for an unknown name, and for a class that cannot be imported or is no Objective.
@@ -81,7 +84,7 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def build(config: SwapConfig) -> Objective:
-    """The method that a configuration names; raises ConfigError for an unknown one, or a bad setting of its own."""
+    """The objective that a configuration names; raises ConfigError for an unknown one, or a bad setting of its own."""
     return objective_class(config.objective)(config)
 
 

@@ -1,7 +1,7 @@
-"""S-GRPO: one thought, left at several places; the earlier a right answer comes, the more it is worth.
+"""S-GRPO: one thought, left at several places; the earlier a correct answer comes, the more it is worth.
 
 After reviews of the paper: no code of the authors was found, and its constants are not verified. A port decays by the
-exit's number, right or wrong.
+exit's number, correct or wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAVE = r"Time is limited, stop thinking and start answering.\n{end}\n\n"
 
 
 class SGRPO(Objective):
-    """R = 2^(1 - k) of the k-th right answer in the order of the exits, the whole response last; 0 wrong; r - mean."""
+    """R = 2^(1 - k) for the k-th correct answer in the order of its exits, the whole response last; 0 if wrong."""
 
     normaliser = "centre"
     continues = "join"
@@ -61,6 +61,6 @@ class SGRPO(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """By the order of the exits; of equal ones, by that in the group."""
         order = batch.each(lambda rollout: rollout.metadata["kept"]).argsort(dim=-1, stable=True)
-        right = batch.correct.gather(-1, order).double()
-        worth = right * 2.0 ** (1 - right.cumsum(-1))
+        correct = batch.correct.gather(-1, order).double()
+        worth = correct * 2.0 ** (1 - correct.cumsum(-1))
         return torch.zeros_like(worth).scatter(-1, order, worth)

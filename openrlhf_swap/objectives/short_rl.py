@@ -1,4 +1,4 @@
-"""Short-RL: the length counts among right answers only, and only while accuracy is near its best.
+"""Short-RL: the length counts among correct answers only, and only while accuracy is near its best.
 
 After github.com/lblankl/Short-RL (commit 07cea8a; arXiv 2505.12284). There the best accuracy is forgotten on a resume.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.groups import least_of, relative_place
-from openrlhf_swap.objectives.laser import RIGHT, UNFORMATTED, base_scores
+from openrlhf_swap.objectives.laser import CORRECT, UNFORMATTED, base_scores
 from openrlhf_swap.rollouts.batch import Batch
 
 
@@ -26,7 +26,7 @@ class ShortRL(Objective):
         """Flags `--swap.short_rl.*`."""
 
         tolerance: int = setting(
-            200, "a right answer longer than the shortest by at most so many tokens loses nothing"
+            200, "a correct answer longer than the shortest by at most so many tokens loses nothing"
         )
         accuracy_margin: float = setting(0.05, "the length counts while accuracy is at most so far below its best")
 
@@ -39,16 +39,16 @@ class ShortRL(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """The best accuracy so far includes this batch."""
         scores = base_scores(batch)
-        formatted, right = scores != UNFORMATTED, scores == RIGHT
-        answer = torch.where(formatted, torch.where(right, 2.0, -1.5), -2.0)
+        formatted, correct = scores != UNFORMATTED, scores == CORRECT
+        answer = torch.where(formatted, torch.where(correct, 2.0, -1.5), -2.0)
         rewards = answer.double() + torch.where(formatted, 1.0, -1.0)
-        accuracy = right.double().mean().item()
+        accuracy = correct.double().mean().item()
         self._best = max(self._best, accuracy)
         if accuracy < self._best - self.settings.accuracy_margin:
             return rewards
-        shortness = 0.5 - relative_place(batch.lengths, right, guard=1e-5)
-        is_short = batch.lengths <= least_of(batch.lengths, right) + self.settings.tolerance
-        return rewards + torch.where(right, torch.where(is_short, 0.5, shortness), 0.0)
+        shortness = 0.5 - relative_place(batch.lengths, correct, guard=1e-5)
+        is_short = batch.lengths <= least_of(batch.lengths, correct) + self.settings.tolerance
+        return rewards + torch.where(correct, torch.where(is_short, 0.5, shortness), 0.0)
 
     def metrics(self) -> dict[str, float]:
         """The best accuracy."""

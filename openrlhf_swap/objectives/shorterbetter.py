@@ -1,4 +1,4 @@
-"""ShorterBetter: the shortest right response of a group is the length to aim at.
+"""ShorterBetter: the shortest correct response of a group is the length to aim at.
 
 After github.com/JingyangYi/ShorterBetter (commit 6399366).
 """
@@ -15,12 +15,12 @@ from openrlhf_swap.rollouts.batch import Batch
 
 
 class ShorterBetter(Objective):
-    """R = 2 c - rate |L - L*|, normalised in the group; L* is the shortest right length, or the mean without any."""
+    """R = 2 c - rate |L - L*|, normalised in the group; L* is the shortest correct length, or the mean without any."""
 
     class Settings(FlagSettings):
         """Flags `--swap.shorterbetter.*`."""
 
-        correct_weight: float = setting(2.0, "reward of a right answer")
+        correct_weight: float = setting(2.0, "reward of a correct answer")
         rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
 
     settings: Settings

@@ -1,7 +1,7 @@
 """Thinkless: the first token chooses between a short answer and a thought, and has a weight of its own in the loss.
 
 After its code (commit aa225d2), which starts from a policy that was taught both marks as new tokens, and takes its
-means over each micro-batch; here they are over the batch.
+means over each micro-batch; here they are taken over the batch.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.families import opens_thought
-from openrlhf_swap.rollouts.rollout import Rollout
 
 
 class Thinkless(Objective):
-    """R = 1 short and right, .5 with a thought, -1 wrong or with neither mark; A = R - mean.
+    """R = 1 short and correct, .5 correct after a thought, -1 wrong, unclosed or without a mark; A = R - mean.
 
     The loss is .001 times the mean over first tokens plus the mean over the others.
     """
 
     normaliser = "centre"
     outcome_weight = 0.0
+    needs_closed_thought = True
 
     class Settings(FlagSettings):
         """Flags `--swap.thinkless.*`."""
 
         short: str = setting("<short>", "first token of a short answer")
         think: str = setting("<think>", "first token of a thought")
-        think_reward: float = setting(0.5, "of a right answer after a thought; more where it thinks too little")
+        think_reward: float = setting(0.5, "of a correct answer after a thought; raise it if it thinks too little")
         choice_weight: float = setting(0.001, "of the first token in the loss", ge=0)
 
     settings: Settings
@@ -48,13 +48,16 @@ class Thinkless(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """By mark and answer."""
+        short, think = self._starts_with(batch, self.settings.short), self._starts_with(batch, self.settings.think)
+        earned = torch.where(short, 1.0, torch.where(think, self.settings.think_reward, -1.0)).double()
+        return torch.where(self.correct(batch), earned, -1.0)
 
-        def reward(rollout: Rollout) -> float:
-            first = batch.reader.text(rollout.response_ids[:1])
-            worth = {self.settings.short: 1.0, self.settings.think: self.settings.think_reward}
-            return worth.get(first, -1.0) if rollout.correct else -1.0
+    def correct(self, batch: Batch) -> Tensor:
+        """A short answer has no thought to close."""
+        return super().correct(batch) | (batch.correct & self._starts_with(batch, self.settings.short))
 
-        return batch.each(reward)
+    def _starts_with(self, batch: Batch, mark: str) -> Tensor:
+        return batch.each(lambda rollout: batch.reader.text(rollout.response_ids[:1]) == mark).bool()
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """The whole advantage, so scaled that a mean over all tokens is the sum of both means."""

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
@@ -42,10 +41,7 @@ class ThinkPrune(Objective):
 
     def check(self, args: SimpleNamespace) -> None:
         """A limit must fit the response length."""
-        longest, limit = max(self._limits), args.rollout.max_new_tokens
-        if longest > limit:
-            found = f"--swap.thinkprune.limits has {longest}, but --rollout.max_new_tokens is {limit}"
-            raise ConfigError(f"{found}; raise that, or lower the limit")
+        self.check_limits(self._limits, args)
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
         """Announce the first limit; `sampling` brings it up to date."""

@@ -1,7 +1,7 @@
 """VSRM: a step is worth what it changes in the accuracy of answers that are given right there.
 
 After its code (commit e4e928b), which trains by PPO with a critic. Here the outcome is normalised in the group, and
-the sums of step rewards that a discount of 1 gives are added to it. The list of words is not complete.
+the sums of step rewards that a discount of 1 gives are added to it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import process_advantages
 from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.objectives.base import Continuation, Objective
-from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
+from openrlhf_swap.rollouts.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout
 
 DISCOUNT, PATIENCE = 0.7, 4  # of a change for the cuts before it, and how many of these share in it
+# Its list, but for "That's correct, but" and "Wait, but", which have a comma, and a shorter word of the list in them.
+WORDS = (
+    "wait,Wait,WAIT,but,But,BUT,alternatively,Alternatively,ALTERNATIVELY,however,However,HOWEVER,hmm,Hmm,HMM,"
+    "Let me double-check,let me double-check,But wait,but wait,Hold on,hold on,Looking back,looking back,"
+    "Seems solid,seems solid,Similarly,similarly,That seems right,that seems right,So"
+)
 
 
 def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float]:
@@ -35,13 +41,18 @@ def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float
 
 
 def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[int]:
-    """Positions behind a sentence or line whose next one begins with one of the words, some characters apart."""
-    starts = re.finditer(rf"(?<=[.!?\n])\s*(?=(?:{'|'.join(map(re.escape, words))})\b)", text, re.IGNORECASE)
+    """Where the sentences begin that contain one of the words, anywhere and in any other word too.
+
+    A sentence begins behind the last of `.!?` and newline before the word; a text without one is cut at the word. A
+    word counts from `first` characters on, and `apart` characters behind the cut before it.
+    """
     places: list[int] = []
-    for start in starts:
-        if start.start() >= (places[-1] + apart if places else first):
-            places.append(start.start())
-    return places
+    for word in re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), text):
+        if word.start() < first or (places and word.start() - places[-1] < apart):
+            continue
+        behind = 1 + max(text.rfind(mark, 0, word.start()) for mark in ".!?\n")
+        places.append(behind or word.start())
+    return sorted(set(places))
 
 
 class _VSRM(Objective):
@@ -54,7 +65,7 @@ class _VSRM(Objective):
             text, end = batch.reader.text(rollout.response_ids), batch.reader.end_of_thought
             if end not in text:
                 return -10.0
-            return float(rollout.correct) if last_boxed(text_after_thought(text, end)) is not None else -9.5
+            return float(rollout.correct) if last_boxed(text) is not None else -9.5
 
         return batch.each(reward)
 
@@ -84,14 +95,12 @@ class VSRM(_VSRM):
     class Settings(FlagSettings):
         """Flags `--swap.vsrm.*`."""
 
-        words: str = setting(
-            "wait,but,alternatively,however,hmm,so", "a thought is cut before a sentence that begins with one of these"
-        )
+        words: str = setting(WORDS, "a thought is cut before a sentence that contains one of these")
         first_characters: int = setting(1000, "before the first cut, at least", ge=0)
         apart_characters: int = setting(400, "between two cuts, at least", ge=1)
         answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)
         answer_tokens: int = setting(768, "most tokens of such an answer", ge=1)
-        least_change: float = setting(1e-5, "a smaller one of the accuracy counts as none", "use at least 0", ge=0)
+        least_change: float = setting(1e-5, "changes of the accuracy below this count as none", "use at least 0", ge=0)
 
     settings: Settings
 
@@ -106,14 +115,16 @@ class VSRM(_VSRM):
 
 
 class VSRMScores(_VSRM):
-    """A = GRPO(outcome) + step rewards to come, from the answer's probability after each step of right responses."""
+    """A = GRPO(outcome) + step rewards to come, from the answer's probability after each step of correct responses."""
 
     scores_steps = True
 
     class Settings(FlagSettings):
         """Flags `--swap.vsrm_scores.*`."""
 
-        least_change: float = setting(0.02, "a smaller one of the probability counts as none", "use at least 0", ge=0)
+        least_change: float = setting(
+            0.02, "changes of the probability below this count as none", "use at least 0", ge=0
+        )
 
     settings: Settings
 

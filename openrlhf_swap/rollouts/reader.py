@@ -19,6 +19,8 @@ class ResponseReader(Protocol):
     """Decodes responses and finds where their thought ends; `StepReader` is one."""
 
     end_of_thought: str
+    end_token: int
+    """Id of the token that ends a response."""
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode tokens, special tokens included."""
@@ -42,6 +44,7 @@ class ThoughtReader:
         self.end_of_thought = end_of_thought
         self._end_ids = self.ids(end_of_thought)
         self.end_tokens = len(self._end_ids)
+        self.end_token: int = tokenizer.eos_token_id
         special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | {tokenizer.eos_token_id}
 
@@ -125,10 +128,16 @@ class StepReader(ThoughtReader):
 def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     """Whether a response closes its thought once and boxes an answer after it. The thought itself is not decoded."""
     closed = reader.thought_length(response_ids)
+    once = closed is not None and reader.text(response_ids[closed:]).count(reader.end_of_thought) == 1
+    return once and boxes_answer(response_ids, reader)
+
+
+def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
+    """Whether a response closes its thought and boxes an answer after it."""
+    closed = reader.thought_length(response_ids)
     if closed is None:
         return False
-    text, end = reader.text(response_ids[closed:]), reader.end_of_thought
-    return text.count(end) == 1 and last_boxed(text_after_thought(text, end)) is not None
+    return last_boxed(text_after_thought(reader.text(response_ids[closed:]), reader.end_of_thought)) is not None
 
 
 def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:

@@ -13,6 +13,7 @@ class CharacterReader:
     """One character a token; `#` stands for `</think>`, so that it is one token as in real vocabularies."""
 
     end_of_thought = "</think>"
+    end_token = ord("$")
 
     def text(self, ids):
         return "".join(chr(i) for i in ids).replace("#", "</think>")

@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, Self
 
 import ray
@@ -134,10 +133,12 @@ class SwapSamplesGenerator(SamplesGenerator):
             print(f"[swap] the last {rest} prompts of this episode do not fill a batch and are left out", flush=True)
         return count - rest
 
-    def _passes(self, group: list[Experience]) -> bool:
-        """Whether the mean score of a group lies in the filter's range, its ends excluded."""
+    def _passes(self, group: list[Sample]) -> bool:
+        """Whether the group's mean score, as the objective counts, lies within the filter's range, ends excluded."""
         low, high = self.args.algo.dynamic_filtering_range
-        return bool(low < fmean(experience.scores[0].item() for experience in group) < high)
+        rollouts = [replace(sample.rollout, reward=sample.scores[0].item()) for sample in group]
+        batch = Batch([rollouts], self._objective.coefficients, self._reader)
+        return bool(low < self._objective.filter_scores(batch).mean() < high)
 
     def _groups(
         self, prompts: list[str], labels: list[str], images: list[Any], **generate_kwargs: Any

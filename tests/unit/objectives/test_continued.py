@@ -31,16 +31,22 @@ def test_vsrm_step_rewards(accuracies, rewards):
     assert step_rewards(accuracies, 1e-5) == pytest.approx(rewards, abs=1e-9)
 
 
-def test_vsrm_cuts_behind_sentences_before_its_words():
-    text = "Add 2. Wait, no. Hmm\nso 4. Waiting, but 5"
-    words = ["wait", "hmm", "so", "but"]
-    assert cut_places(text, words, 0, 1) == [6, 16, 21]  # not within words, not within sentences
-    assert cut_places(text, words, 7, 1) == [16, 21]
-    assert cut_places(text, words, 0, 11) == [6, 21]
-    method = objective("vsrm", words="wait,hmm,so,but", first_characters=0, apart_characters=1, answers=3)
+def test_vsrm_cuts_before_sentences_that_contain_its_words():
+    text = "Add 2. Is it so? Then wait, no.\nHmm so 4. Waiting is but 5"
+    words = ["wait", "hmm", "Hmm", "but", "so"]
+    # Behind "2.", "so?", the newline, and "4." (for "but": "Waiting" has a capital that is not in the list).
+    assert cut_places(text, words, 0, 1) == [6, 16, 32, 41]
+    assert cut_places(text, [*words, "Wait"], 0, 1) == [6, 16, 32, 41]  # in words, too
+    assert cut_places(text, words, 14, 1) == [16, 32, 41]  # the first "so" is at 13
+    # "wait" is 16 characters behind the first cut, "Hmm" 16 behind the second and 26 behind the first, "but" 21.
+    assert cut_places(text, words, 0, 16) == [6, 16, 32, 41]
+    assert cut_places(text, words, 0, 17) == [6, 32, 41]
+    assert cut_places(text, words, 0, 22) == [6, 32]
+    assert cut_places("2 but 3 but 4", ["but"], 0, 1) == [2, 8]  # no sentence ends: at the word
+    method = objective("vsrm", words="wait,Hmm,so,but", first_characters=0, apart_characters=1, answers=3)
     asked = method.continuations(rollout(text + "#\\boxed{42}"), READER)
-    # And at the end of the thought, of 41 characters.
-    assert asked == [Continuation(kept, "</think>", 768, 3) for kept in (6, 16, 21, 41)]
+    # And at the end of the thought, of 58 characters.
+    assert asked == [Continuation(kept, "</think>", 768, 3) for kept in (6, 16, 32, 41, len(text))]
     assert objective("vsrm").continuations(rollout(text + "#\\boxed{42}"), READER) == []
 
 
@@ -51,13 +57,14 @@ def test_vsrm():
         probed("abcdef#\\boxed{41}", [], correct=False),
         probed("abcdef#42", [(3, 0.2), (6, 0.0)]),
         probed("abcdef", [(3, 0.0), (6, 0.0)], correct=False),
+        probed("\\boxed{4}#4", [], correct=False),  # a box in the thought is one
     ]
     method = objective("vsrm")
-    assert_rows(method.rewards(batch(group)), [[1, 0, -9.5, -10]])
+    assert_rows(method.rewards(batch(group)), [[1, 0, -9.5, -10, 0]])
     (term,) = method.token_advantages(batch(group))
     assert_rows(term[0], [0.68, 0.4] + [0] * 15)
     assert_rows(term[2], [-0.2] * 3 + [0] * 14)
-    assert not term[[1, 3]].any()
+    assert not term[[1, 3, 4]].any()
     assert (method.normaliser, method.outcome_weight, method.process_weight) == ("group", 1, 1)
 
 
@@ -82,11 +89,27 @@ def test_jet_continues_and_cuts_behind_the_box():
     whole = rollout("thought#\\boxed{42}.", kept=19.0)
     # 26 characters with the end of the thought written out, half of them: 7 of the thought, and 6 in the end of it.
     assert method.continuations(whole, READER) == [Continuation(8, "\nEnough</think>\\boxed{", 5)]
-    joined = rollout("thou\nEnough#\\boxed{42}. And more.", kept=4.0)
-    assert READER.text(method.edit(joined, READER).response_ids) == "thou\nEnough</think>\\boxed{42}."
-    open_box = rollout("thou\nEnough#\\boxed{42", kept=4.0)
-    assert method.edit(open_box, READER) is open_box
-    assert method.edit(whole, READER) is whole
+
+
+def test_jet_ends_every_response_with_the_end_token():
+    method = objective("jet", shares="50", phrase="\\nEnough{end}\\boxed{")
+
+    def ended(text, **more):
+        return READER.text(method.edit(rollout(text, **more), READER).response_ids)
+
+    # The phrase opens the box: a "." behind it, in the answer's own words, cuts nothing.
+    begun = "thou\nEnough#\\boxed{"
+    assert ended(begun + "42}. And more.", kept=4.0) == "thou\nEnough</think>\\boxed{42}. And more.$"
+    assert ended(begun + "42}. And more.$", kept=4.0) == "thou\nEnough</think>\\boxed{42}. And more.$"
+    # A second box: its sentence is the last one; without a full stop nothing is cut.
+    second = begun + "41}? No: \\boxed{42} it is. And more.$"
+    assert ended(second, kept=4.0) == "thou\nEnough</think>\\boxed{41}? No: \\boxed{42} it is.$"
+    assert ended(begun + "1} \\boxed{42} so\n", kept=4.0) == "thou\nEnough</think>\\boxed{1} \\boxed{42} so\n$"
+    # A box in what was kept is none of the answer's.
+    assert ended("\\boxed{1}\nEnough#\\boxed{42}. So", kept=9.0) == "\\boxed{1}\nEnough</think>\\boxed{42}. So$"
+    # Whole responses: one that was cut off gives up its last token.
+    assert ended("thought#42$", kept=11.0) == "thought</think>42$"
+    assert ended("thought#42", kept=10.0, truncated=True) == "thought</think>4$"
 
 
 def test_jet():

@@ -4,17 +4,16 @@ Most of them on one group: 500, 1000, 1500 and 2000 tokens, all right but the th
 have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a population.
 """
 
-import json
 import math
 import statistics
 from types import SimpleNamespace
 
 import pytest
-import torch
 from support.objectives import RIGHT, UNBOXED, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.arlcp import _REFLECTION
 from openrlhf_swap.objectives.smartthinker import best_lengths
 
 LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
@@ -62,24 +61,6 @@ def test_kimi():
     assert_rows(rewards("kimi", group((21, 23), (False, True)), group((27, 27), (False, True))), [[0, 0.5], [0, 1]])
 
 
-def test_short_rl():
-    # Of the right ones, (L - 500)/1500: .5 for the shortest, .5 - 1/3, -, .5 - 1; answer and format: 3, wrong -.5.
-    method = objective("short_rl")
-    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
-    # 700 is within the tolerance of 200, 701 is not: .5 - 201/1500. Unformatted: -2 - 1.
-    near = [*group((500, 700, 701, 2000), (True,) * 4), rollout(UNBOXED, 400, True)]
-    assert_rows(method.rewards(batch(near)), [[3.5, 3.5, 3.5 - 201 / 1500, 2.5, -3]], 1e-6)
-    # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
-    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
-    restored = objective("short_rl")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
-    half = batch(group((500, 900), (True, False)))
-    for either in (method, restored):
-        assert_rows(either.rewards(half), [[3, -0.5]])
-        assert either.metrics() == {"swap/short_rl_best_accuracy": 0.8}
-    assert_rows(objective("short_rl").rewards(half), [[3.5, -0.5]])
-
-
 def test_grpo_lead():
     # z of the right ones = (L - mean)/763.763 = -.8729, -.2182, 1.0911; exp(-.05 z); weights w(.75) = .95 of what is
     # above the mean, w(.25) = 1.4926 of what is below.
@@ -91,6 +72,16 @@ def test_grpo_lead():
     pair = [rollout(RIGHT, 50), rollout(UNBOXED, 50)]
     weight = 0.4 + 1.1 / (1 + math.exp(-2.5))
     assert_rows(rewards("grpo_lead", pair), [[weight * 0.5**0.5, -weight * 0.5**0.5]], 1e-5)
+    # Unformatted and repeating itself -2: R = 1, -2: mean -.5, sd 2.1213.
+    repeats = [rollout(RIGHT, 50), rollout("so " * 10, correct=False)]
+    assert_rows(rewards("grpo_lead", repeats), [[weight * 0.5**0.5, -weight * 0.5**0.5]], 1e-5)
+    three = [rollout(RIGHT, 50), rollout("so " * 10, correct=False), rollout("open", correct=False)]
+    (values,) = rewards("grpo_lead", three)  # R = 1, -2, 0: mean -1/3, sd 1.52753; w(1/3) above, w(2/3) below
+    above, below = (0.4 + 1.1 / (1 + math.exp(10 * (x - 0.75))) for x in (1 / 3, 2 / 3))
+    by_hand = [above * 4 / 3 / 1.52753, below * -5 / 3 / 1.52753, above * 1 / 3 / 1.52753]
+    assert_rows(values, by_hand, 1e-4)
+    # Nothing correct: no advantage, though a thought that never closes (0) earns more than a wrong answer (-1).
+    assert_rows(rewards("grpo_lead", [rollout("open", 50, False), rollout(RIGHT, 50, False)]), [[0, 0]])
 
 
 def test_cosine():
@@ -130,6 +121,9 @@ def test_dler():
     # Cut off is wrong, whatever the grader says: nothing has spread then.
     cut = [rollout(RIGHT, 50, False), rollout(RIGHT, 50, True, truncated=True)]
     assert_rows(rewards("dler", cut), [[0, 0]])
+    # So is a box in a thought that never closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99.
+    unclosed = [rollout("\\boxed{42}", 50), rollout(RIGHT, 50)]
+    assert_rows(rewards("dler", unclosed), [[-0.5 / math.sqrt(25 / 99), 0.5 / math.sqrt(25 / 99)]], 1e-6)
 
 
 def test_dr_grpo_is_centred():
@@ -143,6 +137,46 @@ def test_prime_linear():
     values = rewards("prime_linear")
     assert_rows(values, [[0.953125, 0.90625, -0.140625, 0.8125]])
     assert_rows(centred(values), [[0.3203, 0.2734, -0.7734, 0.1797]], 1e-4)
+
+
+def test_prime_linear_gated():
+    # Only correct answers pay: the third one keeps 0.
+    assert_rows(rewards("prime_linear", gated=1), [[0.953125, 0.90625, 0, 0.8125]])
+    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is 2; use 0 or 1"):
+        objective("prime_linear", gated=2)
+
+
+def test_gr3():
+    # Mean length 1250: 1/(1 + .33 L/1250).
+    assert_rows(rewards("gr3"), [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]])
+    assert_rows(rewards("gr3", alpha=0), [[1, 1, 0, 1]])
+
+
+def test_on_policy_sft():
+    # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all tokens is their number.
+    assert_rows(rewards("on_policy_sft"), [[10 / 7, 10 / 7, 0, 10 / 7]])
+    # What was cut off is not imitated: 500 of 1500 tokens are left.
+    cut = [rollout(RIGHT, 500), rollout(RIGHT, 1000, truncated=True)]
+    assert_rows(rewards("on_policy_sft", cut), [[3, 0]])
+    assert_rows(rewards("on_policy_sft", group((5, 7), (False, False))), [[0, 0]])
+    assert objective("on_policy_sft").normaliser == "none"
+
+
+def test_arlcp():
+    # Of two correct ones with 1 and 3 reflections and 100 and 300 tokens both z are -.7071 and .7071; w = .05.
+    one, three = "Wait, so it is#\\boxed{42}", "Wait, but check it#\\boxed{42}"
+    pair = [rollout(one, 100), rollout(three, 300)]
+    place = [1 / (1 + math.exp(0.5**0.5)), 1 / (1 + math.exp(-(0.5**0.5)))]
+    assert_rows(rewards("arlcp", pair), [[2 * (1 - 0.2 * place[0]), 2 * (1 - 0.2 * place[1])]], 1e-6)
+    # A wrong one earns nothing; so does a correct one whose thought stays open, but the statistics count it.
+    open_thought = [rollout(one, 100), rollout("Wait, but check it \\boxed{42}", 300), rollout(one, 50, False)]
+    assert_rows(rewards("arlcp", open_thought), [[1.5 * (1 - 0.2 * place[0]), 0, 0]], 1e-6)
+    # 41 reflections: half of the penalty is theirs. Alone both z are 0.
+    many = [rollout("hmm " * 41 + "#\\boxed{42}", 500), rollout("x", 5, False)]
+    assert_rows(rewards("arlcp", many), [[2 * 0.9, 0]], 1e-6)
+    # Words: whole ones, whatever their case; "double-check" is one.
+    text = "HMM, butter: double-check, hold on. Alternatively oh"
+    assert len(_REFLECTION.findall(text)) == 5
 
 
 def test_smartthinker():
@@ -161,74 +195,6 @@ def test_o1_pruner():
     # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875; z-score as a population.
     assert_rows(rewards("o1_pruner"), [[1.1302, 0.4126, -1.5967, 0.0538]], 1e-4)
     assert_rows(rewards("o1_pruner", group((5, 5), (True, True))), [[0, 0]])
-
-
-def test_hapo_remembers_each_problem():
-    method = objective("hapo")
-    first = group((1000, 1700), (True, True), prompt="x")
-    assert_rows(method.rewards(batch(first)), [[1, 1]])  # nothing is known yet
-    restored = objective("hapo")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
-    # h = 1000: cos(pi/2 L/h) = .7071, 0, -.7071, -1 (kept at -.7 for a right one); a short wrong one earns nothing.
-    second = [*group(prompt="x"), rollout(RIGHT, 500, False, prompt="x")]
-    for either in (method, restored):
-        assert_rows(either.rewards(batch(second)), [[1.7071, 1, -0.7071, 0.3, 0]], 1e-4)
-        assert either.metrics() == {"swap/hapo_known_problems": 1}
-    # h = 500 now; another problem knows nothing, and a wrong answer teaches nothing.
-    third = group((500,), (True,), prompt="x"), group((500,), (False,), prompt="y")
-    assert_rows(method.rewards(batch(*third)), [[1], [0]], 1e-9)
-    assert method.metrics() == {"swap/hapo_known_problems": 1}
-    by_mean = objective("hapo", memory="mean", weight=0.5)
-    by_mean.rewards(batch(first))
-    # h = 1350: cos(pi/2 675/1350) = .7071, half of it.
-    assert_rows(by_mean.rewards(batch(group((675,), (True,), prompt="x"))), [[1 + 0.5**1.5]], 1e-9)
-
-
-def test_a_dlp_moves_its_price_after_use():
-    method = objective("a_dlp")
-    assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
-    assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
-    restored = objective("a_dlp")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
-    for either in (method, restored):
-        assert_rows(either.rewards(batch(group((100,), (False,)))), [[-0.113]])
-        assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
-    free = objective("a_dlp", rate=1)
-    free.rewards(batch(group((100,), (False,))))
-    assert free.metrics()["swap/a_dlp_price"] == 0
-
-
-def test_lapo_learns_lengths_and_then_promises_them():
-    method = objective("lapo", first_stage_steps=1)
-    (plain,) = method.sampling("x", 4, 9000)
-    assert plain.prompt == "x"
-    # Right: 500, 1000, 2000; percentiles 800 and 1400. Only 1000 is inside, the others are over 100 tokens outside.
-    assert_rows(method.rewards(batch(group(prompt="x"))), [[1, 1.7, 0, 1]])
-    # 850: 50 outside of 900..1100 (of 700, 1000 and 1166.67): half of .7.
-    lengths = (700, 1000, 1000, 1000, 1050)
-    low, high = (torch.tensor(lengths, dtype=torch.float64).quantile(q).item() for q in (0.3, 0.7))
-    assert (low, high) == (1000, 1000)  # no range, no length reward
-    assert_rows(method.rewards(batch(group(lengths, (True,) * 5, prompt="y"))), [[1] * 5])
-
-    method.step = 1
-    restored = objective("lapo", first_stage_steps=1)
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
-    restored.step = 1
-    for either in (method, restored):
-        prompts = [either.sampling(problem, 2, 9000)[0].prompt for problem in ("x", "z")]
-        assert prompts == [
-            "xI will answer the question with 1000 tokens.",
-            "zI will answer the question with 4096 tokens.",
-        ]
-        # exp(-120^2/(2 120^2)) = .6065. For z nothing is known: its own median, 500.
-        known, unknown = (
-            group((1000, 1120), (True, True), prompt=prompts[0]),
-            group((500, 380), (True, False), prompt=prompts[1]),
-        )
-        assert_rows(either.rewards(batch(known, unknown)), [[1.8, 1 + 0.8 * math.exp(-0.5)], [1.8, 0]])
-        # x keeps 1000, for 1060 is longer; z has 500 now.
-        assert [either.sampling(p, 2, 9000)[0].prompt.split()[-2] for p in ("x", "z")] == ["1000", "500"]
-    assert method.metrics() == {"swap/lapo_stage": 2.0, "swap/lapo_known_problems": 3.0}
 
 
 def test_hbpo_promises_a_budget_in_every_response():

@@ -3,13 +3,15 @@
 import json
 import math
 import statistics
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.objectives import RIGHT, assert_rows, batch, objective, rollout
 
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Monitor
+from openrlhf_swap.objectives.repetition import is_degenerate
 
 
 def test_decs():
@@ -71,10 +73,12 @@ def test_aalc_counts_the_length_where_all_are_right():
 def test_thinkless():
     # Mark, answer and length: short right 1, thought right .5, wrong -1, no mark -1; mean -.125.
     method = objective("thinkless", short="s", think="t")
-    group = [rollout("sab"), rollout("tabcd"), rollout("sa", correct=False), rollout("ab")]
+    group = [rollout("sab"), rollout("tab#d"), rollout("sa", correct=False), rollout("ab")]
     assert_rows(method.rewards(batch(group)), [[1, 0.5, -1, -1]])
+    # A thought that never closes is wrong.
+    assert_rows(method.rewards(batch([rollout("tabcd"), rollout("sab")])), [[-1, 1]])
     # Lengths 3 and 5: B = 2, T = 8. The first token weighs .001 8/2 = .004, the others 8/6.
-    (term,) = method.token_advantages(batch([rollout("sab"), rollout("tabcd")]))
+    (term,) = method.token_advantages(batch([rollout("sab"), rollout("tab#d")]))
     assert_rows(term, [[0.25 * w for w in [0.004] + [4 / 3] * 4], [-0.25 * w for w in [0.004] + [4 / 3] * 4]])
     # The mean over all tokens: .001 times the mean of first tokens, and the mean of the others.
     used = torch.cat([term[0, :3], term[1]])
@@ -90,10 +94,22 @@ def test_autothink():
     assert (request.prompt, request.count) == ("<u>1?<a><think>\n...\n", 4)
     assert method.eval_prompt("<u>1?<a>") == "<u>1?<a><think>\n...\n"
     # Three of four think: q = .75, d = .5. Thought right 1 - .5, wrong 0 - .5; without: q = .25, d = 0: 2.
-    group = [rollout("ab#4"), rollout("abc#4"), rollout("ab#5", correct=False), rollout("#4")]
+    box, wrong_box = "\\boxed{4}", "\\boxed{5}"
+    group = [
+        rollout(f"ab#{box}"),
+        rollout(f"abc#{box}"),
+        rollout(f"ab#{wrong_box}", correct=False),
+        rollout(f"#{box}"),
+    ]
     assert_rows(method.rewards(batch(group)), [[0.5, 0.5, -0.5, 2]])
-    wrong = rollout("#5", correct=False)
-    assert_rows(method.rewards(batch([rollout("#4"), wrong, wrong, rollout("a#4")])), [[1.5, -1.5, -1.5, 1]])
+    wrong = rollout(f"#{wrong_box}", correct=False)
+    assert_rows(method.rewards(batch([rollout(f"#{box}"), wrong, wrong, rollout(f"a#{box}")])), [[1.5, -1.5, -1.5, 1]])
+    # Half thinks: no share is over 1/2. Without a box, or with an open thought, 0 and wrong; repeating itself -2.
+    mixed = [rollout("#4"), rollout(f"a{box}"), rollout(f"a#{box}")]
+    mixed.append(rollout(f"#{'so ' * 11}{wrong_box}", correct=False))
+    assert_rows(method.rewards(batch(mixed)), [[0, 0, 1, -2]])
+    # Three of four without a thought, one of them without a box: 0 -> -2 d = -1.
+    assert_rows(method.rewards(batch([rollout("#4"), wrong, wrong, rollout("a#4")])), [[-1, -1.5, -1.5, 0]])
     stages = []
     for method.step in range(5):
         method.sampling("p", 4, 99)
@@ -111,3 +127,36 @@ def test_autothink():
     restored = objective("autothink")
     restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
     assert torch.equal(restored.rewards(batch(thinks)), method.rewards(batch(thinks)))
+
+
+def test_autothink_has_a_limit_for_each_stage():
+    method = objective("autothink", second_stage=1, third_stage=2, limits="40,80,120")
+    found = []
+    for method.step in range(3):
+        found.append(method.sampling("p", 4, 200)[0].max_new_tokens)
+    assert found == [40, 80, 120]
+    with pytest.raises(ConfigError, match=r"--swap.autothink.limits has 120, but --rollout.max_new_tokens is 100"):
+        method.check(SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=100)))
+    with pytest.raises(ConfigError, match=r"--swap.autothink.limits is '40,80'; use 3 token limits"):
+        objective("autothink", limits="40,80")
+
+
+@pytest.mark.parametrize(
+    ("text", "degenerate"),
+    [
+        ("so " * 10, True),
+        ("so " * 9, False),
+        ("a " + "so " * 10, True),
+        ("we try again " * 10, True),
+        ("x " + "we try again " * 11, True),  # ten times "again we try"
+        ("x " + "we try again " * 10, False),
+        ("one " * 9 + "two " * 9, False),
+        ("x" * 120, True),
+        ("x" * 119 + " " + "x" * 119, False),
+        (" ".join(str(n) for n in range(400)), False),
+        ((" ".join(f"w{n}" for n in range(31)) + " ") * 10, False),  # phrases of 30 words at most
+        ("", False),
+    ],
+)
+def test_degenerate_texts(text, degenerate):
+    assert is_degenerate(text) == degenerate

@@ -151,19 +151,22 @@ MAXIMUM = "q Think for maximum 1000 tokens.<a>"
 
 def test_l1_exact():
     # n = 1000, alpha = .0003, L = 1300: 300 tokens off cost .09: right .91, wrong -.09. L = 700 the same.
-    group = [rollout(length=1300, prompt=EXACT), rollout(length=1300, prompt=EXACT, correct=False)]
-    group.append(rollout(length=700, prompt=EXACT))
-    assert_rows(objective("l1_exact").rewards(batch(group)), [[0.91, -0.09, 0.91]])
+    group = [rollout(RIGHT, 1300, prompt=EXACT), rollout(RIGHT, 1300, prompt=EXACT, correct=False)]
+    group.append(rollout(RIGHT, 700, prompt=EXACT))
+    # A thought that never closes is wrong, whatever it boxes.
+    group.append(rollout("\\boxed{42}", 700, prompt=EXACT))
+    assert_rows(objective("l1_exact").rewards(batch(group)), [[0.91, -0.09, 0.91, -0.09]])
 
 
 def test_l1_max():
     # n = 1000, slope 1/1000, delta .5: L = 800 -> .7, 1200 -> .3, 1500 -> 0, 1600 -> clipped: 0, 400 -> clipped: 1;
     # wrong -> 0. A row with an exact budget is scored as L1-Exact.
     lengths = (800, 1200, 1500, 1600, 400)
-    group = [rollout(length=n, prompt=MAXIMUM) for n in lengths]
-    group.append(rollout(length=800, prompt=MAXIMUM, correct=False))
-    group.append(rollout(length=1300, prompt=EXACT))
-    assert_rows(objective("l1_max").rewards(batch(group)), [[0.7, 0.3, 0, 0, 1, 0, 0.91]])
+    group = [rollout(RIGHT, n, prompt=MAXIMUM) for n in lengths]
+    group.append(rollout(RIGHT, 800, prompt=MAXIMUM, correct=False))
+    group.append(rollout(RIGHT, 1300, prompt=EXACT))
+    group.append(rollout("\\boxed{42}", 800, prompt=MAXIMUM))
+    assert_rows(objective("l1_max").rewards(batch(group)), [[0.7, 0.3, 0, 0, 1, 0, 0.91, 0]])
 
 
 def test_l1_draws_a_budget_once_a_row():

@@ -147,7 +147,7 @@ def test_joining_continuations_are_trained_on(drawn, tokenizer):
     objective = build(make_config(objective="jet", options=options))
     samples, actor, _ = drawn(objective)
     found = texts(samples, tokenizer)
-    assert found[0] == THOUGHT + CLOSE + "234}"
+    assert found[0] == THOUGHT + CLOSE + "234}<|end|>"  # jet puts the end token there
     for text, share in zip(found[1:3], (0.2, 0.6), strict=True):
         kept, _, behind = text.partition("</think>")
         assert THOUGHT.startswith(kept) and abs(len(kept) - share * len(found[0])) < 8
@@ -155,7 +155,7 @@ def test_joining_continuations_are_trained_on(drawn, tokenizer):
     assert [sample.rewards.item() for sample in samples] == [1, 1, 1, 0, 0, 0]
     assert {sample.prompts[0] for sample in samples[:3]} == {next(iter(PROMPTS))}
     kept = [sample.rollout.metadata["kept"] for sample in samples[:3]]
-    assert kept[0] == samples[0].action_mask.sum() and kept[1] < kept[2]
+    assert kept[0] == samples[0].action_mask.sum() - 1 and kept[1] < kept[2]
     assert {tokens for text, tokens, _ in actor.asked if text.endswith("{")} == {9}
 
 
@@ -180,9 +180,10 @@ def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
     objective = build(make_config(objective="jet", options={"shares": "50,99", "phrase": CLOSE, "answer_tokens": "6"}))
     limit = prompt + len(tokenizer(THOUGHT, add_special_tokens=False)["input_ids"]) + bridge + 5
     samples, actor, _ = drawn(objective, max_len=limit, new_tokens=limit - prompt)
-    # The whole response has 4 tokens behind its box. At 99% of it, one token has room behind another box.
+    # The whole response has 4 tokens behind its box, and jet's end token. At 99% of it, one token has room behind
+    # another box; the end token behind that is beyond the context, and is dropped.
     lengths = [int(sample.action_mask.sum()) for sample in samples[:3]]
-    assert lengths[::2] == [limit - prompt - 1, limit - prompt]
+    assert lengths[::2] == [limit - prompt, limit - prompt]
     boxes = [tokens for text, tokens, _ in actor.asked if text.startswith(next(iter(PROMPTS))) and text.endswith("{")]
     assert boxes == [6, 1]
     with pytest.raises(ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what jet puts behind"):

@@ -3,12 +3,28 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
-from support.actors import make_config
+from support.actors import make_config, make_sample
+from support.objectives import READER
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
+
+
+def experience(prompt, score, text="", truncated=False):
+    """A sample of a response with one character a token."""
+    ids = [ord("?"), *READER.ids(text or "4")]
+    response = {
+        "prompt": prompt,
+        "label": "4",
+        "observation_tokens": ids,
+        "action_ranges": [(1, len(ids))],
+        "reward": score,
+        "scores": score,
+        "truncated": truncated,
+        "rollout_log_probs": None,
+    }
+    return make_sample(response)
 
 
 class Generator(SwapSamplesGenerator):
@@ -16,7 +32,17 @@ class Generator(SwapSamplesGenerator):
 
     def _groups(self, prompts, labels, images, **generate_kwargs):
         self.asked.append(prompts)
-        return [[SimpleNamespace(prompt=p, scores=torch.tensor([float(p)])) for _ in range(2)] for p in prompts]
+        return [[experience(p, float(p)) for _ in range(2)] for p in prompts]
+
+
+def make_generator(objective, rows=(), low=0.0, high=1.0):
+    args = SimpleNamespace(
+        algo=SimpleNamespace(dynamic_filtering_enable=True, dynamic_filtering_range=(low, high)),
+        rollout=SimpleNamespace(n_samples_per_prompt=2, batch_size=2, vllm_generate_batch_size=None),
+        train=SimpleNamespace(full_determinism_enable=False),
+        vllm=SimpleNamespace(enable_sleep=False),
+    )
+    return Generator(SimpleNamespace(args=args), rows, None, None, [], objective=objective, reader=READER)
 
 
 @pytest.fixture
@@ -24,19 +50,13 @@ def steps():
     """What an episode of prompts becomes, in batches of two: its steps, what was asked together, steps of training."""
 
     def run(*prompts, low=0.0, high=1.0):
-        args = SimpleNamespace(
-            algo=SimpleNamespace(dynamic_filtering_enable=True, dynamic_filtering_range=(low, high)),
-            rollout=SimpleNamespace(n_samples_per_prompt=2, batch_size=2, vllm_generate_batch_size=None),
-            train=SimpleNamespace(full_determinism_enable=False),
-            vllm=SimpleNamespace(enable_sleep=False),
-        )
         rows = [("", [prompt], ["label"], [None]) for prompt in prompts]
         objective = build(make_config(objective="grpo"))
-        generator = Generator(SimpleNamespace(args=args), rows, None, None, [], objective=objective, reader=None)
+        generator = make_generator(objective, rows, low, high)
         generator.asked, made, exhausted = [], [], False
         while not exhausted:
             samples, rate, consumed, exhausted = generator.generate_samples()
-            made.append(([sample.prompt for sample in samples], rate, consumed))
+            made.append(([prompt for sample in samples for prompt in sample.prompts], rate, consumed))
         return made, generator.asked, objective.step
 
     return run
@@ -64,6 +84,33 @@ def test_an_episode_without_a_batch_ends_in_an_error(steps):
         steps("0", "1", ".5", "1", "1")
 
 
-def test_methods_that_learn_from_every_group_are_known():
+@pytest.mark.parametrize(
+    ("name", "group", "passes"),
+    [
+        # Both correct, one cut off, or with a thought that never closes: dler trains on 1 and 0, grpo on 1 and 1.
+        ("dler", [("a#4", 1, False), ("b#4", 1, True)], True),
+        ("grpo", [("a#4", 1, False), ("b#4", 1, True)], False),
+        ("dler", [("a#4", 1, False), ("b4", 1, False)], True),
+        # Of two that it trains on as 0 nothing is learned, though the grader's have spread.
+        ("dler", [("a#4", 0, False), ("b4", 1, False)], False),
+        # GRPO-LEAD drops groups without a correct answer, and those in which all earn the same.
+        ("grpo_lead", [("a#\\boxed{5}", 0, False), ("b4", 0, False)], False),
+        ("grpo_lead", [("a#\\boxed{4}", 1, False), ("bbb#\\boxed{4}", 1, False)], False),
+        ("grpo_lead", [("a#\\boxed{4}", 1, False), ("b4", 0, False)], True),
+    ],
+)
+def test_the_filter_goes_by_the_rewards_that_training_uses(name, group, passes):
+    generator = make_generator(build(make_config(objective=name)))
+    samples = [experience("p", float(score), text, truncated) for text, score, truncated in group]
+    assert generator._passes(samples) == passes
+
+
+def test_grpo_lead_keeps_a_group_whose_lengths_differ():
+    config = make_config(objective="grpo_lead", options={"least_length": "0"})
+    samples = [experience("p", 1.0, text) for text in ("a#\\boxed{4}", "bbb#\\boxed{4}")]
+    assert make_generator(build(config))._passes(samples)
+
+
+def test_objectives_that_learn_from_every_group_are_known():
     drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
     assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead"}
