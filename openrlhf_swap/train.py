@@ -33,6 +33,7 @@ from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import command_line, made_of
 
@@ -129,6 +130,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     from openrlhf_swap.integration.startup.launch import launch
 
     launch(argv, args, config, run, on_cpu)
+    try_write_card(Path(args.ckpt.output_dir), Path(run.output_dir))
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
 
