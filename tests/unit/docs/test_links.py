@@ -87,6 +87,12 @@ def test_every_page_is_in_the_index():
     assert found == {link for link in re.findall(r"\]\(([^)]+)\)", index) if not link.startswith("..")}
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    shown = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    found = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
+    assert found == set(re.findall(r"(?: |- )(docs/\S+\.md)$", shown, flags=re.MULTILINE)) - {"docs/python.md"}
+
+
 @pages
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)", prose(page))
