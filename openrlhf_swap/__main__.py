@@ -1,6 +1,7 @@
-"""All commands under one name: `openrlhf-swap COMMAND ...`, or `python -m openrlhf_swap COMMAND ...`.
+"""Train reasoning models with SWAP and other length objectives, and evaluate them: all commands under one name.
 
-A command is imported when it is named: what others need does not have to be installed.
+`python -m openrlhf_swap COMMAND` is the same as `openrlhf-swap COMMAND`. A command is imported when it is named: what
+the others need does not have to be installed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _help() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:{width}}{_first_line(module)}" for name, module in COMMANDS.items()]
     usage = f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help"
-    return "\n".join([usage, "", "commands:", *lines])
+    return "\n".join([usage, "", (__doc__ or "").partition("\n")[0], "", "commands:", *lines])
 
 
 def _first_line(module: str) -> str:
