@@ -32,6 +32,7 @@ from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
+from openrlhf_swap.packages.versions import check_version
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
@@ -208,6 +209,7 @@ def _print_help(objective: str) -> int:
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")
     print("\nAll flags of OpenRLHF:\n")
+    check_version("openrlhf")
     stock_parser().print_help()
     return 0
 
