@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
 
+PROGRAM = "openrlhf-swap"  # the console script, see `__main__`
 EXTRAS = {  # package -> the extra of pyproject.toml that installs it
     **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
     **dict.fromkeys(("latex2sympy2_extended", "math_verify"), "grading"),
@@ -27,8 +28,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, module: str, description: str | None = None, **options: Any) -> None:
         """Take the module that is run with `python -m`, and its docstring."""
+        called = sys.argv[0] if sys.argv[0].startswith(f"{PROGRAM} ") else f"python -m {module}"
         super().__init__(
-            prog=f"python -m {module}",
+            prog=called,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,

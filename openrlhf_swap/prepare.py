@@ -1,4 +1,4 @@
-r"""Turn a data set of maths problems into the prompt set that `python -m openrlhf_swap.train` trains on.
+r"""Turn a data set of maths problems into the prompt set of a training.
 
     python -m openrlhf_swap.prepare --output prompts.jsonl
     python -m openrlhf_swap.train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer

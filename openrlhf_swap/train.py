@@ -33,7 +33,9 @@ from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
 from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
+from openrlhf_swap.packages.versions import check_version
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import command_line, made_of
 
@@ -137,6 +139,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     from openrlhf_swap.integration.startup.launch import launch
 
     launch(argv, args, config, run, on_cpu)
+    try_write_card(Path(args.ckpt.output_dir), Path(run.output_dir))
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
 
@@ -217,6 +220,7 @@ def _print_help(objective: str) -> int:
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")
     print("\nAll flags of OpenRLHF:\n")
+    check_version("openrlhf")
     stock_parser().print_help()
     return 0
 

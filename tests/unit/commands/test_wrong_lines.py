@@ -10,6 +10,7 @@ from support.paths import POLICY, ROOT
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
+from openrlhf_swap.packages import versions
 
 # Of CPU time: under one if no hub is contacted, more on a busy machine and in an environment that is yet to be
 # compiled; the imports of a training take ten.
@@ -100,6 +101,14 @@ def test_a_wrong_command_line(tmp_path, line, message):
 def test_objectives_and_metrics_are_listed(capsys, flag, known):
     assert run_command(train.main, [flag]) == 0
     assert known <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_help_without_openrlhf_has_our_flags_and_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(versions, "installed_version", lambda package: None)
+    assert run_command(train.main, ["--help"]) == 2
+    printed = capsys.readouterr()
+    assert "--swap.step_tokens" in printed.out
+    assert printed.err == "error: openrlhf is not installed; remedy: bash scripts/setup.sh\n"
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path):
