@@ -22,6 +22,7 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, appending, read_rows
+from openrlhf_swap.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.rewards import Grader
 
 if TYPE_CHECKING:
@@ -48,13 +49,14 @@ def main(argv: list[str]) -> None:
     """
     args = _parser().parse_args(argv)
     check_model_exists("--model", args.model)
+    refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
 
     with flags_called(TRAINING_FLAGS):
-        tokenizer = check_model(args.model, args.max_model_len or 0)
+        tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
         config, messages = resolve_thought(marks, tokenizer)
         answers = reference_answers(args, tokenizer)
@@ -86,6 +88,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--max-model-len", type=int, default=None, help="most tokens of prompt and response (default: the model's)"
     )
+    add_trust_flag(parser)
     return parser
 
 
@@ -120,7 +123,8 @@ def sample_reference(
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
 
-    engine = open_engine(args.model, **({"max_model_len": args.max_model_len} if args.max_model_len else {}))
+    length = {"max_model_len": args.max_model_len} if args.max_model_len else {}
+    engine = open_engine(args.model, trust_remote_code=args.trust_remote_code, **length)
     from vllm import SamplingParams
 
     sampling = SamplingParams(

@@ -24,6 +24,7 @@ from openrlhf_swap.command import Parser, check_model_exists, check_writable, fl
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import appending, read_rows
+from openrlhf_swap.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,8 +55,9 @@ def main(argv: list[str]) -> None:
     if not args.input.is_file():
         raise DataError(f"--input is {args.input}, which is not a file; give one JSON object a line")
     check_model_exists("--model", args.model)
+    refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
-    model, tokenizer = load_model(args.model, args.dtype)
+    model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
     from openrlhf_swap.scoring.scorer import Scorer
 
@@ -97,10 +99,13 @@ def _parser() -> Parser:
         default=RunConfig().scoring,
         help="shared_prefix, or per_prefix: one forward per prefix, the slow reference (default: %(default)s)",
     )
+    add_trust_flag(parser)
     return parser
 
 
-def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(
+    name: str, dtype: str, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load model and tokenizer, on the GPU if there is one.
 
     Raises:
@@ -110,8 +115,10 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokeni
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with reader_errors(f"--model is {name}, which cannot be read: {{reason}}", ConfigError):
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype))
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            name, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+        )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return model.eval().to(device), tokenizer
 

@@ -31,12 +31,15 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
+from openrlhf_swap.model_code import refuse_model_code
 from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.packages.versions import check_version
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.lock import locked
+from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import command_line, made_of
 
 MODULE = "openrlhf_swap.train"
@@ -63,20 +66,36 @@ def main(argv: list[str]) -> int:
     if DRY_RUN in argv:
         print(command_line(MODULE, redacted(flags)))
         return 0
-    _check_quickly(config, run, rest)
+    checkpoint_folder = _check_quickly(config, run, rest)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
-    if RESUME in rest and finished.exists() and json.loads(finished.read_text()) == json.loads(to_line(content)):
+    if RESUME in rest and _read_record(finished) == json.loads(to_line(content)):
         print(f"[swap] the run in {run.output_dir} is finished; to train further, raise --train.num_episodes")
         return 0
-    with nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose"):
-        _train(config, run, rest, argv)
-    write_text(finished, to_line(content, indent=2))
+    with locked({"--swap.output_dir": Path(run.output_dir), "--ckpt.path": checkpoint_folder}):
+        console = nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose")
+        with private_ray(), console:
+            _train(config, run, rest, argv)
+        write_text(finished, to_line(content, indent=2))
     return 0
 
 
-def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None:
-    """Refuse what can be refused before anything slow is imported.
+def _read_record(path: Path) -> dict[str, Any]:
+    """A JSON file that an earlier start wrote; {} if there is none or, after a line that says so, if it is torn."""
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError):
+        record = None
+    if isinstance(record, dict):
+        return record
+    print(f"[swap] {path} cannot be read and is ignored")
+    return {}
+
+
+def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> Path:
+    """Refuse what can be refused before anything slow is imported; returns `--ckpt.path`.
 
     Args:
         config: the method's settings.
@@ -91,6 +110,7 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None
     for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", args.ckpt.path)):
         check_writable(flag, Path(folder))
     check_model_exists("--actor.model_name_or_path", args.actor.model_name_or_path)
+    refuse_model_code("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
     for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
         for file in (files or "").split(","):
             if file.endswith(DATA_FILES) and not Path(file).exists():
@@ -98,6 +118,7 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
     arguments_of_objective(given, config, on_cpu)
+    return Path(args.ckpt.path)
 
 
 def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
@@ -157,8 +178,7 @@ def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
 
 def _tracked_run(folder: Path, resumed: bool) -> tuple[str | None, str]:
     """Name and id of the run for TensorBoard and W&B; a resumed run keeps those it had."""
-    path = folder / checkpoints.CONFIGURATION
-    before = json.loads(path.read_text(encoding="utf-8")) if resumed and path.exists() else {}
+    before = _read_record(folder / checkpoints.CONFIGURATION) if resumed else {}
     return before.get("run_name"), before.get("run_id") or uuid4().hex[:16]
 
 

@@ -5,7 +5,7 @@
 #   --output outputs/gpu_check   new folder for the logs
 #   --model FOLDER               a policy other than the embedded one; further flags go to the training command
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh

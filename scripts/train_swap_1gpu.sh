@@ -7,7 +7,7 @@
 #   LORA=0          rank of the LoRA adapters, such as 32; 0 trains the whole model
 #   MAX_LEN=...     tokens of prompt and response together       (default 14000)
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh

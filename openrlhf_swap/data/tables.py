@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,14 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
             return load_dataset(loader, data_files=str(path), split="train")
         except DatasetGenerationError as error:  # its own message only says that an error occurred
             raise error.__cause__ or error from None
+
+
+def revision_of(table: Dataset) -> str | None:
+    """The commit of the hub data set that a table was read from, online or from the cache; None for a file."""
+    for url in table.info.download_checksums or ():  # hf://datasets/<id>@<commit>/<file>
+        if found := re.search(r"^hf://datasets/[^@]+@([0-9a-f]{40})/", str(url)):
+            return found[1]
+    return None
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:

@@ -55,6 +55,7 @@ EVERY = "every process that imports `openrlhf_swap.integration`"
 NO_FLASH = "every process that imports `openrlhf_swap.integration`, without flash-attn"
 EVERY_CPU = "every process that imports `openrlhf_swap.integration`, on CPU"
 NO_CLUSTER = "every process that imports `openrlhf_swap.integration`, on CPU without RAY_ADDRESS"
+STARTS_RAY = "commands that start Ray and the processes they start, without RAY_ADDRESS"
 CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
 DRIVER = "driver, while OpenRLHF's command runs"
 SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
@@ -157,6 +158,13 @@ _GROUPS: dict[Group, dict[str, str]] = {
     Group(VARIABLE, EVERY_CPU, None, "DeepSpeed's accelerator"): {"DS_ACCELERATOR": "cpu"},
     # Ray reads it when it is imported, on Linux too, whatever the name says.
     Group(VARIABLE, NO_CLUSTER, None, "Ray listens on 127.0.0.1 only"): {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    Group(VARIABLE, STARTS_RAY, None, "Ray runs code for whoever has its token, not for every user of the machine"): {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "random",
+    },
+    Group(VARIABLE, STARTS_RAY, None, "Ray's session folder lets everybody in"): {
+        "RAY_TMPDIR": "a new folder that its owner alone may enter"
+    },
     Group(VARIABLE, EVERY_CPU, None, "compiled once per environment, by its own ninja"): {
         "TORCH_EXTENSIONS_DIR": "torch_extensions in the environment's folder",
         "PATH": "begins with the environment's bin",

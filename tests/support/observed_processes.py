@@ -34,6 +34,14 @@ def importing():
     record("import of all other modules")
 
 
+def starting_ray():
+    from openrlhf_swap.runs.private_ray import private_ray
+
+    observing.begin()
+    with private_ray():
+        record("STARTS_RAY")
+
+
 def generating():
     from openrlhf_swap.integration.generation.engine import open_engine
     from openrlhf_swap.integration.runtime import cpu
@@ -230,6 +238,7 @@ def console_and_grader(folder):
 
 
 def main(path):
+    starting_ray()  # before Ray is imported
     observing.import_originals()
     importing()
     generating()

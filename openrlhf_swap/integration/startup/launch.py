@@ -50,7 +50,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     """
     actor_class: type = SwapRolloutActor
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    check_engine(args.actor.model_name_or_path)
+    check_engine(args.actor.model_name_or_path, run_config.trust_remote_code)
     if not on_cpu:
         check_gpus(args)
     else:
@@ -62,9 +62,10 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     limits = engine_limits(args, run_config, on_cpu)
     summary = ", ".join(f"{name} {number}" for name, number in limits.items())
     print(f"[swap] an engine's limits: {summary}")
+    options = {**limits, "trust_remote_code": run_config.trust_remote_code}  # OpenRLHF says True
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:
-        run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), limits))
+        run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), options))
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:

@@ -285,3 +285,30 @@ def test_help_explains(capsys):
     shown = "".join(capsys.readouterr().out.split())  # long names are broken at their hyphens
     for word in ("--benchmarks", "--no-benchmarks", "removed.jsonl", "agentica-org/DeepScaleR-Preview-Dataset"):
         assert word in shown
+
+
+def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path, capsys, monkeypatch):
+    """`datasets` keeps the addresses that it read, in its cache too; the hub's name the commit."""
+    import datasets
+
+    from openrlhf_swap import prepare
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    table = datasets.Dataset.from_list(ROWS)
+    table.info.download_checksums = {f"hf://datasets/some/maths@{commit}/train.json": {"num_bytes": 7}}
+    monkeypatch.setattr(prepare, "read_table", lambda *_: table)
+    output = tmp_path / "out.jsonl"
+    assert run("some/maths", output) == 0
+    assert read_rows(tmp_path / "out.jsonl.source.json") == [
+        {"input": "some/maths", "config": None, "split": "train", "revision": commit}
+    ]
+    assert f"--revision {commit} reads these rows again" in capsys.readouterr().out
+    assert run("some/maths", output, "--no-benchmarks", "--revision", commit) == 0
+    assert "reads these rows again" not in capsys.readouterr().out
+
+
+def test_a_file_has_no_commit(tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", ROWS)
+    assert run(source, tmp_path / "out.jsonl") == 0
+    (record,) = read_rows(tmp_path / "out.jsonl.source.json")
+    assert (record["input"], record["revision"]) == (str(source), None)

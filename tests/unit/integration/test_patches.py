@@ -57,7 +57,17 @@ def test_importing_replaces_what_the_inventory_says_and_once_only(observed):
 
 
 PLACES = [
-    *("CPU_COMMAND", "GENERATES_ON_CPU", "CONSOLE", "GRADER", "DRIVER", "SFT", "TRAINER", "ASYNC_TRAINER"),
+    *(
+        "STARTS_RAY",
+        "CPU_COMMAND",
+        "GENERATES_ON_CPU",
+        "CONSOLE",
+        "GRADER",
+        "DRIVER",
+        "SFT",
+        "TRAINER",
+        "ASYNC_TRAINER",
+    ),
     *("POLICY_LOADS", "REFERENCE_LOADS", "STAGE_3", "STAGE_3_SLEEPS", "LOG_PROBS", "SCORING", "SCORED"),
     *("WEIGHT_SYNC", "ENGINE", "ENGINE_RECEIVES"),
 ]

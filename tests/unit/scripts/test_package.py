@@ -14,7 +14,7 @@ from support.paths import ROOT
 import openrlhf_swap
 from openrlhf_swap.__main__ import COMMANDS
 
-DATA = {".md", ".csv", ".html", ".js", ".typed"}
+DATA = {".md", ".yaml", ".csv", ".html", ".js", ".typed"}
 BUILD = "from setuptools import build_meta; build_meta.build_wheel('dist'); build_meta.build_sdist('dist')"
 
 

@@ -1,0 +1,41 @@
+"""One run to a folder: two would write into each other's metrics and delete each other's checkpoints."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from openrlhf_swap.errors import ConfigError
+
+LOCK = "run.lock"
+
+
+@contextmanager
+def locked(folders: Mapping[str, Path]) -> Iterator[None]:
+    """Hold a lock on each folder. The kernel drops it with the process, so a killed run blocks nobody.
+
+    Args:
+        folders: by the flags that name them; they are created.
+
+    Raises:
+        ConfigError: when another run holds one of them.
+    """
+    from filelock import FileLock, Timeout
+
+    with ExitStack() as held:
+        for folder, flag in {folder.resolve(): flag for flag, folder in folders.items()}.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(FileLock(folder / LOCK, timeout=0))
+            except Timeout:
+                raise ConfigError(
+                    f"{flag} is {folders[flag]}, where another run is under way ({LOCK}); wait until it has ended, or "
+                    "use another folder"
+                ) from None
+            except (NotImplementedError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                print(f"[swap] the file system of {folders[flag]} has no locks; start no second run there")
+        yield
