@@ -58,6 +58,8 @@ start_ray() {
     if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
     # RAY_ADDRESS of another cluster would reach the actors; with the last variable at 0, nodes do not find each other.
     unset WANDB_KEY RAY_ADDRESS RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER
+    # A killed actor takes the processes it has started along: a vLLM engine would live on and keep its GPU's memory.
+    export RAY_process_group_cleanup_enabled=true
     mkdir -p "$RAY_FOLDER"
     chmod 700 "$RAY_FOLDER"
     if (( BLOCK )); then

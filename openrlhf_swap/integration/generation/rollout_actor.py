@@ -22,7 +22,7 @@ _StockRolloutActor: Any = undecorated(RolloutRayActor)
 class EngineFactory:
     """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that have no flag."""
 
-    def __init__(self, actor_class: Any, more: dict[str, int]) -> None:
+    def __init__(self, actor_class: Any, more: dict[str, Any]) -> None:
         """Takes a Ray actor class and further arguments for vLLM's engines."""
         self._actor_class = actor_class
         self._more = more

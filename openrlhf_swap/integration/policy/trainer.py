@@ -30,7 +30,7 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         """Overrides OpenRLHF's: LoRA adapters are sent as a part of the weights."""
         with lora.merged_into_weights(self.actor.model.module):
             super().broadcast_to_vllm()
-        # OpenRLHF's own comes while the merged weights are in use, and vLLM, waking on the same GPU, needs their place.
+        # OpenRLHF's own call comes while the merged weights are in use. vLLM wakes on the same GPU next.
         torch.cuda.empty_cache()
 
     def _init_vllm_sync_group(self, backend: str) -> None:
