@@ -63,6 +63,8 @@ start_ray() {
     if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
     # RAY_ADDRESS of another cluster would reach the actors; with the last variable at 0, nodes do not find each other.
     unset WANDB_KEY RAY_ADDRESS RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER
+    # A killed actor takes the processes it has started along: a vLLM engine would live on and keep its GPU's memory.
+    export RAY_process_group_cleanup_enabled=true
     # Logs and sockets: for their owner alone. Another user may have made the folder first.
     (umask 077 && mkdir -p "$RAY_FOLDER" && [[ -O "$RAY_FOLDER" && ! -L "$RAY_FOLDER" ]] && chmod 700 "$RAY_FOLDER") \
         2>/dev/null || fail "RAY_FOLDER is $RAY_FOLDER, which does not belong to you; name another"

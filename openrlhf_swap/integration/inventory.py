@@ -71,6 +71,8 @@ LOG_PROBS = "policy and reference model, during forward passes for log-probabili
 WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
 ENGINE = "rollout engine"
 ENGINE_RECEIVES = "rollout engine, while it receives weights"
+TRAINS = "driver and the processes it starts"
+TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
 GENERATES_ON_CPU = "commands that only generate, on CPU"
 SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
@@ -183,6 +185,13 @@ _GROUPS: dict[Group, dict[str, str]] = {
     # Matrix products then take longer with two threads than with one.
     Group(VARIABLE, CPU_COMMAND, None, "spinning threads take cores from the processes they wait for"): {
         "OMP_WAIT_POLICY": "PASSIVE"
+    },
+    Group(VARIABLE, TRAINS, None, "a killed Ray actor takes along what it has started, such as vLLM's engine"): {
+        "RAY_process_group_cleanup_enabled": "true"
+    },
+    # Ray's own 60 s are for a network; here only a killed driver ends the server.
+    Group(VARIABLE, TRAINS_ALONE, None, "Ray's agents end at once with a killed driver"): {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5"
     },
     Group(VARIABLE, TRAINS_ON_CPU, None, "Ray would give each process one thread"): {
         "OMP_NUM_THREADS": "the process's share of the cores"

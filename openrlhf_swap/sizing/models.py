@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +62,8 @@ class Model:
     states: int = 0  # numbers that all recurrent layers keep per response
     idle: int = 0  # parameters of experts that a token is not routed to
     adapters: int = 0  # parameters of LoRA adapters, which are then all that is trained
+    weights: tuple[int, ...] = ()  # parameters of each trained weight
+    served: tuple[int, ...] = ()  # parameters of each weight in vLLM, which joins some
 
     @property
     def multiplying(self) -> int:
@@ -151,7 +155,18 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
         states=recurrent * _state(config) if recurrent else 0,
         idle=routed - routed * chosen // experts if experts else 0,
         adapters=sum(adapters),
+        weights=tuple(adapters or sizes),
+        served=_served(model),
     )
+
+
+def _served(model: Any) -> tuple[int, ...]:
+    """Parameters of each weight in vLLM: one for queries, keys and values of a layer, one for gate and up."""
+    sizes: Counter[str] = Counter()
+    for name, weight in model.named_parameters():
+        joined = re.sub(r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name))
+        sizes[joined] += weight.numel()
+    return tuple(sizes.values())
 
 
 def _attention_widths(config: Any) -> tuple[int, int, int]:

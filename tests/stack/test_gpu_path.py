@@ -3,12 +3,14 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.disturbing import Run
 from support.paths import POLICY, ROOT
 from support.running import run_training
 
@@ -77,6 +79,15 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
     assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
+
+
+@on_request
+@pytest.mark.parametrize("name", ["SwapTrainer", "FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None])
+def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
+    held = tmp_path / "held"
+    monkeypatch.setenv("HELD_UPDATE", str(held))
+    _, status = Run(tmp_path, prompts_file, COLOCATED).start_and_disturb(1, name, signal.SIGKILL, held)
+    assert status == (2 if name else -signal.SIGKILL)
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):

@@ -20,7 +20,8 @@ from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 from openrlhf_swap.packages import versions
 
 NAME = Kind.NAME
-IMPORT, LASTING = "import of openrlhf_swap.integration", {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS_ON_CPU"]}
+IMPORT = "import of openrlhf_swap.integration"
+LASTING = {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS", "TRAINS_ALONE", "TRAINS_ON_CPU"]}
 
 
 def entries(*names):
