@@ -41,11 +41,11 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark, s
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.device import is_cpu_build
-from openrlhf_swap.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import fingerprint, made_of
 

@@ -22,8 +22,8 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, appending, read_rows
-from openrlhf_swap.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -24,7 +24,7 @@ from openrlhf_swap.command import Parser, check_model_exists, check_writable, fl
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import appending, read_rows
-from openrlhf_swap.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

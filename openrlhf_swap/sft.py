@@ -11,7 +11,7 @@ import runpy
 import sys
 
 from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.model_code import FLAG, add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import FLAG, add_trust_flag, refuse_model_code
 
 MODEL = "--model.model_name_or_path"
 

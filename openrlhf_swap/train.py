@@ -31,7 +31,6 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
-from openrlhf_swap.model_code import refuse_model_code
 from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.packages.versions import check_version
@@ -39,6 +38,7 @@ from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked
+from openrlhf_swap.runs.model_code import refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import command_line, made_of
 

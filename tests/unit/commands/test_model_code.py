@@ -9,7 +9,7 @@ import pytest
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.model_code import find_model_code, refuse_model_code
+from openrlhf_swap.runs.model_code import find_model_code, refuse_model_code
 
 EVIL = """
 import pathlib, transformers
