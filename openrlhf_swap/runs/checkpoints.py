@@ -19,6 +19,7 @@ from openrlhf_swap.runs.seals import MARK, SEAL, find_fault
 LATEST = "latest"
 CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
+BESIDE = (LATEST, LATEST + ".writing", "zero_to_fp32.py")  # what DeepSpeed and this package write next to them
 DAMAGED = "damaged"  # under --ckpt.path: checkpoints whose seal does not fit them
 
 
@@ -102,7 +103,8 @@ def recover(path: Path) -> Recovery:
         path: `--ckpt.path`.
 
     Raises:
-        CheckpointError: for something that this package did not write; nothing has been changed then.
+        CheckpointError: for a checkpoint that this package did not write, when nothing has been changed; and without a
+            complete checkpoint for a file between them, because OpenRLHF would take their folder for one.
     """
     folder = path / FOLDER
     found = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -121,9 +123,7 @@ def recover(path: Path) -> Recovery:
     while complete and (change := seals.find_change(complete[-1])):
         messages.append(_set_aside(complete.pop(), change))
     if not complete:
-        (folder / LATEST).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            folder.rmdir()  # OpenRLHF would take an empty folder for a checkpoint
+        _remove_empty(path)
         messages.append(f"no complete checkpoint in {path}: starting from the beginning")
         return Recovery(None, None, messages)
     used, tag = seals.read_seal(complete[-1]), complete[-1].name
@@ -134,17 +134,27 @@ def recover(path: Path) -> Recovery:
 
 
 def _refuse_foreign(path: Path, entries: list[Path]) -> None:
-    """Raise CheckpointError for the first of the entries of `_actor` that neither we nor DeepSpeed wrote."""
+    """Raise CheckpointError for the first folder in `_actor` that this package did not write."""
     for entry in entries:
-        if not entry.is_dir() and entry.name not in (LATEST, LATEST + ".writing"):
-            raise CheckpointError(
-                f"--ckpt.path {path} holds {FOLDER}/{entry.name}, which openrlhf_swap did not write; move it away"
-            )
         if entry.is_dir() and not _is_ours(entry) and any(entry.iterdir()):
             raise CheckpointError(
                 f"--ckpt.path {path} holds checkpoint {entry.name} without a {SEAL}: it was not written by "
                 "openrlhf_swap, or only partly copied; use another --ckpt.path, or move it away"
             )
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove `_actor` without checkpoints, which OpenRLHF would take for one."""
+    folder = path / FOLDER
+    if not folder.is_dir():
+        return
+    for name in BESIDE:
+        (folder / name).unlink(missing_ok=True)
+    if others := sorted(entry.name for entry in folder.iterdir()):
+        raise CheckpointError(
+            f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which openrlhf_swap did not write; move it away"
+        )
+    folder.rmdir()
 
 
 def _set_aside(checkpoint: Path, fault: str) -> str:

@@ -13,7 +13,7 @@ import os
 import pkgutil
 import runpy
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -38,7 +38,10 @@ def starting_ray():
     from openrlhf_swap.runs.private_ray import private_ray
 
     observing.begin()
-    with private_ray():
+    with ExitStack() as stack:
+        with mock.patch.dict(sys.modules):
+            del sys.modules["ray"]  # which has to come later
+            stack.enter_context(private_ray())
         record("STARTS_RAY")
 
 
@@ -238,9 +241,9 @@ def console_and_grader(folder):
 
 
 def main(path):
-    starting_ray()  # before Ray is imported
     observing.import_originals()
     importing()
+    starting_ray()
     generating()
     commands()
     actors(path.parent)

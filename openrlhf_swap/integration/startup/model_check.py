@@ -103,7 +103,7 @@ def _packs(args: SimpleNamespace) -> str | None:
     return "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else None
 
 
-def check_engine(path: str, trust_remote_code: bool) -> None:
+def check_engine(path: str, trust_remote_code: bool = False) -> None:
     """Check that vLLM's code of the model can be imported: some families need extra packages.
 
     Raises:

@@ -97,16 +97,8 @@ def test_a_model_without_code_passes():
     refuse_model_code("--model", str(POLICY))
 
 
-KEYS = [
-    "--data.input_key",
-    "problem",
-    "--data.label_key",
-    "answer",
-    "--data.max_len",
-    "400",
-    "--rollout.max_new_tokens",
-    "320",
-]
+KEYS = ["--data.input_key", "problem", "--data.label_key", "answer"]
+KEYS += ["--data.max_len", "400", "--rollout.max_new_tokens", "320"]
 COMMANDS = {
     "train": "openrlhf_swap.train --data.prompt_dataset {rows} --actor.model_name_or_path",
     "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path",

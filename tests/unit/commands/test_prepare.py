@@ -93,6 +93,7 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
         assert sorted(path.name for path in output.parent.iterdir()) == [
             "prompts.jsonl",
             "prompts.jsonl.removed.jsonl",
+            "prompts.jsonl.source.json",
         ]
         summary = capsys.readouterr().out
         for line in ("6 rows read", f"1 dropped: {DUPLICATE}", f"0 dropped: {NEAR_BENCHMARK}", "3 rows written"):
