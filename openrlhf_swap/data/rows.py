@@ -52,6 +52,12 @@ def entries(path: Path) -> Iterator[Entry]:
                     yield _parsed(number, line)
 
 
+def has_rows(path: Path) -> bool:
+    """Whether `entries` reads the rows of this file: a .json file may hold columns instead."""
+    suffix = path.suffix.lower()
+    return suffix in (".jsonl", ".csv") or (suffix == ".json" and path.is_file() and _first_byte(path) == b"[")
+
+
 def check_is_file(path: Path) -> None:
     """Refuse what has no rows: DataError for a folder, a file that is empty or cannot be opened, or none."""
     if path.is_dir():
@@ -82,9 +88,8 @@ def check_quickly(flag: str, name: str, keys: dict[str, str]) -> None:
         check_is_file(path)
         if path.suffix.lower() == ".parquet":
             _check_parquet(path)
+        if not has_rows(path):
             return
-        if path.suffix.lower() == ".json" and _first_byte(path) != b"[":
-            return  # rows or columns: its loader decides
         found = list(islice(entries(path), LOOKED_AT))
     except DataError as error:
         raise DataError(f"{flag} is {name}, which {_sentence(error)}") from error

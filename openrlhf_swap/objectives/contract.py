@@ -49,7 +49,8 @@ def token_advantages_of(objective: Objective, batch: Batch) -> Tensor | None:
     if not values.isfinite().all():  # what stands behind the end of a response reaches no update
         is_token = torch.arange(shape[-1]) < batch.lengths.unsqueeze(-1)
         _check_finite(objective, "token_advantages", values.where(is_token, 0.0))
-    return values
+    checked: Tensor = values
+    return checked
 
 
 def sampling_of(objective: Objective, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
@@ -67,7 +68,7 @@ def sampling_of(objective: Objective, prompt: str, count: int, max_new_tokens: i
 
 
 def continuations_of(objective: Objective, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-    """What the objective generates from a response; ObjectiveError for a request of another type, or a negative one."""
+    """What the objective generates from a response; ObjectiveError for a wrong type or a negative number."""
     continuations: Any = objective.continuations(rollout, reader)
     _check_requests(objective, "continuations", continuations, Continuation)
     return list(continuations)

@@ -65,7 +65,8 @@ def reward_of(response: EngineResponse) -> float:
         raise DataError(f"the reward function of --reward.remote_url gave no reward for a response: {reason}")
     if not math.isfinite(reward):
         raise DataError(
-            f"the reward function of --reward.remote_url gave {float(reward)} for a response; rewards have to be finite"
+            f"the reward function of --reward.remote_url gave {float(reward)} for a response; "
+            "rewards have to be finite"
         )
     return float(reward)
 

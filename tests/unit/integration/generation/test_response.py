@@ -43,7 +43,7 @@ def test_a_response_is_read():
 
 
 def test_a_response_without_a_reward_is_an_error():
-    with pytest.raises(DataError, match="reward function of --reward.remote_url gave no reward"):
+    with pytest.raises(DataError, match="gave no reward for a response"):
         rollout_of({**RESPONSE, "reward": None})
 
 
