@@ -94,7 +94,7 @@ def _parser() -> Parser:
 
 def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """The reference answer of each training prompt, by rendered prompt, without empty ones."""
-    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.prompts import TRAINING, load_prompts, readable_files, render_prompts
 
     data = SimpleNamespace(
         prompt_dataset=args.dataset,
@@ -107,7 +107,8 @@ def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBa
         apply_chat_template=True,
     )
     training = SimpleNamespace(data=data, train=SimpleNamespace(seed=0))
-    rows = list(load_prompts(training))
+    readable = readable_files(args.dataset, "--data.prompt_dataset", args.output.parent)
+    rows = list(load_prompts(training, TRAINING, readable))
     prompts = render_prompts(rows, training, tokenizer)
     return {prompt: str(row[args.label_key]) for prompt, row in zip(prompts, rows, strict=True) if prompt}
 

@@ -6,24 +6,26 @@ Reads one JSON object per line with `problem`, `answer` and `response`. The prob
 template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
 the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
 
-A row without these fields, with an empty answer, or longer than the model's context is skipped, counted and reported.
-Run again with the same arguments, it resumes where it stopped.
+A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
+skipped, counted and reported. Run again with the same arguments, it resumes where it stopped.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.data.rows import Entry, described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import appending, read_rows
+from openrlhf_swap.rollouts.answers import as_text
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
@@ -52,11 +54,10 @@ def main(argv: list[str]) -> None:
         close_template=close,
     )
     run = RunConfig(scoring=args.scoring)
-    if not args.input.is_file():
-        raise DataError(f"--input is {args.input}, which is not a file; give one JSON object a line")
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
+    rows = read_input(args.input)
     model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
     from openrlhf_swap.scoring.scorer import Scorer
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> None:
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
-    outcomes = score_file(scorer, args.input, args.output)
+    outcomes = score_rows(scorer, rows, args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
 
@@ -123,42 +124,53 @@ def load_model(
     return model.eval().to(device), tokenizer
 
 
-def score_file(scorer: Scorer, source: Path, target: Path) -> Counter[str]:
-    """Score every row of `source` that `target` does not hold yet; returns how many had each outcome.
+def read_input(source: Path) -> list[Entry]:
+    """The rows of the input, those that cannot be scored with what is wrong.
 
     Raises:
-        DataError: when `source` is empty.
+        DataError: when there is none to score.
     """
-    with open(source, encoding="utf-8") as file:
-        lines = list(file)  # not splitlines(), which also splits at separators that JSON may contain
-    if not lines:
-        raise DataError(f"--input is {source}, which has no rows; give one JSON object a line")
-    done = min(max((row["row"] + 1 for row in read_rows(target)), default=0), len(lines))
-    outcomes: Counter[str] = Counter({"already done": done} if done else {})
+    try:
+        rows = [_scorable(entry) for entry in entries(source)]
+    except DataError as error:
+        raise DataError(f"--input is {source}, which {error}") from error
+    if all(entry.row is None for entry in rows):
+        raise DataError(f"--input is {source}, of which no row can be scored: {described(rows)}")
+    return rows
+
+
+def score_rows(scorer: Scorer, rows: Sequence[Entry], target: Path) -> Counter[str]:
+    """Score every row that `target` does not hold yet; returns how many had each outcome."""
+    done = max((row["row"] + 1 for row in read_rows(target)), default=0)
+    left = [entry for entry in rows if entry.number > done]
+    outcomes: Counter[str] = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
+    skipped: list[Entry] = []
     with appending(target) as append:
-        for number in tqdm(range(done, len(lines)), desc="scoring", unit="response", initial=done, total=len(lines)):
+        for entry in tqdm(left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)):
             try:
-                row = _parsed(lines[number])
-                scores = scorer.score(*(str(row[name]) for name in FIELDS))
+                if entry.row is None:
+                    raise DataError(entry.fault)
+                scores = scorer.score(*(str(entry.row[name]) for name in FIELDS))
             except DataError as error:
-                outcomes[f"skipped: {error}"] += 1
+                outcomes[f"skipped: {str(error).partition(' (')[0]}"] += 1
+                skipped.append(Entry(entry.number, None, str(error)))
                 continue
-            append({**row, "row": number, **scores})
+            append({**entry.row, "row": entry.number - 1, **scores})
             outcomes["scored"] += 1
+    if skipped:
+        print(f"skipped: {described(skipped)}", file=sys.stderr)
     return outcomes
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        row = None
-    if not isinstance(row, dict):
-        raise DataError("not a JSON object")
-    missing = [name for name in FIELDS if row.get(name) in (None, "")]
+def _scorable(entry: Entry) -> Entry:
+    """The entry, with a fault if one of the fields is missing or no text."""
+    if entry.row is None:
+        return entry
+    missing = [name for name in FIELDS if entry.row.get(name) in (None, "")]
+    wrong = [name for name in FIELDS if not missing and not as_text(entry.row[name])]
     if missing:
-        raise DataError(f"no {' and no '.join(missing)}")
-    return row
+        return Entry(entry.number, None, f"no {' and no '.join(missing)}")
+    return Entry(entry.number, None, f"{wrong[0]} is neither text nor a number") if wrong else entry
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig, short_name, type_name
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
+from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments, columns_of
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
 from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
@@ -48,7 +48,6 @@ RESUME = "--ckpt.load_enable"
 RUN_NAME = "--logger.wandb.run_name"
 DRY_RUN = "--dry-run"
 FINISHED = "finished.json"  # in the output folder: the command of a finished run
-DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 def main(argv: list[str]) -> int:
@@ -112,9 +111,9 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> Path
     check_model_exists("--actor.model_name_or_path", args.actor.model_name_or_path)
     refuse_model_code("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
     for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
-        for file in (files or "").split(","):
-            if file.endswith(DATA_FILES) and not Path(file).exists():
-                raise DataError(f"{flag} is {file}, which does not exist; give another file or a hub data set")
+        for file in map(str.strip, (files or "").split(",")):
+            if file.endswith(DATA_FILES):
+                check_quickly(flag, file, columns_of(args))
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
     arguments_of_objective(given, config, on_cpu)
@@ -146,9 +145,11 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     args = parse_arguments(argv)
     config = config.replaced(options=absolute_paths(objective_class(config.objective), config.options))
     run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
-    config, data = resolve_run(args, config, run)
+    config, data, evaluation = resolve_run(args, config, run)
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
+    if evaluation != args.eval.dataset:
+        argv = [*argv, "--eval.dataset", str(evaluation), "--eval.split", "train"]
     names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}
     given_data = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     used = {} if data == args.data.prompt_dataset else {"data_used": data}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_swap.data.golds import normal_answer
+from openrlhf_swap.data.rows import described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
+from openrlhf_swap.files import to_line
 from openrlhf_swap.rollouts.answers import strip_answer
 
 
@@ -160,17 +161,32 @@ def short_name(name: str) -> str:
 
 def _read_file(path: Path) -> list[Problem]:
     try:
-        with open(path, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        problems = [
-            Problem(str(row.get("id", number)), row["problem"], _answer(row["answer"]))
-            for number, row in enumerate(rows)
-        ]
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); give JSONL with problem and answer"
-        ) from error
+        found = list(entries(path))
+    except DataError as error:
+        raise DataError(f"{path} cannot be read: it {error}") from error
+    if any(entry.row is None for entry in found):
+        raise DataError(f"{path} cannot be read: {described(found)}; give JSONL with problem and answer")
+    rows = [(entry.number, entry.row or {}) for entry in found]
+    problems = [
+        _problem(f"{path}, row {number}", row.get("id", place), row.get("problem"), row.get("answer"))
+        for place, (number, row) in enumerate(rows)
+    ]
     return _checked(problems, str(path))
+
+
+def _problem(where: str, problem_id: object, problem: object, answer: object) -> Problem:
+    """One problem; DataError without a text or an answer: every evaluation would count it as wrong."""
+    if not isinstance(problem, str) or not problem.strip():
+        raise DataError(f"{where}: problem is {_shown(problem)}; give every row a problem and an answer")
+    bare = _answer(answer)
+    if not bare:
+        raise DataError(f"{where}: answer is {_shown(answer)}; give every row a problem and an answer")
+    return Problem(str(problem_id), problem, bare)
+
+
+def _shown(value: object) -> str:
+    """A value as JSON has it, shortened."""
+    return to_line(value).strip()[:40]
 
 
 def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
@@ -180,7 +196,10 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
         rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
     question, answer = benchmark.columns
     return _checked(
-        [Problem(f"{name}-{i}", row[question], _answer(row[answer])) for i, row in enumerate(rows)],
+        [
+            _problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row[question], row[answer])
+            for i, row in enumerate(rows)
+        ],
         benchmark.hub,
     )
 

@@ -51,6 +51,11 @@ def arguments_of_objective(given: Sequence[str], config: SwapConfig, on_cpu: boo
     return args
 
 
+def columns_of(args: SimpleNamespace) -> dict[str, str]:
+    """Flag -> the column that it names in the data sets."""
+    return {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
+
+
 def prompt_capacity(context: int, new_tokens: int | None) -> int:
     """Tokens that a prompt may have.
 

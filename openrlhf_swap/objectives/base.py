@@ -104,6 +104,7 @@ class Objective:
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""
         self.step = 0
+        """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
 
     def numbers(self, name: str, remedy: str, most: int | None = None) -> list[int]:
         """A setting such as 10,30,50 as whole numbers from 1 to `most`; raises ConfigError with the remedy."""

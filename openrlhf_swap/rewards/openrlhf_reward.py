@@ -35,8 +35,9 @@ def reward_func(
 
 def _grade_response(query: str, prompt: str, answer: object, end_of_thought: str) -> Grade:
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
-    _, found, response = query.partition(prompt)
+    before = query.find(prompt)
     text = as_text(answer)  # rows of evaluation data come as they are: an answer may be a number
-    if not found or not text:
+    if before < 0 or not prompt or not text:
         return Grade(correct=False, status="error")
+    response = query[before + len(prompt) :]
     return grade_answer(response, text, end_of_thought)

@@ -6,12 +6,15 @@ import asyncio
 import functools
 import inspect
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
+from openrlhf_swap.errors import first_line
+from openrlhf_swap.integration.generation.response import FAILED
 from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
@@ -59,6 +62,24 @@ class TokenRequest:
     count: int
 
 
+def saying_why(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """A reward function that gives the reason where it fails; OpenRLHF drops what one raises, and the reward with it.
+
+    The reason reaches the trainer in the response's `extra_logs`, and is raised there (`reward_of`).
+    """
+
+    def graded(*arguments: Any) -> dict[str, Any]:
+        try:
+            result = function(*arguments)
+            float(result["rewards"])
+            return dict(result)
+        except Exception as error:  # noqa: BLE001 (a process boundary: whatever the function raises is its reason)
+            reason = f"{type(error).__name__}: {first_line(error)}"
+        return {"rewards": None, "extra_logs": {FAILED: reason}}
+
+    return graded
+
+
 class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's rollout actor. With a seed, samples depend only on the seed, prompt, number and weights.
 
@@ -99,8 +120,11 @@ class SwapRolloutActor(_StockRolloutActor):
     def set_end_of_thought(self, mark: str) -> None:
         """Pass the mark that closes a thought to a reward function with a parameter `end_of_thought`."""
         function = self.executor.reward_func
-        if function is not None and "end_of_thought" in inspect.signature(function).parameters:
-            replace(self.executor, "reward_func", functools.partial(function, end_of_thought=mark), "openrlhf")
+        if function is None:
+            return
+        if "end_of_thought" in inspect.signature(function).parameters:
+            function = functools.partial(function, end_of_thought=mark)
+        replace(self.executor, "reward_func", saying_why(function), "openrlhf")
 
     async def continue_responses(
         self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any

@@ -241,17 +241,17 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [
-        ((tmp_path / "no.parquet", output), "which is not a file or is empty"),
-        ((tmp_path / "empty.json", output), "which is not a file or is empty"),
+        ((tmp_path / "no.parquet", output), "which does not exist"),
+        ((tmp_path / "empty.json", output), "which is empty; give one row a line"),
         (
             (tmp_path / "rows.tsv", output),
             "a file of unknown type; give a file that ends in .csv, .json, .jsonl, .par",
         ),
-        ((tmp_path / "torn.csv", output), "cannot be loaded (row 2 has more or fewer fields than the header)"),
+        ((tmp_path / "torn.csv", output), "cannot be loaded: row 2: more or fewer fields than the header; correct"),
         ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
         ((tmp_path, output), "a file of unknown type"),
-        ((torn, output), "cannot be loaded (JSON parse error"),
+        ((torn, output), "which cannot be loaded: row 2: not JSON (Expecting value at character 14); correct or re"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
         (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),
         ((good, output, none, "--answer-key", "gold"), "its columns are: id, problem, answer, source"),

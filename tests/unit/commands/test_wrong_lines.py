@@ -42,6 +42,32 @@ LINES = [
     (GOOD.replace(MODEL, "no:such"), "--actor.model_name_or_path is no:such, which cannot be read (Repo id must"),
     ("train --swap.objective nowhere:Mine", "--swap.objective is 'nowhere:Mine', which cannot be imported (No module"),
     (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which does not exist"),
+    (
+        GOOD.replace("ROWS", "BROKEN.jsonl"),
+        "--data.prompt_dataset is BROKEN.jsonl, of which no row can be read: row 1:",
+    ),
+    (GOOD.replace("ROWS", "EMPTY.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty; give one row a line"),
+    (GOOD.replace("ROWS", "BROKEN.parquet"), "--data.prompt_dataset is BROKEN.parquet, which is no complete parquet"),
+    (GOOD.replace("ROWS", "FOLDER.jsonl"), "--data.prompt_dataset is FOLDER.jsonl, which is a folder; name a file"),
+    (GOOD + " --eval.dataset BROKEN.jsonl", "--eval.dataset is BROKEN.jsonl, of which no row can be read: row"),
+    (GOOD.replace("ROWS", "EMPTY.jsonl,ROWS.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty"),
+    (
+        GOOD.replace("ROWS", "ROWS.jsonl").replace("label_key answer", "label_key gold"),
+        "--data.label_key is gold, but ROWS.jsonl has no such column; its columns are: problem, answer",
+    ),
+    ("prepare --input BROKEN.jsonl --output new.jsonl", "--input is BROKEN.jsonl, which cannot be loaded: row 1: not"),
+    ("prepare --input EMPTY.jsonl --output new.jsonl", "--input is EMPTY.jsonl, which is empty; give one row a line"),
+    ("prepare --input FOLDER.jsonl --output new.jsonl", "--input is FOLDER.jsonl, which is a folder; name a file in"),
+    (f"score --model {MODEL} --input EMPTY.jsonl --output new", "--input is EMPTY.jsonl, which is empty; give one"),
+    (f"score --model {MODEL} --input FOLDER.jsonl --output new", "--input is FOLDER.jsonl, which is a folder; name"),
+    (
+        f"score --model {MODEL} --input ROWS.jsonl --output new",
+        "--input is ROWS.jsonl, of which no row can be scored: row 1: no response",
+    ),
+    (
+        f"evaluation --model {MODEL} --output new --benchmarks BROKEN.jsonl",
+        "BROKEN.jsonl cannot be read: row 1: not UTF-8 (byte 0xe9 at position 17; convert it with iconv); give JSONL",
+    ),
     (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which does not exist"),
     (
         GOOD + " --swap.output_dir ROWS/out",
@@ -55,7 +81,7 @@ LINES = [
     ("prepare --output new.jsonl --limit 0", "--limit is 0; use at least 1"),
     ("prepare --input ROWS", "the following arguments are required: --output"),
     ("score --model /no/such --input ROWS --output new", "--model is /no/such, which cannot be read"),
-    (f"score --model {MODEL} --input no.jsonl --output new", "--input is no.jsonl, which is not a file"),
+    (f"score --model {MODEL} --input no.jsonl --output new", "--input is no.jsonl, which does not exist"),
     ("reference --model /no/such --dataset ROWS --output new", "--model is /no/such, which cannot be read"),
     ("score --model no/such --input ROWS --output new", "--model is no/such, which cannot be read (Cannot reach"),
     ("evaluation --model /no/such --output new", "--model is /no/such, which cannot be read"),
@@ -72,6 +98,12 @@ LINES = [
 @pytest.mark.parametrize(("line", "message"), LINES, ids=[line.replace(MODEL, "MODEL") for line, _ in LINES])
 def test_a_wrong_command_line(tmp_path, line, message):
     (tmp_path / "ROWS").write_text('{"problem": "What is 100 + 100?", "answer": "200"}\n')
+    (tmp_path / "ROWS.jsonl").write_bytes((tmp_path / "ROWS").read_bytes())
+    (tmp_path / "EMPTY.jsonl").touch()
+    (tmp_path / "FOLDER.jsonl").mkdir()
+    (tmp_path / "BROKEN.jsonl").write_bytes(b'{"problem": "caf\xe9"}\n')
+    (tmp_path / "BROKEN.parquet").write_bytes(b"PAR1 and no more")
+    before_it = sorted(path.name for path in tmp_path.iterdir())
     command, *flags = line.split()
     module = "evaluation.run" if command == "evaluation" else f"openrlhf_swap.{command}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -87,7 +119,7 @@ def test_a_wrong_command_line(tmp_path, line, message):
     assert (result.returncode, result.stdout) == (2, "")
     (error,) = result.stderr.splitlines()
     assert error.startswith("error: " + message)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ROWS"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before_it
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
 
 
