@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,7 +163,7 @@ def refused_values(args: SimpleNamespace) -> Iterator[str]:
         values = list(value) if isinstance(value, list | tuple) else [value]
         if values == [None]:
             continue
-        falls = allowed.rising and any(b <= a for a, b in zip(values, values[1:], strict=False))
+        falls = allowed.rising and any(b <= a for a, b in pairwise(values))
         huge = any(isinstance(one, int) and one > LARGEST for one in values)
         if falls or huge or not all(one in allowed for one in values):
             shown = " ".join(f"{one:g}" if isinstance(one, float) else str(one)[:40] for one in values)
