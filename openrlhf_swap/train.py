@@ -27,7 +27,7 @@ from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
 from openrlhf_swap.flags.device import is_cpu_build
-from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments, columns_of
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
@@ -73,8 +73,13 @@ def main(argv: list[str]) -> int:
         return 0
     with locked({"--swap.output_dir": Path(run.output_dir), "--ckpt.path": checkpoint_folder}):
         console = nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose")
-        with private_ray(), console:
-            _train(config, run, rest, argv)
+        try:
+            with private_ray(), console:
+                _train(config, run, rest, argv)
+        except KeyboardInterrupt:
+            saved = checkpoints.newest(checkpoint_folder)
+            remedy = f"start again with {RESUME} to resume from {saved}" if saved else "no checkpoint was written yet"
+            raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
         write_text(finished, to_line(content, indent=2))
     return 0
 
@@ -121,6 +126,9 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> Path
 
 
 def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
+    on_cpu = is_cpu_build()
+    if on_cpu and (warning := crowded(parse_arguments(with_defaults(given, config.objective, on_cpu)))):
+        print(f"[swap] warning: {warning}", flush=True)  # before the imports, which take long themselves
     from openrlhf_swap.integration import patches
 
     print(command_line(MODULE, redacted(typed)))  # a resumed run appends to the log
@@ -130,7 +138,6 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     from openrlhf_swap.integration.startup.preflight import resolve_run
     from openrlhf_swap.objectives.base import absolute_paths
 
-    on_cpu = is_cpu_build()
     if on_cpu:
         set_cpu_environment()
     argv = with_defaults(given, config.objective, on_cpu)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 
@@ -68,6 +69,13 @@ LINES = [
         f"evaluation --model {MODEL} --output new --benchmarks BROKEN.jsonl",
         "BROKEN.jsonl cannot be read: row 1: not UTF-8 (byte 0xe9 at position 17; convert it with iconv); give JSONL",
     ),
+    (GOOD + " --train.num_episodes 0", "--train.num_episodes is 0; use at least 1"),
+    (GOOD + " --vllm.num_engines 0", "--vllm.num_engines is 0; rollouts need at least 1 engine"),
+    (GOOD + " --reward.remote_url x", "--reward.remote_url is 'x'; use a file that ends in .py, or an address"),
+    (GOOD + " --rollout.temperature 0", "--rollout.temperature is 0; use more than 0"),
+    (GOOD + " --actor.adam.lr nan", "--actor.adam.lr is nan; use more than 0"),
+    (GOOD + " --actor.adam.lr -1", "--actor.adam.lr is -1; use more than 0"),
+    (GOOD + " --ds.zero_stage 5", "--ds.zero_stage is 5; use at least 0 and at most 3"),
     (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which does not exist"),
     (
         GOOD + " --swap.output_dir ROWS/out",
@@ -121,6 +129,20 @@ def test_a_wrong_command_line(tmp_path, line, message):
     assert error.startswith("error: " + message)
     assert sorted(path.name for path in tmp_path.iterdir()) == before_it
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+
+
+def test_control_c_ends_with_one_line(tmp_path):
+    """Of a training that has just begun: no traceback, and the status that shells give to what SIGINT ended."""
+    (tmp_path / "ROWS.jsonl").write_text('{"problem": "What is 100 + 100?", "answer": "200"}\n')
+    command = [sys.executable, "-m", "openrlhf_swap.train", *GOOD.replace("ROWS", "ROWS.jsonl").split()[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, **pipes) as process:
+        assert process.stdout.readline().startswith("[swap] ")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "error: stopped by Ctrl-C; no checkpoint was written yet\n"
 
 
 @pytest.mark.parametrize(
