@@ -102,9 +102,10 @@ ROUTE = (
         f"{GENERATION}.sampling",
         "SwapSamplesGenerator._process_response_into_experience",
         "`Sample`: tensors, and the `Rollout` beside them",
-        ("rollout_of", "edit"),
+        ("rollout_of", "edited"),
     ),
     Stop(DRIVER, f"{GENERATION}.response", "rollout_of", "`Rollout`"),
+    Stop(DRIVER, f"{OURS}.objectives.contract", "edited", "", ("edit",)),
     Stop(DRIVER, f"{OURS}.objectives.base", "Objective.edit", "the `Rollout` to train on"),
     Stop(
         DRIVER,
