@@ -153,8 +153,10 @@ ROUTE = (
         EXPERIENCE,
         "SwapExperienceMaker.compute_advantages_and_returns",
         "A[t] of every token, in the micro-batches",
-        ("rewards", "token_advantages", "unified_advantages"),
+        ("rewards_of", "token_advantages_of", "unified_advantages"),
     ),
+    Stop(DRIVER, f"{OURS}.objectives.contract", "rewards_of", "", ("rewards",)),
+    Stop(DRIVER, f"{OURS}.objectives.contract", "token_advantages_of", "", ("token_advantages",)),
     Stop(DRIVER, f"{OURS}.objectives.swap", "Swap.rewards", "(G, N) rewards"),
     Stop(
         DRIVER,
