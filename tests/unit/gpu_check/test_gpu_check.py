@@ -173,7 +173,8 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
 
 
 def by_flag(words):
-    """Flag -> the words after it."""
+    """Flag -> its values: the words after it, or what follows an equals sign."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     flags = [place for place, word in enumerate(words) if word.startswith("--")]
     return {words[start]: words[start + 1 : end] for start, end in pairwise([*flags, len(words)])}
 

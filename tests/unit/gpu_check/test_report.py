@@ -85,10 +85,10 @@ def test_the_report_of_a_failed_check_has_everything_and_no_secrets(tmp_path, mo
     script = "echo 'Using FLASH_ATTN attention backend' > train.log; echo error: sesame-open in /data/me/x.py; exit 2"
     training(tmp_path, monkeypatch, script)
     gpu = Gpu(torch.device("cpu"), lambda: 5, 10, {"name": "a fake", "capability": "9.0"})
-    argv = ["--model", str(tmp_path / "policy"), "--logger.wandb.key", "abc", "--swap.step_tokens", "8"]
+    argv = ["--model", str(tmp_path / "policy"), "--logger.wandb.key", "key-of-mine", "--swap.step_tokens", "8"]
     assert check("policy", tmp_path / "run", gpu, 60, [], argv).report() == 1
     text = (tmp_path / "run" / "gpu_check.json").read_text()
-    assert "sesame" not in text and str(tmp_path) not in text and "abc" not in text and "/data" not in text
+    assert "sesame" not in text and str(tmp_path) not in text and "key-of-mine" not in text and "/data" not in text
     report = json.loads(text)
     assert set(report) == set(example())
     assert report["command"].endswith("gpu_check --model .../policy --logger.wandb.key '***' --swap.step_tokens 8")
