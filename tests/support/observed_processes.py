@@ -12,6 +12,7 @@ import json
 import os
 import pkgutil
 import runpy
+import signal
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -241,6 +242,7 @@ def console_and_grader(folder):
 
 
 def main(path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     observing.import_originals()
     importing()
     starting_ray()

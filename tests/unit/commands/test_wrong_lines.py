@@ -136,8 +136,10 @@ def test_control_c_ends_with_one_line(tmp_path):
     (tmp_path / "ROWS.jsonl").write_text('{"problem": "What is 100 + 100?", "answer": "200"}\n')
     command = [sys.executable, "-m", "openrlhf_swap.train", *GOOD.replace("ROWS", "ROWS.jsonl").split()[1:]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, **pipes) as process:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    # What a shell runs in the background ignores the signal, and so do its children.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **options) as process:
         assert process.stdout.readline().startswith("[swap] ")
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
