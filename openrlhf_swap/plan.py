@@ -21,6 +21,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.defaults import as_words
+from openrlhf_swap.flags.grader_rules import check_grader
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
@@ -89,7 +90,9 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
     unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]
     argv = [*unknown, *as_words(placement), *given]
     checked_arguments(argv, config, run, on_cpu=False)
-    return config, run, arguments_of_objective(argv, config, on_cpu=False)
+    args = arguments_of_objective(argv, config, on_cpu=False)
+    check_grader(args, config, run)
+    return config, run, args
 
 
 def _placement(own: argparse.Namespace, given: list[str]) -> dict[str, str | None]:

@@ -4,7 +4,8 @@ r"""Score where reasoning makes progress: log p(answer | prefix) after every ste
 
 Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
 template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
-the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
+the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts). With
+`--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
 A row without these fields, with an empty answer, or longer than the model's context is skipped, counted and reported.
 Run again with the same arguments, it resumes where it stopped.
@@ -22,8 +23,12 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import appending, read_rows
+from openrlhf_swap.files import Row, appending, read_rows
+from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import FLAG
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -51,6 +56,8 @@ def main(argv: list[str]) -> None:
         close_template=close,
     )
     run = RunConfig(scoring=args.scoring)
+    if args.grader:
+        check_grader_name(args.grader)
     if not args.input.is_file():
         raise DataError(f"--input is {args.input}, which is not a file; give one JSON object a line")
     check_model_exists("--model", args.model)
@@ -62,7 +69,8 @@ def main(argv: list[str]) -> None:
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
-    outcomes = score_file(scorer, args.input, args.output)
+    grader = Grader(verifier=args.grader) if args.grader else None
+    outcomes = score_file(scorer, args.input, args.output, grader)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
 
@@ -97,7 +105,15 @@ def _parser() -> Parser:
         default=RunConfig().scoring,
         help="shared_prefix, or per_prefix: one forward per prefix, the slow reference (default: %(default)s)",
     )
+    parser.add_argument("--grader", help="also grade each response: as in training, --swap.grader (default: do not)")
     return parser
+
+
+def check_grader_name(name: str) -> None:
+    """Refuse a grader that does not exist, or whose tasks have no answer text; raises ConfigError."""
+    with flags_called({FLAG: "--grader"}):
+        if not answer_is_text(name):
+            raise ConfigError(f"--grader is {name}, whose tasks have no answer text to score: use evaluation.run")
 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -116,8 +132,10 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokeni
     return model.eval().to(device), tokenizer
 
 
-def score_file(scorer: Scorer, source: Path, target: Path) -> Counter[str]:
+def score_file(scorer: Scorer, source: Path, target: Path, grader: Grader | None = None) -> Counter[str]:
     """Score every row of `source` that `target` does not hold yet; returns how many had each outcome.
+
+    A grader grades the responses, too.
 
     Raises:
         DataError: when `source` is empty.
@@ -136,9 +154,16 @@ def score_file(scorer: Scorer, source: Path, target: Path) -> Counter[str]:
             except DataError as error:
                 outcomes[f"skipped: {error}"] += 1
                 continue
-            append({**row, "row": number, **scores})
+            append({**row, "row": number, **scores, **(_graded(grader, row, scorer.end_of_thought) if grader else {})})
             outcomes["scored"] += 1
     return outcomes
+
+
+def _graded(grader: Grader, row: Row, end_of_thought: str) -> Row:
+    metadata = {name: value for name, value in row.items() if name not in FIELDS}
+    task = Task(str(row["response"]), str(row["answer"]), str(row["problem"]), metadata)
+    (grade,) = grader.grade_many([task], end_of_thought)
+    return {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
 
 
 def _parsed(line: str) -> dict[str, Any]:

@@ -27,12 +27,14 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
 from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.flags.grader_rules import check_grader
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
 from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
+from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.provenance import command_line, made_of
@@ -95,7 +97,7 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None
                 raise DataError(f"{flag} is {file}, which does not exist; give another file or a hub data set")
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
-    arguments_of_objective(given, config, on_cpu)
+    check_grader(arguments_of_objective(given, config, on_cpu), config, run)
 
 
 def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
@@ -106,6 +108,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
 
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
     from openrlhf_swap.integration.startup.preflight import resolve_run
+    from openrlhf_swap.integration.startup.prompts import write_evaluation
     from openrlhf_swap.objectives.base import absolute_paths
 
     on_cpu = is_cpu_build()
@@ -126,6 +129,8 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     config, data = resolve_run(args, config, run)
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
+    if run.grader != MATH and args.eval.dataset:
+        argv += ["--eval.dataset", write_evaluation(args, Path(run.output_dir), run.grader), "--eval.split", "train"]
     names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}
     given_data = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     used = {} if data == args.data.prompt_dataset else {"data_used": data}

@@ -43,7 +43,7 @@ def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tu
         check_scoring(args, run)
     if args.eval.dataset:
         load_prompts(args, "--eval.dataset")  # its rows are used as they are
-    return config, write_usable_prompts(args, objective, tokenizer, Path(run.output_dir))
+    return config, write_usable_prompts(args, objective, tokenizer, Path(run.output_dir), run.grader)
 
 
 def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:

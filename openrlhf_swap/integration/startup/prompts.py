@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.data.golds import examples, normal_answer
+from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.prompts import reasons_to_drop
+from openrlhf_swap.data.references import answer_is_text, labelled, read_task, try_grader
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.rules import prompt_capacity
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.rewards.verifiers import MATH
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -58,28 +60,33 @@ def render_prompts(rows: Sequence[Row], args: SimpleNamespace, tokenizer: PreTra
 
 
 def write_usable_prompts(
-    args: SimpleNamespace, objective: Objective, tokenizer: PreTrainedTokenizerBase, output: Path
+    args: SimpleNamespace,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    grader: str = MATH,
 ) -> str:
     """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
 
     A row is dropped when its prompt is empty, does not fit the context or is changed by the tokenizer, or when its
     answer is empty, a solution or a sentence, or cannot be graded; answers take their normal form. If anything was
     changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the objective's own problem
-    texts.
+    texts, and for another grader than math-verify the columns that it may look at, as part of the answer.
 
     Returns:
         The data set to train on: the given one, or that file.
 
     Raises:
-        ConfigError: for lengths that leave no room for a prompt.
+        ConfigError: for lengths that leave no room for a prompt, or a grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
     name, key = args.data.prompt_dataset, args.data.label_key
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     original = list(load_prompts(args))
-    rows = [{**row, key: normal_answer(row[key])} for row in (_rewritten(row, args, objective) for row in original)]
+    tasks = [read_task(row, args.data.input_key, key, grader) for row in original]
+    rows = [{**_rewritten(row, args, objective), key: task.answer} for row, task in zip(original, tasks, strict=True)]
     prompts = render_prompts(rows, args, tokenizer)
-    reasons = reasons_to_drop(prompts, [row[key] for row in rows], capacity, tokenizer)
+    reasons = reasons_to_drop(prompts, tasks, capacity, tokenizer, grader)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
     summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
@@ -91,14 +98,35 @@ def write_usable_prompts(
             f"--data.prompt_dataset is {name}, whose {len(kept)} usable rows do not fill one batch of "
             f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
         )
-    for line in examples((original[number][key], rows[number][key]) for number in kept):
-        print(f"[swap] reference answer, as it is graded and scored: {line}")
+    if answer_is_text(grader):
+        for line in examples((original[number][key], tasks[number].answer) for number in kept):
+            print(f"[swap] reference answer, as it is graded and scored: {line}")
     objective.check_prompts([prompts[number] or "" for number in kept])
-    if rows == original and len(kept) == len(rows):
+    chosen = [rows[number] for number in kept]
+    if grader != MATH:
+        try_grader(grader, [tasks[number] for number in kept])
+        chosen = [labelled(rows[number], tasks[number], args.data.input_key, key) for number in kept]
+    if chosen == original:
         return str(name)
     output.mkdir(parents=True, exist_ok=True)
-    write_rows(output / "prompts.jsonl", (rows[number] for number in kept))
+    write_rows(output / "prompts.jsonl", chosen)
     return str(output / "prompts.jsonl")
+
+
+def write_evaluation(args: SimpleNamespace, output: Path, grader: str) -> str:
+    """Write `--eval.dataset` to `evaluation.jsonl` in `output`, as another grader than math-verify needs its rows.
+
+    Returns:
+        The file.
+
+    Raises:
+        DataError: for a data set that cannot be read.
+    """
+    keys = args.data.input_key, args.data.label_key
+    rows = list(load_prompts(args, "--eval.dataset"))
+    output.mkdir(parents=True, exist_ok=True)
+    write_rows(output / "evaluation.jsonl", (labelled(row, read_task(row, *keys, grader), *keys) for row in rows))
+    return str(output / "evaluation.jsonl")
 
 
 def _rewritten(row: Row, args: SimpleNamespace, objective: Objective) -> Row:

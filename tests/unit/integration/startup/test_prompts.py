@@ -10,6 +10,7 @@ from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.startup.prompts import write_usable_prompts
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rewards.grader import Task
 
 
 def data_arguments(path, **changes):
@@ -77,7 +78,7 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    assert reasons_to_drop(prompts, ["2", "2"], 100, tokenizer) == [None, CHANGED_PROMPT]
+    assert reasons_to_drop(prompts, [Task("", "2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
 
 
 def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
