@@ -42,6 +42,7 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.objectives.recipes import CONFIG, with_file
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.answers import SUFFIX
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> None:
         ConfigError: for settings that are invalid, or differ from those in the folder.
         DataError: for a benchmark that cannot be used.
     """
-    args = parse(argv)
+    args = parse(with_file(argv))
     check_model_exists("--model", args.model)
     check_writable("--output", args.output)
     problems = load_problems(args)
@@ -128,6 +129,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, help="limit for prompt and response; the model's by default")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
+    parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")
     parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
     return parser.parse_args(argv)

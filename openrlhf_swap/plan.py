@@ -25,7 +25,7 @@ from openrlhf_swap.flags.grader_rules import check_grader
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
-from openrlhf_swap.objectives.recipes import with_recipe
+from openrlhf_swap.objectives.recipes import CONFIG, with_file, with_recipe
 from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
 from openrlhf_swap.sizing.plan import PROMPT, make_plan
 from openrlhf_swap.sizing.report import report
@@ -41,7 +41,7 @@ SHARED_NODE = {  # as in scripts/train_swap_r1.sh
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    own, rest = _parser().parse_known_args(argv)
+    own, rest = _parser().parse_known_args(with_file(argv))
     plan = make_plan(own, gpu_bytes(own.gpu), *training_command(own, rest))
     print(json.dumps(plan, indent=2) if own.json else report(plan))
     return 0 if plan["fits"] else 1
@@ -63,6 +63,7 @@ def _parser() -> Parser:
     add("--node-memory", type=float, metavar="GIB", help="main memory of a node; warns if it is too small")
     rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives hours"
     add("--tokens-per-second", type=float, metavar="N", help=rate)
+    add(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 

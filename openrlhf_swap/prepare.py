@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     dropped = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason is not None]
     if not kept:
         counts = Counter(reason["reason"] for _, reason in dropped)
-        summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
+        summary = ", ".join(f"{counts[reason]} with {reason}" for reason in sorted(counts, key=_place))
         raise DataError(f"--input is {args.input}, of which no row can be used: {summary}")
     _write(
         removed_path(args.output),
@@ -159,6 +159,10 @@ def _write(path: Path, rows: Iterable[Row]) -> None:
 
 def _not_writable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"--output needs {path}, which cannot be written to ({error.strerror}); use another folder")
+
+
+def _place(reason: str) -> int:
+    return REASONS.index(reason) if reason in REASONS else len(REASONS)
 
 
 def _summary(args: argparse.Namespace, kept: int, dropped: Sequence[tuple[SourceRow, Reason]]) -> list[str]:

@@ -72,7 +72,7 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     """There must be at least one test, and all of them must be readable."""
     try:
         read_tests(answer, metadata)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, SyntaxError):
         return NO_TESTS
     return None
 
@@ -95,7 +95,7 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
     """Statements as texts, (arguments, result) of calls, or (input, output) of programs.
 
     Raises:
-        ValueError, KeyError, TypeError: when there are none, or one of them cannot be read.
+        ValueError, KeyError, TypeError, SyntaxError: when there are none, or one of them cannot be read.
     """
     try:
         rows = json.loads(answer)

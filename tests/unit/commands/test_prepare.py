@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
 from openrlhf_swap.data.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rollouts.answers import SUFFIX
 
@@ -285,3 +286,18 @@ def test_help_explains(capsys):
     shown = "".join(capsys.readouterr().out.split())  # long names are broken at their hyphens
     for word in ("--benchmarks", "--no-benchmarks", "removed.jsonl", "agentica-org/DeepScaleR-Preview-Dataset"):
         assert word in shown
+
+
+def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
+    source, target = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    options = ["4", "7", "9"]
+    rows = [{"problem": f"Which of {n}?", "answer": answer, "options": options} for n, answer in enumerate("BDb7")]
+    write_rows(source, rows)
+    flags = ["--input", str(source), "--output", str(target), "--no-benchmarks", "--suffix", ""]
+    assert run_command(main, [*flags, "--grader", "multiple_choice"]) == 0
+    assert [json.loads(line) for line in target.read_text().splitlines()] == [rows[0], rows[2]]
+    report = capsys.readouterr().out
+    assert "1 dropped: an answer that is no option's letter" in report
+    assert "1 dropped: an answer that is not a letter" in report
+    assert run_command(main, [*flags, "--grader", "multiple"]) == 2
+    assert capsys.readouterr().err.startswith("error: --grader is 'multiple'; use one of math, multiple_choice")

@@ -162,7 +162,9 @@ def test_labels_come_back_as_they_were():
 
 ADD = "So:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
 DOUBLE = "```python\nprint(2 * int(input()))\n```"
-METHOD = "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list:\n        return [2 * x for x in xs]\n```"
+METHOD = (
+    "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list:\n        return [2 * x for x in xs]\n```"
+)
 
 
 @confined
