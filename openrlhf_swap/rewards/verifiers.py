@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
@@ -25,6 +24,7 @@ BUILT_IN = {
     "multiple_choice": "openrlhf_swap.rewards.multiple_choice:verify",
     "unit_tests": "openrlhf_swap.rewards.unit_tests:verify",
 }
+PATTERN = "openrlhf_swap.rewards.exact_match:by_pattern"  # makes a verifier of a pattern
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
 
 Metadata = Mapping[str, Any]
@@ -105,12 +105,9 @@ def find_verifier(name: str) -> Verifier:
     """
     kind, colon, rest = name.partition(":")
     if kind == REGEX:
-        from openrlhf_swap.rewards.exact_match import by_pattern
-
-        function = by_pattern(rest)
+        function = import_named(PATTERN, FLAG)(rest)
     elif name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        function = getattr(import_module(module), attribute)
+        function = import_named(BUILT_IN[name], FLAG)
     elif not colon:
         known = ", ".join((MATH, *BUILT_IN, f"{REGEX}:PATTERN"))
         raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function")

@@ -36,10 +36,17 @@ def serve(memory_limit: int, cpu_limit: float, verifier: str = MATH) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     judge = _mathematics() if verifier == MATH else _own(find_verifier(verifier))
     print(json.dumps("ready"), file=answers, flush=True)
+    tracebacks = TRACEBACKS if verifier != MATH else 0  # a parser fails on many a text
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, cpu_limit)
         started = _seconds()
-        verdict = judge(json.loads(line))
+        try:
+            verdict = judge(json.loads(line))
+        except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
+            if tracebacks > 0:
+                tracebacks -= 1
+                traceback.print_exc()
+            verdict = "error" if verifier == MATH else _as_error(error)
         print(json.dumps([verdict, _seconds() - started]), file=answers, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -49,38 +56,22 @@ def _seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _mathematics() -> Callable[[list[Any]], bool | str]:
+def _mathematics() -> Callable[[list[Any]], Any]:
     """Answers [text, reference answer, whether the thought was closed] and [reference answer] by math-verify."""
     import math_verify  # noqa: F401
 
     # It warns at every call that its own time limits are off; ours kill the process.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-    def judge(request: list[Any]) -> bool | str:
-        try:
-            return is_gradable(*request) if len(request) == 1 else grade(*request)
-        except Exception:  # noqa: BLE001 (a process boundary: whatever a parser raises, the grade is "error")
-            return "error"
-
-    return judge
+    return lambda request: is_gradable(*request) if len(request) == 1 else grade(*request)
 
 
-def _own(verifier: Verifier) -> Callable[[list[Any]], dict[str, Any]]:
+def _own(verifier: Verifier) -> Callable[[list[Any]], Any]:
     """Answers [text, reference answer, whether the thought was closed, problem, metadata] by another verifier."""
-    left = TRACEBACKS
 
     def judge(request: list[Any]) -> dict[str, Any]:
-        nonlocal left
         text, answer, closed, problem, metadata = request
-        try:
-            verdict = verifier.judge(problem, answer, text, {**metadata, THOUGHT_CLOSED: closed})
-        except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
-            if left > 0:
-                left -= 1
-                traceback.print_exc()
-            why = traceback.format_exception_only(error)[-1].strip()
-            return {"status": "error", "why": why, "score": 0.0, "correct": False, "stated": None}
-        return _as_answer(verdict)
+        return _as_answer(verifier.judge(problem, answer, text, {**metadata, THOUGHT_CLOSED: closed}))
 
     return judge
 
@@ -90,6 +81,11 @@ def _as_answer(verdict: Verdict) -> dict[str, Any]:
         "status": "ok" if verdict.answered else "no_answer",
         "why": verdict.why,
         "score": verdict.score,
-        "correct": bool(verdict.correct),
+        "correct": bool(verdict.correct) and verdict.answered,
         "stated": verdict.stated,
     }
+
+
+def _as_error(error: Exception) -> dict[str, Any]:
+    why = traceback.format_exception_only(error)[-1].strip()
+    return {"status": "error", "why": why, "score": 0.0, "correct": False, "stated": None}

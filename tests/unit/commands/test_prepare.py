@@ -11,7 +11,6 @@ from transformers import AutoTokenizer
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
 from openrlhf_swap.data.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
-from openrlhf_swap.files import write_rows
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rollouts.answers import SUFFIX
 
