@@ -1,15 +1,19 @@
 """What a training step costs in the driver while all GPUs wait, against OpenRLHF's own loop over tokens.
 
-    python -m benchmarks.driver --responses 2048 --tokens 6000
+    python -m benchmarks.driver --responses 2048 --tokens 6000 [--json docs/use/driver.json]
 
 Synthetic responses, one per micro-batch, go through the real experience maker; instead of the actors there is a
 function that returns made-up log-probabilities and answer scores immediately. OpenRLHF's loop is timed on some of the
-responses and scaled up; on these its advantages have to be equal to ours.
+responses and scaled up; on these its advantages have to be equal to ours. Also counted: the bytes of a response on its
+ways between driver, engines and actors. docs/make_nodes.py reads the JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +38,7 @@ POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addit
 PROMPT = 200  # tokens
 GROUP = 16  # responses to a prompt
 LOOPED = 16  # responses that OpenRLHF's loop is timed on
+VOCABULARY = 150_000  # of the model whose token ids travel
 
 
 def embedded_tokenizer() -> tuple[Any, int]:
@@ -82,18 +87,20 @@ def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) ->
 
 
 class MadeUpActors:
-    """Stands in for the policy's actor group and answers immediately."""
+    """Stands in for the policy's actor group and answers immediately; keeps what the last call sent and returned."""
 
     def async_run_method_batch(
-        self, method_name: str, action_mask: list[Any], score_requests: list[Any] | None = None, **_: Any
+        self, method_name: str, action_mask: list[Any], score_requests: list[Any] | None = None, **others: Any
     ) -> list[list[ScoredForward]]:
         """The results of a group of one actor."""
-        return [
+        self.sent = (action_mask, score_requests, others)
+        self.returned = [
             [
                 ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0)
                 for mask, requests in zip(action_mask, score_requests or [[]] * len(action_mask), strict=True)
             ]
         ]
+        return self.returned
 
 
 def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
@@ -135,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--responses", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=6000)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the seconds and bytes of a response")
     args = parser.parse_args()
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
@@ -152,9 +160,11 @@ def main() -> None:
         equal = all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
         samples = make_samples(args.responses, args.tokens, close_id, close_id)
+        cpu = time.process_time()
         batches, splitting = timed(maker.split_rollout_samples, samples)
         experiences, making = timed(maker.make_experience, batches)
         _, advantages = timed(maker.compute_advantages_and_returns, experiences)
+        cpu = time.process_time() - cpu
     rewards = torch.zeros(1, PROMPT + args.tokens - 1)
     rewards[0, -1] = 0.5
     mask = torch.ones_like(rewards)
@@ -163,9 +173,41 @@ def main() -> None:
     total = splitting + making + advantages
     print(f"{args.responses} responses of {args.tokens} tokens, one a micro-batch")
     print(f"steps and micro-batches {splitting:.2f} s, scores {making:.2f} s, advantages {advantages:.2f} s")
-    print(f"together {total:.2f} s; OpenRLHF's loop alone {loop:.0f} s (from {LOOPED} responses)")
+    print(f"together {total:.2f} s, {cpu:.2f} of them on the CPU")
+    print(f"OpenRLHF's loop alone {loop:.0f} s (from {LOOPED} responses)")
     print(f"advantages equal to those of OpenRLHF's loop: {equal}")
+    ways = bytes_of_a_response(make_maker(tokenizer), args.tokens, close_id)
+    print("bytes of a response, " + ", ".join(f"{way}: {size:,.0f}" for way, size in ways.items()))
+    if args.json:
+        measured = {
+            "responses": args.responses,
+            "tokens": args.tokens,
+            "seconds": total / args.responses,
+            "cpu_seconds": cpu / args.responses,
+            "bytes": ways,
+        }
+        args.json.write_text(
+            json.dumps({**measured, "cores": os.cpu_count(), "load": os.getloadavg()[0]}, indent=2) + "\n"
+        )
     print(f"ratio {(total + loop) / total:.0f}: the driver's seconds per step with OpenRLHF's loop, to ours")
+
+
+def bytes_of_a_response(
+    maker: SwapExperienceMaker, tokens: int, close_id: int, responses: int = GROUP
+) -> dict[str, float]:
+    """Mean bytes of a response, pickled as Ray sends it, on each way between the driver and the rest."""
+    ids = torch.randint(VOCABULARY, (PROMPT + tokens,)).tolist()
+    response = {"observation_tokens": ids, "action_ranges": [(PROMPT, PROMPT + tokens)], "rollout_log_probs": None}
+    samples = make_samples(responses, tokens, close_id, close_id)
+    with without_ray():
+        experiences = maker.make_experience_batch(samples)
+    actors = maker.actor_model_group
+    return {
+        "engine to driver": len(pickle.dumps(response)),
+        "driver to policy, to score": len(pickle.dumps(actors.sent)) / responses,
+        "policy to driver": len(pickle.dumps(actors.returned)) / responses,
+        "driver to policy, to update": len(pickle.dumps(experiences)) / responses,
+    }
 
 
 def _stock(maker: SwapExperienceMaker, stock_loop: Any) -> SwapExperienceMaker:

@@ -102,9 +102,10 @@ ROUTE = (
         f"{GENERATION}.sampling",
         "SwapSamplesGenerator._process_response_into_experience",
         "`Sample`: tensors, and the `Rollout` beside them",
-        ("rollout_of", "edit"),
+        ("rollout_of", "edited"),
     ),
     Stop(DRIVER, f"{GENERATION}.response", "rollout_of", "`Rollout`"),
+    Stop(DRIVER, f"{OURS}.objectives.contract", "edited", "", ("edit",)),
     Stop(DRIVER, f"{OURS}.objectives.base", "Objective.edit", "the `Rollout` to train on"),
     Stop(
         DRIVER,
@@ -152,8 +153,10 @@ ROUTE = (
         EXPERIENCE,
         "SwapExperienceMaker.compute_advantages_and_returns",
         "A[t] of every token, in the micro-batches",
-        ("rewards", "token_advantages", "unified_advantages"),
+        ("rewards_of", "token_advantages_of", "unified_advantages"),
     ),
+    Stop(DRIVER, f"{OURS}.objectives.contract", "rewards_of", "", ("rewards",)),
+    Stop(DRIVER, f"{OURS}.objectives.contract", "token_advantages_of", "", ("token_advantages",)),
     Stop(DRIVER, f"{OURS}.objectives.swap", "Swap.rewards", "(G, N) rewards"),
     Stop(
         DRIVER,

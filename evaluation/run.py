@@ -48,6 +48,8 @@ from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import fingerprint, made_of
 
 Files = dict[str, Path]
@@ -63,6 +65,7 @@ def main(argv: list[str]) -> None:
     """
     args = parse(with_file(argv))
     check_model_exists("--model", args.model)
+    refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     problems = load_problems(args)
     args.end_of_thought = end_of_thought(args)
@@ -72,7 +75,8 @@ def main(argv: list[str]) -> None:
     for name, rows in problems.items():
         write_rows(problems_path(args.output, name), map(dataclasses.asdict, rows))
     write_settings(args, origin, before, list(problems))
-    with nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose"):
+    console = nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
+    with private_ray() if args.engines > 1 else nullcontext(), console:
         sample_and_grade(args, problems)
     print(evaluation_table({args.output.name: measure_evaluation(args.output)}, "terminal"))
 
@@ -132,6 +136,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")
     parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
+    add_trust_flag(parser)
     return parser.parse_args(argv)
 
 
@@ -146,7 +151,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     from transformers import AutoTokenizer
 
     with reader_errors(f"--model is {args.model}, which cannot be read: {{reason}}", ConfigError):
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         marks, messages = resolve_thought(
             SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n")), tokenizer
@@ -220,6 +225,7 @@ def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
 def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
     """Generate with a progress bar that starts when the engines are ready."""
     options = {"tensor_parallel_size": args.tensor_parallel_size, "max_model_len": args.max_model_len or None}
+    options["trust_remote_code"] = args.trust_remote_code
     files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
     settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
     if args.engines == 1:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import Row, drop_unfinished_line, read_rows, replacing
+from openrlhf_swap.files import Row, drop_unfinished_line, parse_row, read_rows, replacing
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.families import R1
 
@@ -113,7 +113,7 @@ def sort_file(path: Path, order: dict[str, int]) -> None:
     places = []
     with open(path, "rb") as file, replacing(path, "wb") as target:
         while line := file.readline():
-            row = json.loads(line)
+            row = parse_row(line)
             places.append((order[row["id"]], row["sample"], file.tell() - len(line)))
         for *_, start in sorted(places):
             file.seek(start)

@@ -14,6 +14,9 @@ from typing import Any, NoReturn
 
 from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
 
+PROGRAM = "openrlhf-swap"  # the console script, see `__main__`
+INTERRUPTED = 130  # the exit status of what SIGINT ended, as shells have it
+STOPPED = "stopped by Ctrl-C"
 EXTRAS = {  # package -> the extra of pyproject.toml that installs it
     **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
     **dict.fromkeys(("latex2sympy2_extended", "math_verify"), "grading"),
@@ -27,8 +30,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, module: str, description: str | None = None, **options: Any) -> None:
         """Take the module that is run with `python -m`, and its docstring."""
+        called = sys.argv[0] if sys.argv[0].startswith(f"{PROGRAM} ") else f"python -m {module}"
         super().__init__(
-            prog=f"python -m {module}",
+            prog=called,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -47,7 +51,8 @@ class Parser(argparse.ArgumentParser):
 def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """Run a command with its arguments (the process's own by default) and return its exit status.
 
-    That is what `command` returns (None is 0), or 2 after a SwapError or a missing package, printed as one line.
+    That is what `command` returns (None is 0), 2 after a SwapError or a missing package, or 130 after Ctrl-C; each of
+    these is printed as one line.
     """
     try:
         status = command(list(sys.argv[1:] if argv is None else argv)) or 0
@@ -56,6 +61,9 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt as error:
+        print(f"error: {STOPPED}{error}", file=sys.stderr)
+        return INTERRUPTED
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

@@ -20,6 +20,10 @@ class CompatibilityError(SwapError, RuntimeError):
     """An installed package is not the version that the integration was written for."""
 
 
+class ObjectiveError(SwapError, ValueError):
+    """An objective returned what cannot be trained on; the message names it, its method, and what was expected."""
+
+
 class NonFiniteError(SwapError, ArithmeticError):
     """A score is NaN or infinite; the message says which."""
 

@@ -1,13 +1,19 @@
-"""Files that survive a kill: JSONL in which only complete lines count, and files that are replaced as a whole."""
+"""Files that survive a kill: JSONL in which only complete lines count, and files that are replaced as a whole.
+
+Rows are numbered from 1, as editors number lines.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from openrlhf_swap.errors import DataError
 
 Row = dict[str, Any]
 BLOCK = 65536  # bytes read at a time in search of the last newline
@@ -19,23 +25,85 @@ def to_line(row: Any, indent: int | None = None) -> str:
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a JSONL file, one at a time; none if there is no file. An unterminated line does not count."""
+    """The rows of a JSONL file that we wrote, one at a time; none if there is no file.
+
+    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the last rows.
+
+    Raises:
+        DataError: for any other row that cannot be read; the message names the file and the row.
+    """
     if path.exists():
-        with open(path, encoding="utf-8") as file:
-            for line in file:  # not splitlines(), which also splits at separators that a text may contain
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):  # not splitlines(), which also splits at separators in a text
+                if line.endswith(b"\n") and (text := line.strip(b"\0\r\n")):
+                    yield _own_row(text, path, f"row {number}")
 
 
 def read_new_rows(path: Path, offset: int) -> tuple[list[Row], int]:
-    """The rows after a byte offset, and the offset after the last of them."""
+    """The rows after a byte offset, and the offset after the last of them; DataError as `read_rows`."""
     if not path.exists():
         return [], offset
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read()
     complete = data[: data.rfind(b"\n") + 1]
-    return [json.loads(line) for line in complete.split(b"\n")[:-1]], offset + len(complete)
+    lines = [line.strip(b"\0\r") for line in complete.split(b"\n")]
+    return [_own_row(line, path, f"a row after byte {offset}") for line in lines if line], offset + len(complete)
+
+
+def _own_row(line: bytes, path: Path, place: str) -> Any:
+    try:
+        return parse_value(line)
+    except DataError as error:
+        raise DataError(f"{path}, {place}: {error}; remove that line, or restore the file") from error
+
+
+def parse_value(line: bytes) -> Any:
+    """A line of JSONL as a value.
+
+    Raises:
+        DataError: with what is wrong with it.
+    """
+    try:
+        value = json.loads(decoded(line))
+    except json.JSONDecodeError as error:
+        raise DataError(f"not JSON ({error.msg} at character {error.pos + 1})") from error
+    except RecursionError as error:
+        raise DataError("nested too deeply") from error
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"a number of more than {sys.get_int_max_str_digits()} digits") from error
+    return value
+
+
+def parse_row(line: bytes) -> Row:
+    """A line of somebody else's JSONL as a row; DataError with what is wrong with it, such as a lone surrogate."""
+    if b"\0" in line:
+        raise DataError("zero bytes, as a crash leaves them")
+    return checked_row(parse_value(line))
+
+
+def checked_row(value: Any) -> Row:
+    """A value as a row; DataError unless it is a JSON object that can be written again."""
+    if not isinstance(value, dict):
+        raise DataError("not a JSON object")
+    try:
+        to_line(value).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"a lone surrogate (\\u{ord(error.object[error.start]):x}), which is no character") from error
+    except RecursionError as error:
+        raise DataError("nested too deeply") from error
+    return value
+
+
+def decoded(data: bytes) -> str:
+    """Bytes as text; DataError with the first byte that is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = f"byte 0x{data[error.start]:02x} at position {error.start + 1}"
+        raise DataError(f"not UTF-8 ({place}; convert it with iconv)") from error
 
 
 def drop_unfinished_line(path: Path) -> None:

@@ -1,4 +1,4 @@
-r"""Turn a data set of maths problems into the prompt set that `python -m openrlhf_swap.train` trains on.
+r"""Turn a data set of maths problems into the prompt set of a training.
 
     python -m openrlhf_swap.prepare --output prompts.jsonl
     python -m openrlhf_swap.train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer
@@ -13,7 +13,8 @@ problem is empty, or if the answer is empty, a sentence, a long text, or one tha
 duplicates, and exact or near copies of problems of the five benchmarks. The rest is written in input order as JSONL of
 problem, answer and, if there is one, id; the suffix is appended to each problem, so that training asks as
 scripts/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row with the reason and, if there is one, the
-benchmark problem that it repeats.
+benchmark problem that it repeats. OUTPUT.source.json records what was read, with the commit of a hub data set: it may
+change, and --revision COMMIT reads the same rows again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, s
 from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import answer_is_text
-from openrlhf_swap.data.tables import LOADERS, read_table
+from openrlhf_swap.data.tables import LOADERS, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
@@ -56,6 +57,7 @@ def main(argv: list[str]) -> None:
             find_verifier(args.grader)
     make_output_folder(args.output, args.input)
     table = read_table(args.input, args.split, args.revision, args.config)
+    revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix, args.grader)
     index = None if args.no_benchmarks else BenchmarkIndex(load_benchmarks(args.benchmarks))
     reasons = find_reasons(rows, index, args.grader)
@@ -77,7 +79,11 @@ def main(argv: list[str]) -> None:
             for row in kept[: args.limit]
         ),
     )
+    record = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
+    _write(source_path(args.output), [record])
     print("\n".join(_summary(args, len(kept), dropped)))
+    if revision and revision != args.revision:
+        print(f"The data set may change; --revision {revision} reads these rows again.")
     if not answer_is_text(args.grader):
         return
     print("Answers as they are graded and scored, for example:")
@@ -96,7 +102,7 @@ def _parser() -> Parser:
         "--config", help="configuration of a hub data set that has several, such as main of openai/gsm8k"
     )
     parser.add_argument("--split", default="train", help="split of a hub data set (default: %(default)s)")
-    parser.add_argument("--revision", help="revision of a hub data set; the newest by default")
+    parser.add_argument("--revision", help="commit, tag or branch of a hub data set; the newest by default")
     parser.add_argument("--grader", default=MATH, help="as in training: --swap.grader (default: %(default)s)")
     keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
     parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
@@ -148,6 +154,11 @@ def load_benchmarks(folder: Path | None) -> dict[str, list[Problem]]:
 def removed_path(output: Path) -> Path:
     """The file that lists the dropped rows."""
     return output.with_name(output.name + ".removed.jsonl")
+
+
+def source_path(output: Path) -> Path:
+    """The file that records what was read: data set, split and the commit of the hub."""
+    return output.with_name(output.name + ".source.json")
 
 
 def _write(path: Path, rows: Iterable[Row]) -> None:

@@ -23,6 +23,7 @@ from openrlhf_swap.command import Parser, check_model_exists, check_writable, fl
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,13 +49,14 @@ def main(argv: list[str]) -> None:
     """
     args = _parser().parse_args(argv)
     check_model_exists("--model", args.model)
+    refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
 
     with flags_called(TRAINING_FLAGS):
-        tokenizer = check_model(args.model, args.max_model_len or 0)
+        tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
         config, messages = resolve_thought(marks, tokenizer)
         answers = reference_answers(args, tokenizer)
@@ -86,12 +88,13 @@ def _parser() -> Parser:
     parser.add_argument(
         "--max-model-len", type=int, default=None, help="most tokens of prompt and response (default: the model's)"
     )
+    add_trust_flag(parser)
     return parser
 
 
 def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """The reference answer of each training prompt, by rendered prompt, without empty ones."""
-    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.prompts import TRAINING, load_prompts, readable_files, render_prompts
 
     data = SimpleNamespace(
         prompt_dataset=args.dataset,
@@ -104,7 +107,8 @@ def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBa
         apply_chat_template=True,
     )
     training = SimpleNamespace(data=data, train=SimpleNamespace(seed=0))
-    rows = list(load_prompts(training))
+    readable = readable_files(args.dataset, "--data.prompt_dataset", args.output.parent)
+    rows = list(load_prompts(training, TRAINING, readable))
     prompts = render_prompts(rows, training, tokenizer)
     return {prompt: str(row[args.label_key]) for prompt, row in zip(prompts, rows, strict=True) if prompt}
 
@@ -120,7 +124,8 @@ def sample_reference(
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
 
-    engine = open_engine(args.model, **({"max_model_len": args.max_model_len} if args.max_model_len else {}))
+    length = {"max_model_len": args.max_model_len} if args.max_model_len else {}
+    engine = open_engine(args.model, trust_remote_code=args.trust_remote_code, **length)
     from vllm import SamplingParams
 
     sampling = SamplingParams(

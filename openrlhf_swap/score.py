@@ -7,28 +7,31 @@ template; the response is tokenised once. Writes one JSON line per response: the
 the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts). With
 `--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
-A row without these fields, with an empty answer, or longer than the model's context is skipped, counted and reported.
-Run again with the same arguments, it resumes where it stopped.
+A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
+skipped, counted and reported. Run again with the same arguments, it resumes where it stopped.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.references import answer_is_text
+from openrlhf_swap.data.rows import Entry, described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import FLAG
+from openrlhf_swap.rollouts.answers import as_text
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -58,11 +61,11 @@ def main(argv: list[str]) -> None:
     run = RunConfig(scoring=args.scoring)
     if args.grader:
         check_grader_name(args.grader)
-    if not args.input.is_file():
-        raise DataError(f"--input is {args.input}, which is not a file; give one JSON object a line")
     check_model_exists("--model", args.model)
+    refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
-    model, tokenizer = load_model(args.model, args.dtype)
+    rows = read_input(args.input)
+    model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
     from openrlhf_swap.scoring.scorer import Scorer
 
@@ -70,7 +73,7 @@ def main(argv: list[str]) -> None:
         scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
     grader = Grader(verifier=args.grader) if args.grader else None
-    outcomes = score_file(scorer, args.input, args.output, grader)
+    outcomes = score_rows(scorer, rows, args.output, grader)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
 
@@ -106,6 +109,7 @@ def _parser() -> Parser:
         help="shared_prefix, or per_prefix: one forward per prefix, the slow reference (default: %(default)s)",
     )
     parser.add_argument("--grader", help="also grade each response: as in training, --swap.grader (default: do not)")
+    add_trust_flag(parser)
     return parser
 
 
@@ -116,7 +120,9 @@ def check_grader_name(name: str) -> None:
             raise ConfigError(f"--grader is {name}, whose tasks have no answer text to score: use evaluation.run")
 
 
-def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(
+    name: str, dtype: str, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load model and tokenizer, on the GPU if there is one.
 
     Raises:
@@ -126,36 +132,54 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokeni
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with reader_errors(f"--model is {name}, which cannot be read: {{reason}}", ConfigError):
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype))
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            name, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+        )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return model.eval().to(device), tokenizer
 
 
-def score_file(scorer: Scorer, source: Path, target: Path, grader: Grader | None = None) -> Counter[str]:
-    """Score every row of `source` that `target` does not hold yet; returns how many had each outcome.
-
-    A grader grades the responses, too.
+def read_input(source: Path) -> list[Entry]:
+    """The rows of the input, those that cannot be scored with what is wrong.
 
     Raises:
-        DataError: when `source` is empty.
+        DataError: when there is none to score.
     """
-    with open(source, encoding="utf-8") as file:
-        lines = list(file)  # not splitlines(), which also splits at separators that JSON may contain
-    if not lines:
-        raise DataError(f"--input is {source}, which has no rows; give one JSON object a line")
-    done = min(max((row["row"] + 1 for row in read_rows(target)), default=0), len(lines))
-    outcomes: Counter[str] = Counter({"already done": done} if done else {})
+    try:
+        rows = [_scorable(entry) for entry in entries(source)]
+    except DataError as error:
+        raise DataError(f"--input is {source}, which {error}") from error
+    if all(entry.row is None for entry in rows):
+        raise DataError(f"--input is {source}, of which no row can be scored: {described(rows)}")
+    return rows
+
+
+def score_rows(scorer: Scorer, rows: Sequence[Entry], target: Path, grader: Grader | None = None) -> Counter[str]:
+    """Score every row that `target` does not hold yet, and grade it if there is a grader.
+
+    Returns:
+        How many had each outcome.
+    """
+    done = max((row["row"] + 1 for row in read_rows(target)), default=0)
+    left = [entry for entry in rows if entry.number > done]
+    outcomes: Counter[str] = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
+    skipped: list[Entry] = []
     with appending(target) as append:
-        for number in tqdm(range(done, len(lines)), desc="scoring", unit="response", initial=done, total=len(lines)):
+        for entry in tqdm(left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)):
             try:
-                row = _parsed(lines[number])
-                scores = scorer.score(*(str(row[name]) for name in FIELDS))
+                if entry.row is None:
+                    raise DataError(entry.fault)
+                scores = scorer.score(*(str(entry.row[name]) for name in FIELDS))
             except DataError as error:
-                outcomes[f"skipped: {error}"] += 1
+                outcomes[f"skipped: {str(error).partition(' (')[0]}"] += 1
+                skipped.append(Entry(entry.number, None, str(error)))
                 continue
-            append({**row, "row": number, **scores, **(_graded(grader, row, scorer.end_of_thought) if grader else {})})
+            graded = _graded(grader, entry.row, scorer.end_of_thought) if grader else {}
+            append({**entry.row, "row": entry.number - 1, **scores, **graded})
             outcomes["scored"] += 1
+    if skipped:
+        print(f"skipped: {described(skipped)}", file=sys.stderr)
     return outcomes
 
 
@@ -166,17 +190,15 @@ def _graded(grader: Grader, row: Row, end_of_thought: str) -> Row:
     return {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        row = None
-    if not isinstance(row, dict):
-        raise DataError("not a JSON object")
-    missing = [name for name in FIELDS if row.get(name) in (None, "")]
+def _scorable(entry: Entry) -> Entry:
+    """The entry, with a fault if one of the fields is missing or no text."""
+    if entry.row is None:
+        return entry
+    missing = [name for name in FIELDS if entry.row.get(name) in (None, "")]
+    wrong = [name for name in FIELDS if not missing and not as_text(entry.row[name])]
     if missing:
-        raise DataError(f"no {' and no '.join(missing)}")
-    return row
+        return Entry(entry.number, None, f"no {' and no '.join(missing)}")
+    return Entry(entry.number, None, f"{wrong[0]} is neither text nor a number") if wrong else entry
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     deepspeed --module openrlhf_swap.sft --model.model_name_or_path ... --data.dataset ...
 
-Takes the flags of `openrlhf.cli.train_sft` unchanged.
+Takes the flags of `openrlhf.cli.train_sft` unchanged, and `--swap.trust_remote_code`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,27 @@ from __future__ import annotations
 import runpy
 import sys
 
-from openrlhf_swap.command import run_command
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.runs.model_code import FLAG, add_trust_flag, refuse_model_code
+
+MODEL = "--model.model_name_or_path"
 
 
-def main(_: list[str]) -> None:
-    """Train; OpenRLHF reads the command line itself."""
+def main(argv: list[str]) -> None:
+    """Train; OpenRLHF reads the rest of the command line itself.
+
+    Raises:
+        ConfigError: for a model with code of its own.
+    """
+    parser = Parser("openrlhf_swap.sft", add_help=False)
+    parser.add_argument(MODEL)
+    add_trust_flag(parser)
+    # Any prefix of the flag, as OpenRLHF's parser takes some of them.
+    parser.allow_abbrev = True
+    args, _ = parser.parse_known_args(argv)
+    if model := getattr(args, MODEL.removeprefix("--")):
+        refuse_model_code(MODEL, model, args.trust_remote_code)
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration.inventory import SFT
     from openrlhf_swap.integration.patches import in_force

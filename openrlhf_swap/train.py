@@ -23,13 +23,13 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig, short_name, type_name
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.flags.grader_rules import check_grader
-from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
+from openrlhf_swap.flags.placement import crowded, policy_ranks
+from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments, columns_of
 from openrlhf_swap.flags.run_file import write_run_file
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
@@ -43,9 +43,13 @@ from openrlhf_swap.objectives.recipes import (
     with_recipe,
 )
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
-from openrlhf_swap.rewards.verifiers import MATH
+from openrlhf_swap.packages.versions import check_version
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.lock import locked
+from openrlhf_swap.runs.model_code import refuse_model_code
+from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import command_line, made_of
 
 MODULE = "openrlhf_swap.train"
@@ -54,7 +58,6 @@ RESUME = "--ckpt.load_enable"
 RUN_NAME = "--logger.wandb.run_name"
 DRY_RUN = "--dry-run"
 FINISHED = "finished.json"  # in the output folder: the command of a finished run
-DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 def main(argv: list[str]) -> int:
@@ -72,20 +75,41 @@ def main(argv: list[str]) -> int:
     if DRY_RUN in argv:
         print(command_line(MODULE, redacted(flags)))
         return 0
-    _check_quickly(config, run, rest)
+    checkpoint_folder = _check_quickly(config, run, rest)
     content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
-    if RESUME in rest and finished.exists() and json.loads(finished.read_text()) == json.loads(to_line(content)):
+    if RESUME in rest and _read_record(finished) == json.loads(to_line(content)):
         print(f"[swap] the run in {run.output_dir} is finished; to train further, raise --train.num_episodes")
         return 0
-    with nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose"):
-        _train(config, run, rest, argv)
-    write_text(finished, to_line(content, indent=2))
+    with locked({"--swap.output_dir": Path(run.output_dir), "--ckpt.path": checkpoint_folder}):
+        console = nullcontext() if run.verbose else quiet_console(run.log, "[swap]", "--swap.verbose")
+        try:
+            with private_ray(), console:
+                _train(config, run, rest, argv)
+        except KeyboardInterrupt:
+            saved = checkpoints.newest(checkpoint_folder)
+            remedy = f"start again with {RESUME} to resume from {saved}" if saved else "no checkpoint was written yet"
+            raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
+        write_text(finished, to_line(content, indent=2))
     return 0
 
 
-def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None:
-    """Refuse what can be refused before anything slow is imported.
+def _read_record(path: Path) -> dict[str, Any]:
+    """A JSON file that an earlier start wrote; {} if there is none or, after a line that says so, if it is torn."""
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError):
+        record = None
+    if isinstance(record, dict):
+        return record
+    print(f"[swap] {path} cannot be read and is ignored")
+    return {}
+
+
+def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> Path:
+    """Refuse what can be refused before anything slow is imported; returns `--ckpt.path`.
 
     Args:
         config: the method's settings.
@@ -100,16 +124,21 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> None
     for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", args.ckpt.path)):
         check_writable(flag, Path(folder))
     check_model_exists("--actor.model_name_or_path", args.actor.model_name_or_path)
+    refuse_model_code("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
     for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
-        for file in (files or "").split(","):
-            if file.endswith(DATA_FILES) and not Path(file).exists():
-                raise DataError(f"{flag} is {file}, which does not exist; give another file or a hub data set")
+        for file in map(str.strip, (files or "").split(",")):
+            if file.endswith(DATA_FILES):
+                check_quickly(flag, file, columns_of(args))
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
     check_grader(arguments_of_objective(given, config, on_cpu), config, run)
+    return Path(args.ckpt.path)
 
 
 def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str]) -> None:
+    on_cpu = is_cpu_build()
+    if on_cpu and (warning := crowded(parse_arguments(with_defaults(given, config.objective, on_cpu)))):
+        print(f"[swap] warning: {warning}", flush=True)  # before the imports, which take long themselves
     from openrlhf_swap.integration import patches
 
     print(command_line(MODULE, redacted(typed)))  # a resumed run appends to the log
@@ -117,10 +146,8 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
 
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
     from openrlhf_swap.integration.startup.preflight import resolve_run
-    from openrlhf_swap.integration.startup.prompts import write_evaluation
     from openrlhf_swap.objectives.base import absolute_paths
 
-    on_cpu = is_cpu_build()
     if on_cpu:
         set_cpu_environment()
     argv = with_defaults(given, config.objective, on_cpu)
@@ -136,13 +163,12 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     args = parse_arguments(argv)
     config = config.replaced(options=absolute_paths(objective_class(config.objective), config.options))
     run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
-    config, data = resolve_run(args, config, run)
+    config, data, evaluation = resolve_run(args, config, run)
     settled = argv if named else without(argv, RUN_NAME)  # the data sets as they were given
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
-    if run.grader != MATH and args.eval.dataset:
-        evaluation = write_evaluation(args, Path(run.output_dir), run.grader)
-        argv = [*argv, "--eval.dataset", evaluation, "--eval.split", "train"]
+    if evaluation != args.eval.dataset:
+        argv = [*argv, "--eval.dataset", str(evaluation), "--eval.split", "train"]
     names = {"run_name": args.logger.wandb.run_name, "run_id": run_id}
     given_data = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     used = {} if data == args.data.prompt_dataset else {"data_used": data}
@@ -155,6 +181,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     from openrlhf_swap.integration.startup.launch import launch
 
     launch(argv, args, config, run, on_cpu)
+    try_write_card(Path(args.ckpt.output_dir), Path(run.output_dir))
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
 
@@ -172,8 +199,7 @@ def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
 
 def _tracked_run(folder: Path, resumed: bool) -> tuple[str | None, str]:
     """Name and id of the run for TensorBoard and W&B; a resumed run keeps those it had."""
-    path = folder / checkpoints.CONFIGURATION
-    before = json.loads(path.read_text(encoding="utf-8")) if resumed and path.exists() else {}
+    before = _read_record(folder / checkpoints.CONFIGURATION) if resumed else {}
     return before.get("run_name"), before.get("run_id") or uuid4().hex[:16]
 
 
@@ -236,6 +262,7 @@ def _print_help(objective: str) -> int:
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")
     print("\nAll flags of OpenRLHF:\n")
+    check_version("openrlhf")
     stock_parser().print_help()
     return 0
 

@@ -15,10 +15,18 @@ require_count() {
     fi
 }
 
+# undash NAME ...: puts ./ in front of paths that start with a dash, which commands would take for options.
+undash() {
+    local name
+    for name in "$@"; do
+        if [[ "${!name}" == -* ]]; then printf -v "$name" './%s' "${!name}"; fi
+    done
+}
+
 # print_help [SCRIPT]: prints the comment at the top of a script in scripts/, by default the one that was called, or of
 # the file that HELP_OF names.
 print_help() {
-    sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' "${HELP_OF:-scripts/${1:-$(basename "$0")}}"
+    sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' -- "${HELP_OF:-scripts/${1:-$(basename -- "$0")}}"
 }
 
 # read_flags "FLAG ..." WORD ...: the first argument lists the flags that the script supports: --dry-run, --print,

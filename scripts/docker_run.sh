@@ -15,7 +15,7 @@
 #   IMAGE=...       tag of the image (default openrlhf-swap:cuda or :cpu)
 #   DOCKER_OPTIONS="..."  further options of docker run, such as "--network host"
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
@@ -38,10 +38,10 @@ done
 
 IMAGE="${IMAGE:-openrlhf-swap:$TARGET}"
 # realpath -m: docker takes only absolute paths, and missing folders are created below.
-OUTPUTS="$(realpath -m "${OUTPUTS:-outputs}")"
-HUB="$(realpath -m "${HF_HOME:-$HOME/.cache/huggingface}")"
-CACHE="$(realpath -m "${CACHE:-$HOME/.cache/openrlhf-swap}")"
-DATA="${DATA:+$(realpath -m "$DATA")}"
+OUTPUTS="$(realpath -m -- "${OUTPUTS:-outputs}")"
+HUB="$(realpath -m -- "${HF_HOME:-$HOME/.cache/huggingface}")"
+CACHE="$(realpath -m -- "${CACHE:-$HOME/.cache/openrlhf-swap}")"
+DATA="${DATA:+$(realpath -m -- "$DATA")}"
 for folder in "$OUTPUTS" "$HUB" "$CACHE" "$DATA"; do
     [[ "$folder" != *,* ]] || fail "$folder has a comma, which docker cannot mount; rename it or choose another folder"
 done

@@ -10,7 +10,7 @@
 #   SUFFIX=...      text after each problem (default: the usual instruction for R1-style models)
 #   --dry-run       print the command and stop
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
@@ -18,7 +18,8 @@ source scripts/common.sh
 read_flags --dry-run "$@"
 
 [[ -n "${MODEL:-}" ]] || fail "MODEL is not set; use a hub id, or a folder in Hugging Face format"
-OUTPUT="${OUTPUT:-outputs/eval/$(basename "$MODEL")}"
+OUTPUT="${OUTPUT:-outputs/eval/$(basename -- "$MODEL")}" DATA="${DATA:-}"
+undash MODEL OUTPUT DATA
 TENSOR_PARALLEL="${TENSOR_PARALLEL:-1}"
 require_count TENSOR_PARALLEL
 GPUS="$(count_gpus)"
@@ -29,8 +30,8 @@ read -ra BENCHMARKS <<<"${BENCHMARKS:-math500 amc23 aime24 aime25 olympiadbench}
 command=(python -m evaluation.run --model "$MODEL" --output "$OUTPUT" --benchmarks "${BENCHMARKS[@]}"
     --samples 16 --temperature 0.6 --top-p 0.95 --max-tokens 32768
     --engines "$ENGINES" --tensor-parallel-size "$TENSOR_PARALLEL")
-[[ -n "${SUFFIX+set}" ]] && command+=(--suffix "$SUFFIX")
-[[ -n "${DATA:-}" ]] && command+=(--data "$DATA")
+[[ -n "${SUFFIX+set}" ]] && command+=("--suffix=$SUFFIX")
+[[ -n "$DATA" ]] && command+=(--data "$DATA")
 command+=("${FLAGS[@]}")
 end_dry_run "${command[@]}"
 VENV="${VENV:-$PWD/.venv}"

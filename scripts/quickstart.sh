@@ -8,7 +8,7 @@
 #   --samples 1                          responses per held-out problem
 #   --seed 42                            seed of the training run
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh

@@ -5,13 +5,14 @@
 #   PROFILE=cpu   or gpu; by default gpu if there is a CUDA device
 #   FLASH_ATTN=1  gpu only: also compiles flash-attn, for hours, with the compiler shipped in the Python packages
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
 read_flags "" "$@"
 VENV="${VENV:-$PWD/.venv}"
+undash VENV
 LOG="$VENV/setup.log"
 FLASH_ATTN="${FLASH_ATTN:-0}"
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
@@ -30,9 +31,9 @@ find_python() {
 
 require_disk() {
     local needed_gib="$1" free_kib
-    free_kib="$(df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')"
+    free_kib="$(df -Pk "$(dirname -- "$VENV")" | awk 'NR == 2 { print $4 }')"
     if (( free_kib < needed_gib * 1024 * 1024 )); then
-        fail "$(dirname "$VENV") has $(( free_kib / 1024 / 1024 )) GiB free; the $PROFILE profile needs $needed_gib: free some, or set VENV"
+        fail "$(dirname -- "$VENV") has $(( free_kib / 1024 / 1024 )) GiB free; the $PROFILE profile needs $needed_gib: free some, or set VENV"
     fi
 }
 
@@ -97,6 +98,11 @@ fi
 require_disk "$NEEDED_GIB"
 # Triton needs it on GPUs, DeepSpeed on a CPU.
 command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which training needs; install one, such as Debian's package g++"
+# Triton compiles a file that includes it at its first kernel, in the first engine of a run.
+INCLUDE="$("$PYTHON_PATH" -c 'import sysconfig; print(sysconfig.get_paths("posix_prefix")["include"])')"
+if [[ "$PROFILE" == gpu && ! -f "$INCLUDE/Python.h" ]]; then
+    fail "$INCLUDE/Python.h was not found, without which no vLLM engine starts; install Python's headers (Debian: python3.11-dev)"
+fi
 if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
     fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it (Debian: libnuma1)"
 fi

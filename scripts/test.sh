@@ -3,7 +3,7 @@
 # then the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the totals of both. If there are
 # arguments, pytest runs once, with these arguments.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh

@@ -18,7 +18,7 @@
 #   PROFILE=...          gpu or cpu; by default gpu if there is a CUDA device
 #   --dry-run            prints the command and stops
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
@@ -41,6 +41,7 @@ esac
 MODEL="${MODEL:-}"
 DATA="${DATA:-}"
 OUTPUT="${OUTPUT:-outputs/sft}"
+undash MODEL DATA OUTPUT
 EPOCHS="${EPOCHS:-1}"
 LEARNING_RATE="${LEARNING_RATE:-1e-5}"
 BATCH_SIZE="${BATCH_SIZE:-64}"
@@ -61,7 +62,7 @@ if (( BATCH_SIZE % (MICRO_BATCH * NUM_GPUS) != 0 )); then
 fi
 if (( ! DRY_RUN )); then
     [[ -f "$DATA" ]] || fail "DATA is $DATA, which does not exist; use a JSONL file with the columns input and output"
-    rows="$(grep -c . "$DATA" || true)"
+    rows="$(grep -c . -- "$DATA" || true)"
     (( rows >= BATCH_SIZE )) || fail "BATCH_SIZE is $BATCH_SIZE, but $DATA has $rows rows; use at most as many"
 fi
 
@@ -74,7 +75,7 @@ COMMAND=(
     --adam.lr "$LEARNING_RATE" --ds.zero_stage "$ZERO_STAGE" --ds.param_dtype bf16 "${DEVICE_ARGS[@]}"
     --ckpt.output_dir "$OUTPUT" --ckpt.path "$OUTPUT/checkpoints" --ckpt.save_steps "$SAVE_STEPS" --ckpt.max_num 3
     --ckpt.load_enable
-    --logger.tensorboard_dir "$OUTPUT/tensorboard" --logger.wandb.run_name "$(basename "$OUTPUT")"
+    --logger.tensorboard_dir "$OUTPUT/tensorboard" "--logger.wandb.run_name=$(basename -- "$OUTPUT")"
     "${FLAGS[@]}"
 )
 printf '[sft] %s\n' "$MODEL on $NUM_GPUS $PROFILE process(es)" "data:   $DATA" "output: $OUTPUT" >&2

@@ -7,7 +7,7 @@
 #   LORA=0          rank of the LoRA adapters, such as 32; 0 trains the whole model
 #   MAX_LEN=...     tokens of prompt and response together       (default 14000)
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
@@ -35,7 +35,7 @@ case "$MEMORY" in
     48 | 80) UTILIZATION=0.7 ;;
     *) fail "MEMORY is $MEMORY; use 24, 48 or 80" ;;
 esac
-# Moves twelve bytes per parameter to main memory: 18 GiB at 1.5B.
+# Moves the optimizer to main memory: 37 GiB at R1-1.5B (openrlhf_swap.plan says what is in it).
 if (( MEMORY < 48 && ! LORA )); then EXTRA+=(--ds.adam_offload); fi
 
 MAX_LEN="${MAX_LEN:-14000}"

@@ -6,6 +6,7 @@
 #   head [--block] [flags of ray start]     on the first node
 #   worker [--block] [flags of ray start]   on each other node, with HEAD_IP=address of the first
 #   submit [--dry-run] [flags]              on the first node: waits for all nodes, trains, and streams the log
+#   submit --command LINE                   the same with a shell command instead of the training, to test the cluster
 #   stop                                    on each node: ends the Ray that `head` or `worker` started there
 # --block stays in the foreground; --dry-run, after any subcommand, prints what would run.
 #   SIZE=1.5B             or 7B; PROMPTS, OUTPUT, MODEL and the like as in train_swap_r1.sh
@@ -13,11 +14,12 @@
 #   NUM_GPUS=8            GPUs per node
 #   NODE_IP=...           address of this node, if Ray picks the wrong network
 #   PORT=6379             the cluster's port; DASHBOARD_PORT=8265 the dashboard's, to which jobs are submitted
-#   RAY_FOLDER=...        local folder for Ray's files and logs; keep it short (default /tmp/ray_swap_<user>)
+#   RAY_FOLDER=...        local folder for Ray's files and logs; keep it short (default /tmp/ray_swap_<user id>)
 #   WAIT=600              seconds to wait for the nodes
-#   COMMAND=...           shell command to submit instead of the training, to test the cluster
+# Ray asks for a token: RAY_AUTH_TOKEN or the file RAY_AUTH_TOKEN_PATH if they are set, otherwise ~/.ray/auth_token, which
+# `head` makes. The other nodes need the same: share the home folder, or copy that file.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
@@ -31,12 +33,15 @@ NUM_NODES="${NUM_NODES:-2}"
 NUM_GPUS="${NUM_GPUS:-8}"
 PORT="${PORT:-6379}"
 DASHBOARD_PORT="${DASHBOARD_PORT:-8265}"
-RAY_FOLDER="${RAY_FOLDER:-/tmp/ray_swap_$(id -un)}"
+RAY_FOLDER="${RAY_FOLDER:-/tmp/ray_swap_$(id -u)}"
 WAIT="${WAIT:-600}"
 for name in NUM_NODES PORT DASHBOARD_PORT WAIT; do require_count "$name" 1; done
 require_count NUM_GPUS 0
 [[ "$RAY_FOLDER" == /* ]] || fail "RAY_FOLDER is $RAY_FOLDER; use an absolute path"
 export NUM_NODES NUM_GPUS PATH="${VENV:-$PWD/.venv}/bin:$PATH"
+[[ "${HEAD_IP:-}" =~ ^([A-Za-z0-9][A-Za-z0-9.:_-]*)?$ ]] || fail "HEAD_IP is $HEAD_IP; use the address that head printed"
+export RAY_AUTH_MODE="${RAY_AUTH_MODE:-token}"
+TOKEN_FILE="${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"
 PID_FILE="$RAY_FOLDER/started.pid"
 LOG="$RAY_FOLDER/started.log"
 
@@ -58,8 +63,11 @@ start_ray() {
     if [[ -n "${WANDB_KEY:-}" ]]; then export WANDB_API_KEY="$WANDB_KEY"; fi
     # RAY_ADDRESS of another cluster would reach the actors; with the last variable at 0, nodes do not find each other.
     unset WANDB_KEY RAY_ADDRESS RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER
-    mkdir -p "$RAY_FOLDER"
-    chmod 700 "$RAY_FOLDER"
+    # A killed actor takes the processes it has started along: a vLLM engine would live on and keep its GPU's memory.
+    export RAY_process_group_cleanup_enabled=true
+    # Logs and sockets: for their owner alone. Another user may have made the folder first.
+    (umask 077 && mkdir -p "$RAY_FOLDER" && [[ -O "$RAY_FOLDER" && ! -L "$RAY_FOLDER" ]] && chmod 700 "$RAY_FOLDER") \
+        2>/dev/null || fail "RAY_FOLDER is $RAY_FOLDER, which does not belong to you; name another"
     if (( BLOCK )); then
         echo "$$" >"$PID_FILE"
         exec "${command[@]}"
@@ -78,11 +86,18 @@ start_ray() {
     printf '[ray] running as process %s; log: %s\n' "$ray_pid" "$LOG"
 }
 
+# has_token: whether there is a token for Ray, or it was told to do without.
+has_token() {
+    [[ "$RAY_AUTH_MODE" != token || -n "${RAY_AUTH_TOKEN:-}" || -s "$TOKEN_FILE" ]]
+}
+
 start_head() {
-    # The dashboard and its job interface stay on loopback, because anyone who can reach them can run commands as you.
-    # The same holds for the cluster's own port, which must be open to the other nodes; Ray opens it on all interfaces.
-    # Keep the nodes in a private network, or export RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN before head, worker and
-    # submit.
+    if (( ! DRY_RUN )) && ! has_token; then
+        (umask 077 && mkdir -p "$(dirname -- "$TOKEN_FILE")" && ray get-auth-token --generate >/dev/null 2>&1) \
+            || fail "no token for Ray could be written to $TOKEN_FILE; set RAY_AUTH_TOKEN"
+    fi
+    # The dashboard and its job interface stay on loopback. The cluster's own port must be open to the other nodes, and
+    # Ray opens it on all interfaces: the token keeps others out, but the traffic is not encrypted.
     start_ray --head --port "$PORT" --dashboard-host 127.0.0.1 --dashboard-port "$DASHBOARD_PORT"
     printf '[ray] on each other node: HEAD_IP=%s PORT=%s NUM_GPUS=%s bash scripts/train_swap_multinode.sh worker\n' \
         "$(grep -oE 'Local node IP: *[^ ]+' "$LOG" | awk '{ print $NF }')" "$PORT" "$NUM_GPUS"
@@ -91,8 +106,10 @@ start_head() {
 start_worker() {
     [[ -n "${HEAD_IP:-}" ]] || fail "HEAD_IP is not set; use the address that head printed"
     if (( ! DRY_RUN )); then
+        has_token || fail "$TOKEN_FILE is missing, Ray's token; copy it from the first node, or set RAY_AUTH_TOKEN"
         local deadline=$((SECONDS + WAIT))
-        until timeout 5 bash -c "</dev/tcp/$HEAD_IP/$PORT" 2>/dev/null; do
+        # shellcheck disable=SC2016  # the inner shell expands them
+        until timeout 5 bash -c '</dev/tcp/"$1"/"$2"' _ "$HEAD_IP" "$PORT" 2>/dev/null; do
             (( SECONDS < deadline )) || fail "nothing answers at $HEAD_IP:$PORT after $WAIT s (HEAD_IP, PORT, WAIT)"
             sleep 1
         done
@@ -105,14 +122,20 @@ submit_training() {
     [[ -f "$launcher" ]] || fail "SIZE is $SIZE; use 1.5B or 7B"
     if (( DRY_RUN )); then mode=--dry-run; fi
     local folder line
-    folder="$(realpath -m "${OUTPUT:-outputs/swap_${SIZE,,}}")"
-    if [[ -n "${COMMAND:-}" ]]; then line="$COMMAND"; else line="$(bash "$launcher" "$mode" "${FLAGS[@]}")"; fi
+    folder="$(realpath -m -- "${OUTPUT:-outputs/swap_${SIZE,,}}")"
+    if [[ "${FLAGS[0]:-}" == --command ]]; then
+        (( ${#FLAGS[@]} == 2 )) || fail "--command takes one shell command, and no other flags"
+        line="${FLAGS[1]}"
+    else
+        line="$(bash "$launcher" "$mode" "${FLAGS[@]}")"
+    fi
     # The command is passed in a file, because Ray quotes words for another shell. No working_dir: Ray would copy the
     # checkout, and the run would write into the copy. Ray sets RAY_ADDRESS for the job, so its ray.init joins this
     # cluster.
     local submission=(ray job submit --address "$address" -- bash "$folder/job.sh")
     if (( DRY_RUN )); then printf '%s\n' "$line"; fi
     end_dry_run "${submission[@]}"
+    has_token || fail "$TOKEN_FILE is missing, Ray's token; set RAY_AUTH_TOKEN to the one that head was started with"
     # Ray gives these precedence over --address.
     unset RAY_ADDRESS RAY_API_SERVER_ADDRESS
     # Otherwise requests to this machine would go to the proxy.

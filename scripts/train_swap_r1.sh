@@ -21,7 +21,7 @@
 #   WANDB_KEY=...   also logs to Weights & Biases (as does WANDB_API_KEY); TensorBoard is always on
 #   --dry-run       prints the command and stops; --print does the same after checking that the files exist
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
@@ -39,6 +39,7 @@ PROMPTS="${PROMPTS:-data/deepscaler.jsonl}"
 OUTPUT="${OUTPUT:-outputs/swap_${SIZE,,}}"
 NUM_GPUS="${NUM_GPUS:-8}"
 NUM_NODES="${NUM_NODES:-1}"
+undash MODEL PROMPTS OUTPUT
 MICRO_BATCH="${MICRO_BATCH:-1}"
 SAVE_STEPS="${SAVE_STEPS:-20}"
 EAGER="${EAGER:-0}"
@@ -48,6 +49,7 @@ QUEUE="${QUEUE:-1}"
 # train_swap_1gpu.sh sets these.
 PROMPTS_A_STEP="${PROMPTS_A_STEP:-128}" RESPONSES="${RESPONSES:-16}"
 MAX_LEN="${MAX_LEN:-14000}"
+require_count MAX_LEN # before it is calculated with: arithmetic would evaluate whatever stands in it
 PACKED="${PACKED:-$(has_package flash_attn)}" ROW_TOKENS="${ROW_TOKENS:-$((2 * MAX_LEN))}"
 
 COUNTS=(NUM_GPUS NUM_NODES QUEUE MICRO_BATCH SAVE_STEPS PROMPTS_A_STEP RESPONSES MAX_LEN ROW_TOKENS)
@@ -72,12 +74,12 @@ case "$PROMPTS" in
             fail "PROMPTS is $PROMPTS, which does not exist; create it: python -m openrlhf_swap.prepare --output $PROMPTS"
         fi
         NOTE=""
-        (( NUM_NODES > 1 )) && PROMPTS="$(realpath -m "$PROMPTS")"
+        (( NUM_NODES > 1 )) && PROMPTS="$(realpath -m -- "$PROMPTS")"
         ;;
     *) NOTE=" (from the hub, as is: openrlhf_swap.prepare would add the instruction to box the answer)" ;;
 esac
 # Actors on other nodes write there too, and a relative path would depend on where Ray was started.
-(( NUM_NODES > 1 )) && OUTPUT="$(realpath -m "$OUTPUT")"
+(( NUM_NODES > 1 )) && OUTPUT="$(realpath -m -- "$OUTPUT")"
 
 # What does not depend on machine and data: the paper's numbers, and ours where it is silent.
 read_recipe swap_r1
@@ -118,7 +120,7 @@ if [[ "$EAGER" == 1 ]]; then PLACEMENT_ARGS+=(--vllm.enforce_eager); fi
 OUTPUT_ARGS=(
     --swap.output_dir "$OUTPUT" --ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints"
     --ckpt.save_steps "$SAVE_STEPS"
-    --logger.tensorboard_dir "$OUTPUT/tensorboard" --logger.wandb.run_name "$(basename "$OUTPUT")"
+    --logger.tensorboard_dir "$OUTPUT/tensorboard" "--logger.wandb.run_name=$(basename -- "$OUTPUT")"
 )
 # The key itself stays in the environment: command lines are shown by ps, stored by Ray and sent to the tracker. With
 # WANDB_API_KEY set, OpenRLHF only checks that the flag has a value.

@@ -1,5 +1,6 @@
 import os
 import random
+import secrets
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,9 @@ settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Every Ray of these tests asks for a token, the same one: some look into the Ray of a training that they start.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

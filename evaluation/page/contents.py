@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.files import Row
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
+UNKNOWN = "\u2013"
 # Title of each chart of a training run -> the metric of each of its lines.
 CHARTS = {
     "tokens per rollout": {"all": "length/mean", "target": "length/target"},
@@ -24,18 +26,50 @@ CHARTS = {
 
 
 def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float) -> None:
-    """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem."""
+    """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem.
+
+    None for each step where a length or a change is missing or not finite.
+    """
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row.get("benchmark", ""), row["problem"]].append(row)
+        row["penalties"] = [None] * len(row["gains"])
+        if row["length"] is not None:
+            groups[row.get("benchmark", ""), row["problem"]].append(row)
     for group in groups.values():
         lengths = torch.tensor([[row["length"] for row in group]])
         correct = torch.tensor([[bool(row.get("correct", False)) for row in group]])
         masses = penalty_masses(lengths, correct, length_coef)[0]
         for row, mass in zip(group, masses, strict=True):
-            changes = torch.tensor(row["local_gains"], dtype=torch.float64)
-            weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), temperature)
-            row["penalties"] = (mass * weights).tolist()
+            if None not in row["local_gains"]:
+                changes = torch.tensor(row["local_gains"], dtype=torch.float64)
+                weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), temperature)
+                row["penalties"] = (mass * weights).tolist()
+
+
+def complete(row: Row) -> Row:
+    """A scored trace with every field that the page shows: None, or a dash, for what is missing or not finite."""
+    count = len(row["gains"])
+    fields = {name: _numbers(row.get(name), count) for name in ("gains", "local_gains", "step_ends")}
+    fields["answer_logprobs"] = _numbers(row.get("answer_logprobs"), count + 1)
+    texts = {name: str(row.get(name) or UNKNOWN) for name in ("problem", "answer")}
+    steps = list(map(str, row.get("steps") or ()))[:count]
+    last = fields["step_ends"][-1]
+    length = row.get("tokens", None if last is None else last + 1)
+    return {
+        **row,
+        **fields,
+        **texts,
+        "response": str(row.get("response") or ""),
+        "steps": steps + [UNKNOWN] * (count - len(steps)),
+        "length": length if isinstance(length, int) else None,
+    }
+
+
+def _numbers(values: Any, count: int) -> list[float | None]:
+    """`count` finite numbers, None in place of all others."""
+    known = values if isinstance(values, list) else []
+    finite = [v if isinstance(v, int | float) and math.isfinite(v) else None for v in known[:count]]
+    return finite + [None] * (count - len(finite))
 
 
 def page_data(files: Sequence[Path], length_coef: float, temperature: float, limit: int) -> dict[str, Any]:
@@ -52,9 +86,7 @@ def page_data(files: Sequence[Path], length_coef: float, temperature: float, lim
     """
     problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
     for column, file in enumerate(files):
-        rows = read_scored(file)
-        for row in rows:
-            row["length"] = row.get("tokens", row["step_ends"][-1] + 1)
+        rows = list(map(complete, read_scored(file)))
         add_penalties(rows, length_coef, temperature)
         for row in rows:
             problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][column].append(row)
@@ -87,9 +119,18 @@ def render(data: Mapping[str, Any]) -> str:
     (`header` and `rows` of texts) and `charts`.
     """
     # Without "<", no text can end the script element that holds it, or open a comment in it.
-    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    text = json.dumps(_without_nan(data), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", SCRIPT.read_text(encoding="utf-8"))
     return page.replace("__DATA__", text)
+
+
+def _without_nan(value: Any) -> Any:
+    """A value with None in place of numbers that are not finite, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_without_nan, value))
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _problem(benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]) -> Row:
@@ -107,20 +148,24 @@ def _problem(benchmark: str, problem: str, columns: Sequence[Sequence[Row]], for
 
 def _response(row: Row, formulas: dict[str, Tree]) -> Row:
     """A response as the page shows it."""
-    starts = [-1, *row["step_ends"][:-1]]
+    ends = row["step_ends"]
     numbers = zip(row["gains"], row["local_gains"], row["penalties"], strict=True)
-    steps = zip(row["steps"], starts, row["step_ends"], numbers, strict=True)
+    steps = zip(row["steps"], [-1, *ends[:-1]], ends, numbers, strict=True)
     return {
         "correct": row.get("correct"),
         "tokens": row["length"],
-        "curve": [round(value, 4) for value in row["answer_logprobs"]],
+        "curve": list(map(_rounded, row["answer_logprobs"])),
         "steps": [
             {
                 "text": split_formulas(text, formulas),
-                "tokens": end - start,
-                **{name: round(value, 4) for name, value in zip(("gain", "change", "penalty"), values, strict=True)},
+                "tokens": None if start is None or end is None else end - start,
+                **{name: _rounded(value) for name, value in zip(("gain", "change", "penalty"), values, strict=True)},
             }
             for text, start, end, values in steps
         ],
         "rest": split_formulas(row["response"][sum(map(len, row["steps"])) :], formulas),
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

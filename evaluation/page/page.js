@@ -10,10 +10,13 @@ const build = space => (name, attributes = {}, ...children) => {
 const element = build("http://www.w3.org/1999/xhtml"), svg = build("http://www.w3.org/2000/svg");
 const math = build("http://www.w3.org/1998/Math/MathML");
 // No "-0.00", and no "1 steps".
-const nats = value => value.toFixed(2).replace(/^-(0\.00)$/, "$1");
-const counted = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
+const nats = value => value === null ? "–" : value.toFixed(2).replace(/^-(0\.00)$/, "$1");
+const counted = (number, thing) => `${number ?? "–"} ${thing}${number === 1 ? "" : "s"}`;
 const option = (value, text) => element("option", { value }, text);
-const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
+const known = values => values.filter(value => value !== null);  // null stands for NaN, and for what is missing
+const mean = values => known(values).reduce((sum, value) => sum + value, 0) / known(values).length;
+// A long list may exceed the limit on spread arguments.
+const largestOf = (values, least) => known(values).reduce((a, b) => Math.max(a, b), least);
 
 // ── shades: logarithmic, so that small changes are visible beside large ones; none below half of SMALL
 const SMALL = 0.01;
@@ -41,7 +44,7 @@ let shown = [], position = 0;
 
 function matches(problem) {
   const benchmark = by("benchmark").value, longer = Number(by("longer").value);
-  return (benchmark === "all" || problem.benchmark === benchmark) && problem.columns.flat().some(r => r.tokens > longer)
+  return (benchmark === "all" || problem.benchmark === benchmark) && (longer <= 0 || problem.columns.flat().some(r => r.tokens > longer))
     && FILTERS[by("show").value](problem);
 }
 
@@ -70,6 +73,43 @@ function pieces(parts) {
   });
 }
 
+// ── a page may hold millions of characters: of a long text or list a part is drawn, and more when it is asked for
+const CHARACTERS = 5000, FORMULA = 60, STEPS = 100, FACTOR = 10;  // a formula costs as much as 60 characters or more
+
+function more(node, label, draw) {
+  const button = element("button", { class: "more" }, label);
+  button.addEventListener("click", () => { button.remove(); draw(); node.focus({ preventScroll: true }); });
+  node.append(button);
+}
+
+// Parts of at most so many characters, and the others; a formula is not divided.
+function divided(parts, limit) {
+  let used = 0;
+  for (let i = 0; i < parts.length; i++) {
+    const room = Math.max(0, limit - used);
+    if (i % 2 === 0 && parts[i].length > room) return [[...parts.slice(0, i), parts[i].slice(0, room)], [parts[i].slice(room), ...parts.slice(i + 1)]];
+    used += i % 2 ? Math.max(FORMULA, parts[i].length) : parts[i].length;
+  }
+  return [parts, null];
+}
+
+function written(node, parts, limit = CHARACTERS) {
+  const [first, others] = divided(parts, limit);
+  node.append(...pieces(first));
+  if (others) {
+    const left = others.reduce((sum, part) => sum + part.length, 0);
+    more(node, `show more (${counted(left.toLocaleString("en"), "character")})`, () => written(node, others, limit * FACTOR));
+  }
+  return node;
+}
+
+function listed(node, items, draw, first = 0, limit = STEPS) {
+  node.append(...items.slice(first, first + limit).map((item, k) => draw(item, first + k)));
+  const left = items.length - first - limit;
+  if (left > 0) more(node, `show more (${counted(left.toLocaleString("en"), "step")})`, () => listed(node, items, draw, first + limit, limit * FACTOR));
+  return node;
+}
+
 function trimmed(parts) {
   const copy = [...parts];
   copy[0] = copy[0].trimStart();
@@ -79,17 +119,18 @@ function trimmed(parts) {
 
 function curve(r, most) {
   const width = 400, height = 84, values = r.curve;
-  const low = Math.min(...values), high = Math.max(...values, low + 1e-6);
+  const top = largestOf(values, -Infinity), low = -largestOf(values.map(v => v === null ? null : -v), -Infinity), high = Math.max(top, low + 1e-6);
   const x = k => 3 + (width - 6) * k / Math.max(1, values.length - 1);
   const y = v => 4 + (height - 8) * (high - v) / (high - low);
-  const label = `Log-probability of the answer after 0 to ${counted(r.steps.length, "step")}: from ${nats(values[0])} to `
-    + `${nats(values.at(-1))} nats per token, between ${nats(low)} and ${nats(Math.max(...values))}`;
+  const label = !known(values).length ? "Log-probability of the answer: –" : `Log-probability of the answer after 0 to ${counted(r.steps.length, "step")}: from ${nats(values[0])} to `
+    + `${nats(values.at(-1))} nats per token, between ${nats(low)} and ${nats(top)}`;
   const plot = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
   r.steps.forEach((step, k) => {
     const tall = most > 0 ? step.penalty / most * height * 0.6 : 0;
-    plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--pay)", opacity: 0.45 }));
+    if (tall > 0) plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--pay)", opacity: 0.45 }));
   });
-  plot.append(svg("polyline", { points: values.map((v, k) => `${x(k)},${y(v)}`).join(" "), fill: "none", stroke: "var(--focus)", "stroke-width": 2, "vector-effect": "non-scaling-stroke" }));
+  const points = values.map((v, k) => v === null ? "" : `${x(k)},${y(v)}`).filter(Boolean);
+  plot.append(svg("polyline", { points: points.join(" "), fill: "none", stroke: "var(--focus)", "stroke-width": 2, "vector-effect": "non-scaling-stroke" }));
   return element("figure", { class: "curve" }, element("figcaption", { class: "dim" }, label), plot);
 }
 
@@ -111,19 +152,19 @@ function card(step, number, largest, most) {
   const numbers = element("div", { class: "numbers" }, element("b", {}, `step ${number + 1}`),
     element("span", {}, counted(step.tokens, "token")), element("span", {}, `gain ${nats(step.gain)}`));
   if (nats(step.change) !== nats(step.gain)) numbers.append(element("span", {}, `change ${nats(step.change)}`));
+  if (step.penalty === null) numbers.append(element("span", {}, "penalty –"));
   if (step.penalty > 0) {
     const bar = element("span", { class: "bar", style: `--share: ${(step.penalty / most).toFixed(4)}` }, element("i"));
     numbers.append(element("span", { class: "pay" }, `penalty ${nats(step.penalty)}`, bar));
   }
   return element("li", { class: "step", style: `--shade: var(--${shade}); --strength: ${strength(step.change, largest).toFixed(3)}` },
-    numbers, element("div", { class: "text", tabindex: 0 }, ...pieces(trimmed(step.text))));
+    numbers, written(element("div", { class: "text", tabindex: 0 }), trimmed(step.text)));
 }
 
 const bounds = responses => {
   const steps = responses.flatMap(r => r.steps);
-  return [Math.max(SMALL, ...steps.map(s => Math.abs(s.change))), Math.max(0, ...steps.map(s => s.penalty))];
+  return [largestOf(steps.map(s => Math.abs(s.change)), SMALL), largestOf(steps.map(s => s.penalty), 0)];
 };
-// A whole page may exceed the limit on spread arguments.
 const whole = data.problems.map(p => bounds(p.columns.flat())).reduce(([a, b], [c, d]) => [Math.max(a, c), Math.max(b, d)], [SMALL, 0]);
 
 function column(name, problem, responses) {
@@ -137,8 +178,8 @@ function column(name, problem, responses) {
     const title = element("h2", {}, name, element("span", { class: verdict(r) }, verdict(r)),
       element("span", { class: "dim" }, `${counted(r.tokens, "token")}, ${counted(r.steps.length, "step")}`));
     if (responses.length > 1) title.append(choice);
-    made.replaceChildren(title, curve(r, most), legend(largest, most), element("ol", {}, ...r.steps.map((s, k) => card(s, k, largest, most))));
-    if (r.rest.join("").trim()) made.append(element("div", { class: "rest text", tabindex: 0 }, ...pieces(trimmed(r.rest))));
+    made.replaceChildren(title, curve(r, most), legend(largest, most), listed(element("ol", { tabindex: -1 }), r.steps, (s, k) => card(s, k, largest, most)));
+    if (r.rest.join("").trim()) made.append(written(element("div", { class: "rest text", tabindex: 0 }), trimmed(r.rest)));
   };
   choice.addEventListener("change", () => { fill(); choice.focus(); });
   fill();
@@ -156,7 +197,8 @@ function show(index) {
   by("choice").value = index;
   const problem = shown[index];
   by("main").append(
-    element("div", { class: "panel text" }, ...pieces(trimmed(problem.text)), element("br"), element("b", {}, "Answer: "), ...pieces(problem.answer)),
+    element("div", { class: "panel text" }, written(element("div", { tabindex: -1 }), trimmed(problem.text)),
+      written(element("div", { tabindex: -1 }, element("b", {}, "Answer: ")), problem.answer)),
     element("div", { class: "columns", style: `--count: ${data.names.length}` }, ...data.names.map((name, i) => column(name, problem, problem.columns[i]))));
   if (inside) by("main").focus({ preventScroll: true });
 }
@@ -169,7 +211,7 @@ function table({ header, rows }) {
 
 function chart({ title, steps, lines }) {
   const width = 320, height = 170, left = 40, bottom = 22;
-  const most = Math.max(0, ...Object.values(lines).flat()), high = most > 1 ? most : 1;
+  const most = largestOf(Object.values(lines).flat(), 0), high = most > 1 ? most : 1;
   const x = s => left + (width - left - 8) * (s - steps[0]) / Math.max(1, steps.at(-1) - steps[0]), y = v => 8 + (height - bottom - 8) * (1 - v / high);
   const plot = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
   for (const v of [0, high / 2, high]) plot.append(

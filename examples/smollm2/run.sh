@@ -10,7 +10,7 @@
 #   --rows, --steps, --prompts, --responses, --held-out N   override the size's own numbers
 # All other flags go to openrlhf_swap.train.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 
 # shellcheck source=scripts/common.sh
 source scripts/common.sh

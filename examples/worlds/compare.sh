@@ -3,20 +3,25 @@
 # command continues where it stopped. Further flags go to openrlhf_swap.sweep, such as --only swap grpo.
 #   WORLD=addition  OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname -- "${BASH_SOURCE[0]}")/../.."
+
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 
 HERE=examples/worlds
 WORLD="${WORLD:-addition}"
+[[ "$WORLD" =~ ^(addition|decomposition)$ ]] || fail "WORLD is $WORLD; use addition or decomposition"
 OUTPUT="${OUTPUT:-outputs/compare_$WORLD}"
 STEPS="${STEPS:-20}"
 PROBLEMS="${PROBLEMS:-500}"
 SAMPLES="${SAMPLES:-1}"
+for name in STEPS PROBLEMS SAMPLES; do require_count "$name"; done
+undash OUTPUT
 read -ra SEEDS <<<"${SEEDS:-1 2 3}"
 
 export MODEL="${MODEL:-$HERE/policies/$WORLD}" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
 if [[ ! -f "$MODEL/config.json" ]]; then
-    echo "error: MODEL is $MODEL, where no policy is; make one with WORLD=$WORLD bash $HERE/train_policy.sh" >&2
-    exit 2
+    fail "MODEL is $MODEL, where no policy is; make one with WORLD=$WORLD bash $HERE/train_policy.sh"
 fi
 export STEP_TOKENS="${STEP_TOKENS:-$(PYTHONPATH="$HERE" python -c "import $WORLD; print($WORLD.STEP_TOKENS)")}"
 python "$HERE/make_data.py" --world "$WORLD" --output "$OUTPUT/data" --train $((STEPS * 16)) --test "$PROBLEMS"
@@ -25,8 +30,8 @@ if [[ ! -f "$OUTPUT/base.json" ]]; then
     "${evaluate[@]}" --model "$MODEL" --output "$OUTPUT/base.json"
 fi
 
-FLAGS=" $* "
-runs() { [[ "$FLAGS" == *" $1 "* || ! "$FLAGS" =~ " --only "|" --configurations " ]]; }
+WORDS=" $* "
+runs() { [[ "$WORDS" == *" $1 "* || ! "$WORDS" =~ " --only "|" --configurations " ]]; }
 # L1 and HBPO name a number of tokens, AutoThink and Thinkless let the policy decide whether to think, and the embedded
 # policy has never seen either: teach it to accept the first and to do the second.
 TAUGHT_POLICY="$OUTPUT/taught_policy"
@@ -48,4 +53,4 @@ if runs adaptthink; then
 fi
 exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/$WORLD.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
     --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh" \
-    --evaluate "${evaluate[*]} --model {output}/policy --output {output}/result.json" "$@"
+    --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"

@@ -4,10 +4,14 @@
 #   WORLD=decomposition                              ROWS=60000  LEARNING_RATE=2e-3  BATCH_SIZE=16
 # Further flags go to make_policy.py; --start POLICY --modes teaches a policy the prompts of L1 and others.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname -- "$0")/../.."
+
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 
 WORLD="${WORLD:-addition}"
 OUTPUT="${OUTPUT:-outputs/base_policy}"
+undash OUTPUT
 EPOCHS="${EPOCHS:-1}"
 case "$WORLD" in
     # Copying and adding take a number of updates rather than of rows, so the longer rows come in small batches.

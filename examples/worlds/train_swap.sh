@@ -2,6 +2,9 @@
 # A real SWAP training run on the embedded policy: Ray, vLLM, DeepSpeed, math-verify. Further flags are passed on.
 set -euo pipefail
 
+# shellcheck source=scripts/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../../scripts/common.sh"
+
 MODEL="${MODEL:?folder of the policy}"
 PROMPTS="${PROMPTS:?JSONL of problem and answer}"
 OUTPUT="${OUTPUT:?output folder}"
@@ -10,6 +13,8 @@ SEED="${SEED:-42}"
 PROMPTS_A_STEP=16
 RESPONSES=8
 UPDATES="${UPDATES:-1}"  # per step
+for name in STEPS UPDATES; do require_count "$name"; done
+undash MODEL PROMPTS OUTPUT
 
 SWAP_ARGS=(
     --swap.output_dir "$OUTPUT"
@@ -34,7 +39,7 @@ TRAIN_ARGS=(
 CKPT_ARGS=(--ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints")
 
 # LC-R1 takes its extractor from addition.py.
-PYTHONPATH="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
+PYTHONPATH="$(cd "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 
 exec python -m openrlhf_swap.train \

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.data.formats import format_of
+from openrlhf_swap.data.formats import Asked, Format, format_of
 from openrlhf_swap.data.golds import normal_answer
 from openrlhf_swap.data.references import read_task
+from openrlhf_swap.data.rows import described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
+from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.answers import strip_answer
 
@@ -202,14 +203,50 @@ def short_name(name: str) -> str:
 
 def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
     try:
-        with open(path, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        problems = [_problem(str(row.get("id", number)), row, grader) for number, row in enumerate(rows)]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, zlib.error, pickle.UnpicklingError) as error:
-        raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); give JSONL with problem and answer"
-        ) from error
+        found = list(entries(path))
+    except DataError as error:
+        raise DataError(f"{path} cannot be read: it {error}") from error
+    if any(entry.row is None for entry in found):
+        raise DataError(f"{path} cannot be read: {described(found)}; give JSONL with problem and answer")
+    rows = [(entry.number, entry.row or {}) for entry in found]
+    problems = [
+        _problem(f"{path}, row {number}", row.get("id", place), row, grader)
+        for place, (number, row) in enumerate(rows)
+    ]
     return _checked(problems, str(path))
+
+
+def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
+    """A row of one of the formats, or of problem and answer.
+
+    Raises:
+        DataError: without a text or an answer, as every evaluation would count it as wrong.
+    """
+    found = format_of(row)
+    if found is not None:
+        return Problem(str(own_id), *_asked(where, found, row), grader=found.grader, instructed=True)
+    problem, answer = row.get("problem"), row.get("answer")
+    if not isinstance(problem, str) or not problem.strip():
+        raise DataError(f"{where}: problem is {_shown(problem)}; give every row a problem and an answer")
+    task = None if answer is None or grader == MATH else read_task(row, "problem", "answer", grader)
+    bare = _answer(answer) if task is None else task.answer
+    if not bare:
+        raise DataError(f"{where}: answer is {_shown(answer)}; give every row a problem and an answer")
+    return Problem(str(own_id), problem, bare, task.metadata if task else {}, grader)
+
+
+def _asked(where: str, its_format: Format, row: Mapping[str, Any]) -> Asked:
+    try:
+        return its_format.read(row)
+    except (ValueError, KeyError, AttributeError, TypeError, zlib.error, pickle.UnpicklingError) as error:
+        raise DataError(
+            f"{where} cannot be read ({type(error).__name__}: {error}); correct the row, or give problem and answer"
+        ) from error
+
+
+def _shown(value: object) -> str:
+    """A value as JSON has it, shortened."""
+    return to_line(value).strip()[:40]
 
 
 def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
@@ -219,18 +256,10 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
         rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
     question, answer = benchmark.columns
     renamed = rows if benchmark.format else ({"problem": row[question], "answer": row[answer]} for row in rows)
-    return _checked([_problem(f"{name}-{number}", row, MATH) for number, row in enumerate(renamed)], benchmark.hub)
-
-
-def _problem(own_id: str, row: Mapping[str, Any], grader: str) -> Problem:
-    """A row of one of the formats, or of problem and answer."""
-    found = format_of(row)
-    if found is not None:
-        return Problem(own_id, *found.read(row), grader=found.grader, instructed=True)
-    if grader == MATH:
-        return Problem(own_id, row["problem"], _answer(row["answer"]))
-    task = read_task(row, "problem", "answer", grader)
-    return Problem(own_id, task.problem, task.answer, task.metadata, grader)
+    return _checked(
+        [_problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row, MATH) for i, row in enumerate(renamed)],
+        benchmark.hub,
+    )
 
 
 def _answer(value: object) -> str:

@@ -47,7 +47,7 @@ def reasons_to_drop(
 
 def _fault_of_prompt(prompt: str | None, capacity: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
     if prompt is None:
-        return "an empty prompt"
+        return "an empty prompt, or one that is neither text nor a chat"
     ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     if len(ids) > capacity:
         return f"a prompt of more than {capacity} tokens (--data.max_len minus --rollout.max_new_tokens)"

@@ -37,7 +37,8 @@ def problem_text(problem: object) -> str:
     """A problem as one text: of a chat, the user's messages."""
     if not isinstance(problem, list):
         return str(problem)
-    return "\n".join(str(message.get("content", "")) for message in problem if message.get("role") == "user")
+    messages = [message for message in problem if isinstance(message, dict) and message.get("role") == "user"]
+    return "\n".join(str(message.get("content", "")) for message in messages)
 
 
 def answer_of(value: object, grader: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import csv
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openrlhf_swap.data.rows import check_is_file, described, entries
 from openrlhf_swap.errors import DataError, reader_errors
 
 if TYPE_CHECKING:
@@ -27,40 +30,59 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
     Raises:
         DataError: when it cannot be read.
     """
-    from datasets import Dataset, load_dataset, logging
-    from datasets.exceptions import DatasetGenerationError
-
     path = Path(source)
     loader = LOADERS.get(path.suffix.lower())
     # Hub ids may contain a dot too, before a version: only a suffix of letters is a file's.
     is_file = loader is not None or path.exists() or path.suffix[1:].isalpha()
     if is_file and loader is None:
         raise DataError(f"--input is {source}, a file of unknown type; give a file that ends in {', '.join(LOADERS)}")
-    if is_file and not (path.is_file() and path.stat().st_size):
-        raise DataError(f"--input is {source}, which is not a file or is empty; give another file or a hub data set")
+    if is_file:
+        _check_rows(path)
+    from datasets import Dataset, load_dataset, logging
+
     remedy = (
         "check the file" if is_file else "check the name, --config, --split and the connection, or give a local file"
     )
-    with reader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"):
-        try:
-            if loader is None:
-                return load_dataset(source, configuration, split=split, revision=revision)
-            if loader == "csv":
-                return Dataset.from_list(_csv_rows(path))
-            logging.set_verbosity(logging.CRITICAL)  # the error already has what it logs about an unreadable file
-            return load_dataset(loader, data_files=str(path), split="train")
-        except DatasetGenerationError as error:  # its own message only says that an error occurred
-            raise error.__cause__ or error from None
+    message = f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"
+    with reader_errors(message), causes_of_loaders():
+        if loader is None:
+            return load_dataset(source, configuration, split=split, revision=revision)
+        if loader == "csv":
+            rows = [entry.row for entry in entries(path)]
+            return Dataset.from_list(rows)  # the loader guesses types, and would turn 0.50 into 5e-1
+        logging.set_verbosity(logging.CRITICAL)  # the error already has what it logs about an unreadable file
+        return load_dataset(loader, data_files=str(path), split="train")
 
 
-def _csv_rows(path: Path) -> list[dict[str, str]]:
-    """The rows below the header as text: a reader that guesses types would turn 0.50 into 5e-1."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file, restkey="", strict=True))
-    for number, row in enumerate(rows, 1):
-        if "" in row or None in row.values():
-            raise DataError(f"row {number} has more or fewer fields than the header")
-    return rows
+def revision_of(table: Dataset) -> str | None:
+    """The commit of the hub data set that a table was read from, online or from the cache; None for a file."""
+    for url in table.info.download_checksums or ():  # hf://datasets/<id>@<commit>/<file>
+        if found := re.search(r"^hf://datasets/[^@]+@([0-9a-f]{40})/", str(url)):
+            return found[1]
+    return None
+
+
+@contextmanager
+def causes_of_loaders() -> Iterator[None]:
+    """Raise what a loader of `datasets` failed at; its own message only says that an error occurred."""
+    from datasets.exceptions import DatasetGenerationError
+
+    try:
+        yield
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+
+
+def _check_rows(path: Path) -> None:
+    """Refuse a file with a row that cannot be read; DataError with the first ones."""
+    try:
+        check_is_file(path)
+        if LOADERS[path.suffix.lower()] != "parquet":
+            found = list(entries(path))
+            if any(entry.row is None for entry in found):
+                raise DataError(f"cannot be loaded: {described(found)}; correct or remove these rows")
+    except DataError as error:
+        raise DataError(f"--input is {path}, which {error}") from error
 
 
 def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:

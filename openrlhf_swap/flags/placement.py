@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 
@@ -19,3 +20,14 @@ def gpu_actors(args: SimpleNamespace) -> int:
     """Ray actors that ask for a GPU: policy, engines and, with a KL penalty, the reference model."""
     reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
     return policy_ranks(args) + engine_gpus(args) + int(reference)
+
+
+def crowded(args: SimpleNamespace, cores: int | None = None) -> str | None:
+    """A warning when a CPU run has twice as many processes as cores, or more: they start one after the other."""
+    processes, there = gpu_actors(args), cores or len(os.sched_getaffinity(0))
+    if processes < 2 * there or "RAY_ADDRESS" in os.environ:
+        return None
+    return (
+        f"{processes} processes (--actor.num_gpus_per_node {args.actor.num_gpus_per_node}, --vllm.num_engines "
+        f"{args.vllm.num_engines}) share {there} cores: the start takes minutes; use 1 of each to begin sooner"
+    )

@@ -13,6 +13,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.values import refused_values
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def checked_arguments(given: Sequence[str], config: SwapConfig, run: RunConfig, 
     imported = None if config.objective in OBJECTIVES else config.objective
     args = parse_arguments(with_defaults(given, imported, on_cpu))
     rules = (_method_rules(args), _async_rules(args), _deepspeed_rules(args, run), _missing_flags(args))
-    _refuse(chain(*rules, _cpu_rules(args) if on_cpu else (), _batch_rules(args)))
+    _refuse(chain(*rules, refused_values(args), _cpu_rules(args) if on_cpu else (), _batch_rules(args)))
     prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     return args
 
@@ -49,6 +50,11 @@ def arguments_of_objective(given: Sequence[str], config: SwapConfig, on_cpu: boo
     _refuse(_objective_rules(args, objective))
     objective.check(args)
     return args
+
+
+def columns_of(args: SimpleNamespace) -> dict[str, str]:
+    """Flag -> the column that it names in the data sets."""
+    return {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
 
 
 def prompt_capacity(context: int, new_tokens: int | None) -> int:
@@ -218,19 +224,7 @@ def _cpu_rules(args: SimpleNamespace) -> Iterator[str]:
 
 def _batch_rules(args: SimpleNamespace) -> Iterator[str]:
     """Actors with unequal shares would wait for each other without end; an update of its own size mixes two steps."""
-    train, rollout, actor = args.train, args.rollout, args.actor
-    counts = {
-        "--actor.num_nodes": actor.num_nodes,
-        "--actor.num_gpus_per_node": actor.num_gpus_per_node,
-        "--rollout.batch_size": rollout.batch_size,
-        "--rollout.micro_batch_size": rollout.micro_batch_size,
-        "--train.batch_size": train.batch_size,
-        "--train.micro_batch_size": train.micro_batch_size,
-        "--vllm.tensor_parallel_size": args.vllm.tensor_parallel_size,
-    }
-    for flag, count in counts.items():
-        if count < 1:
-            yield f"{flag} is {count}; use at least 1"
+    train, rollout = args.train, args.rollout
     actors = policy_ranks(args)
     responses = rollout.batch_size * rollout.n_samples_per_prompt
     if responses % train.batch_size:

@@ -1,4 +1,7 @@
-"""What the checks found, and how it is reported."""
+"""The checks, what each found, and what to do where something is wrong.
+
+docs/use/troubleshooting.md has a line for each check and for each cause in `diagnosis`.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,81 @@ from dataclasses import dataclass, field
 from tabulate import tabulate
 
 
+@dataclass(frozen=True)
+class Check:
+    """Something that can be wrong; after a fatal finding nothing else is worth checking."""
+
+    name: str
+    remedy: str
+    fatal: bool = False
+
+
+SCORES = Check("scoring on the GPU", "what the error says; see also docs/use/troubleshooting.md", fatal=True)
+BACKENDS = Check("scoring, shared against per prefix", "train with --swap.scoring per_prefix, and report it")
+TRAINING = Check("training", "see the end of console.log and train.log; attach gpu_check.json to a report", fatal=True)
+PROGRESS = Check(
+    "progress",
+    "if a compiler is running (nvcc, ptxas or g++ in top), start again with a larger --patience; otherwise try it "
+    "with --vllm.enforce_eager",
+    fatal=True,
+)
+WEIGHTS = Check(
+    "vllm_kl", "vLLM has other weights than the trainer: do not train; try VLLM_USE_V2_MODEL_RUNNER=0", fatal=True
+)
+SLEEP = Check(
+    "GiB while vLLM sleeps",
+    "sleep frees no memory: leave out --vllm.enable_sleep and --train.colocate_all",
+    fatal=True,
+)
+PEAK = Check("GiB at most", "lower --vllm.gpu_memory_utilization, and report it: the plan is too small")
+GRAPHS = Check("CUDA graphs", "vLLM captured none, and generation is slow: see what it says about them in train.log")
+RESUME = Check("steps, resumed after a kill", "docs/use/faults.md says what a resumed run does; see resumed.log")
+CHECKS = (SCORES, BACKENDS, TRAINING, PROGRESS, WEIGHTS, SLEEP, PEAK, GRAPHS, RESUME)
+
+
+class FatalFinding(Exception):
+    """A fatal check failed; the finding is in `Findings`."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of the table; `remedy` is None where nothing is wrong."""
+
+    name: str
+    found: str
+    wanted: str = ""
+    remedy: str | None = None
+
+
 @dataclass
 class Findings:
-    """Rows of the table (check, found, wanted), and a line with a remedy for everything that is wrong."""
+    """What was found, in the order of the checks."""
 
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    lines: list[Finding] = field(default_factory=list)
 
-    def add(self, what: str, found: str, wanted: str, remedy: str | None) -> None:
-        """Note a finding; `remedy` says what to do about it, and is None where it is as wanted."""
-        self.rows.append((what, found, wanted))
-        if remedy is not None:
-            self.wrong.append(f"{what}: {found}; {remedy}")
+    def add(self, check: Check, found: str, wanted: str, good: bool, remedy: str | None = None) -> None:
+        """Note what a check found; `remedy` replaces the check's own.
+
+        Raises:
+            FatalFinding: if it is wrong, and the check is fatal.
+        """
+        self.lines.append(Finding(check.name, found, wanted, None if good else remedy or check.remedy))
+        if check.fatal and not good:
+            raise FatalFinding(check.name)
+
+    def note(self, name: str, found: str, beside: str = "") -> None:
+        """Note a number that is neither good nor wrong."""
+        self.lines.append(Finding(name, found, beside))
+
+    @property
+    def wrong(self) -> list[str]:
+        """A line with a remedy for everything that is wrong."""
+        return [f"{line.name}: {line.found}; {line.remedy}" for line in self.lines if line.remedy]
 
     def report(self) -> int:
         """Print the table and what is wrong; returns the exit status."""
-        print(tabulate(self.rows, ["check", "found", "wanted"], disable_numparse=True))
+        rows = [(line.name, line.found, line.wanted) for line in self.lines]
+        print(tabulate(rows, ["check", "found", "wanted"], disable_numparse=True, maxcolwidths=[None, 60, 50]))
         for line in self.wrong:
             print(f"wrong: {line}")
         print("[gpu_check] see above" if self.wrong else "[gpu_check] all is as it should be")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.gpu_check.findings import Findings
+from openrlhf_swap.errors import first_line
+from openrlhf_swap.gpu_check.diagnosis import find_cause
+from openrlhf_swap.gpu_check.findings import BACKENDS, SCORES, Findings
 from openrlhf_swap.gpu_check.problems import additions
 from openrlhf_swap.gpu_check.training import CLOSE_TEMPLATE, STEP_TOKENS
 
@@ -14,7 +16,22 @@ RESPONSE_TOKENS = 160
 
 
 def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
-    """Score the model's own responses with one forward for all prefixes and with one for each, in bfloat16."""
+    """Score the model's own responses with one forward for all prefixes and with one for each, in bfloat16.
+
+    Raises:
+        FatalFinding: if it ends with an error.
+    """
+    try:
+        difference = largest_difference(name, device)
+    except (RuntimeError, OSError) as error:  # those of CUDA are RuntimeErrors
+        cause = find_cause(str(error))
+        findings.add(SCORES, first_line(error), "no error", False, cause.remedy if cause else None)
+        return
+    findings.add(BACKENDS, f"{difference:.3f} nats", f"< {MOST_SCORE}", difference < MOST_SCORE)
+
+
+def largest_difference(name: str, device: torch.device) -> float:
+    """The largest difference between both backends' log-probabilities of an answer, in nats."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from openrlhf_swap.rollouts.tokenizer import prompt_ids
@@ -35,11 +52,4 @@ def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
     for backend in (SHARED_PREFIX, PER_PREFIX):
         scorer = Scorer(model, tokenizer, config, backend)
         values.append(torch.tensor([value for row in rows for value in scorer.score(*row)["answer_logprobs"]]))
-    largest = (values[0] - values[1]).abs().max().item()
-    remedy = "the scoring backends disagree: train with --swap.scoring per_prefix"
-    findings.add(
-        "scoring, shared against per prefix",
-        f"{largest:.3f} nats",
-        f"< {MOST_SCORE}",
-        None if largest < MOST_SCORE else remedy,
-    )
+    return (values[0] - values[1]).abs().max().item()

@@ -55,6 +55,7 @@ EVERY = "every process that imports `openrlhf_swap.integration`"
 NO_FLASH = "every process that imports `openrlhf_swap.integration`, without flash-attn"
 EVERY_CPU = "every process that imports `openrlhf_swap.integration`, on CPU"
 NO_CLUSTER = "every process that imports `openrlhf_swap.integration`, on CPU without RAY_ADDRESS"
+STARTS_RAY = "commands that start Ray and the processes they start, without RAY_ADDRESS"
 CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
 DRIVER = "driver, while OpenRLHF's command runs"
 SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
@@ -70,6 +71,8 @@ LOG_PROBS = "policy and reference model, during forward passes for log-probabili
 WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
 ENGINE = "rollout engine"
 ENGINE_RECEIVES = "rollout engine, while it receives weights"
+TRAINS = "driver and the processes it starts"
+TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
 GENERATES_ON_CPU = "commands that only generate, on CPU"
 SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
@@ -157,6 +160,13 @@ _GROUPS: dict[Group, dict[str, str]] = {
     Group(VARIABLE, EVERY_CPU, None, "DeepSpeed's accelerator"): {"DS_ACCELERATOR": "cpu"},
     # Ray reads it when it is imported, on Linux too, whatever the name says.
     Group(VARIABLE, NO_CLUSTER, None, "Ray listens on 127.0.0.1 only"): {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    Group(VARIABLE, STARTS_RAY, None, "Ray runs code for whoever has its token, not for every user of the machine"): {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "random",
+    },
+    Group(VARIABLE, STARTS_RAY, None, "Ray's session folder lets everybody in"): {
+        "RAY_TMPDIR": "a new folder that its owner alone may enter"
+    },
     Group(VARIABLE, EVERY_CPU, None, "compiled once per environment, by its own ninja"): {
         "TORCH_EXTENSIONS_DIR": "torch_extensions in the environment's folder",
         "PATH": "begins with the environment's bin",
@@ -175,6 +185,13 @@ _GROUPS: dict[Group, dict[str, str]] = {
     # Matrix products then take longer with two threads than with one.
     Group(VARIABLE, CPU_COMMAND, None, "spinning threads take cores from the processes they wait for"): {
         "OMP_WAIT_POLICY": "PASSIVE"
+    },
+    Group(VARIABLE, TRAINS, None, "a killed Ray actor takes along what it has started, such as vLLM's engine"): {
+        "RAY_process_group_cleanup_enabled": "true"
+    },
+    # Ray's own 60 s are for a network; here only a killed driver ends the server.
+    Group(VARIABLE, TRAINS_ALONE, None, "Ray's agents end at once with a killed driver"): {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5"
     },
     Group(VARIABLE, TRAINS_ON_CPU, None, "Ray would give each process one thread"): {
         "OMP_NUM_THREADS": "the process's share of the cores"

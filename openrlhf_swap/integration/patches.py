@@ -24,10 +24,16 @@ def check_versions() -> None:
     for package in versions.VERSIONS:
         versions.check_version(package)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        if "expandable_segments:true" in (value := os.environ.get(name, "")).lower().replace(" ", ""):
+        settings = (value := os.environ.get(name, "")).lower().replace(" ", "")
+        if "expandable_segments:true" in settings:
             raise CompatibilityError(
                 f"{name} is {value}; weights in expandable segments cannot be handed to vLLM over CUDA IPC: unset "
                 "expandable_segments"
+            )
+        if "pinned_max_round_threshold_mb" in settings and "pinned_max_cached_size_mb" not in settings:
+            raise CompatibilityError(
+                f"{name} is {value}; torch then reuses pinned blocks that are too small, and vLLM's second sleep "
+                "fails: unset pinned_max_round_threshold_mb"
             )
 
 

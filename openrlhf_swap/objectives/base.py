@@ -106,6 +106,7 @@ class Objective:
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""
         self.step = 0
+        """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
 
     @property
     def reads_answers(self) -> bool:

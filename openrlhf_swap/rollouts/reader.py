@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -121,8 +122,8 @@ class StepReader(ThoughtReader):
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
         """The decoded text of each step."""
-        starts = [0, *(end + 1 for end in step_ends[:-1])]
-        return [self.text(response_ids[start : end + 1]) for start, end in zip(starts, step_ends, strict=True)]
+        bounds = pairwise([0, *(end + 1 for end in step_ends)])
+        return [self.text(response_ids[start:end]) for start, end in bounds]
 
 
 def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:

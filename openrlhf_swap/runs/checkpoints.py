@@ -6,37 +6,45 @@ killed in between, a full disk or a damaged file leaves a folder that looks like
 
 from __future__ import annotations
 
-import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_swap.errors import CheckpointError
-from openrlhf_swap.files import to_line, write_text
+from openrlhf_swap.files import write_text
+from openrlhf_swap.runs import seals
+from openrlhf_swap.runs.seals import MARK, SEAL, find_fault
 
-SEAL = "complete.json"
-MARK = "incomplete"  # exists while a checkpoint is being written
 LATEST = "latest"
 CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
+BESIDE = (LATEST, LATEST + ".writing", "zero_to_fp32.py")  # what DeepSpeed and this package write next to them
+DAMAGED = "damaged"  # under --ckpt.path: checkpoints whose seal does not fit them
 
 
 def begin(checkpoint: Path) -> None:
-    """Mark a checkpoint as incomplete. Call before its first file is written."""
+    """Mark a checkpoint as incomplete. Call before its first file is written.
+
+    Raises:
+        CheckpointError: if the folder holds something that this package did not write.
+    """
     discard(checkpoint)  # left by an earlier run in the same folder
-    checkpoint.mkdir(parents=True)
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    if any(checkpoint.iterdir()):
+        raise CheckpointError(f"{checkpoint} holds files that openrlhf_swap did not write; move them away")
     (checkpoint / MARK).touch()
 
 
 def seal(checkpoint: Path, objective: str) -> None:
-    """Mark a checkpoint as complete by listing its files and their sizes in bytes. Call when all are written.
+    """Mark a checkpoint as complete by listing its files with sizes and hashes. Call when all are written.
 
     Args:
         checkpoint: its folder.
         objective: the objective whose state it holds.
     """
-    content = {"objective": objective, "files": _sizes(checkpoint)}
-    write_text(checkpoint / SEAL, to_line(content, indent=1))
+    before = [seals.order(other)[0] for other in _sealed(checkpoint.parent) if other != checkpoint]
+    seals.write_seal(checkpoint, objective, number=1 + max(before, default=0))
     (checkpoint / MARK).unlink(missing_ok=True)
 
 
@@ -51,26 +59,13 @@ def take_the_place_of_the_best(checkpoint: Path, tag: str) -> None:
             discard(older)
 
 
-def find_fault(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None for a complete one."""
-    try:
-        expected = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))["files"]
-    except FileNotFoundError:
-        return "it was not written completely"
-    except (ValueError, KeyError, TypeError):
-        return f"its {SEAL} cannot be read"
-    sizes = _sizes(checkpoint)
-    for name, size in expected.items():
-        if name not in sizes:
-            return f"{name} is missing"
-        if sizes[name] != size:
-            return f"{name} has {sizes[name]} bytes instead of {size}"
-    return None
-
-
 def newest(path: Path) -> str | None:
-    """The tag of the newest complete checkpoint under `--ckpt.path`; None if there is none. Changes nothing."""
-    return _newest({seal.parent for seal in (path / FOLDER).glob(f"*/{SEAL}") if find_fault(seal.parent) is None})
+    """The tag of the newest complete checkpoint under `--ckpt.path`; None if there is none.
+
+    Changes nothing, and does not read the checkpoint's files.
+    """
+    complete = [checkpoint for checkpoint in _sealed(path / FOLDER) if find_fault(checkpoint) is None]
+    return max(complete, key=seals.order).name if complete else None
 
 
 def refuse_to_overwrite(path: Path) -> None:
@@ -101,62 +96,105 @@ def recover(path: Path) -> Recovery:
     """Point DeepSpeed's `latest` at the newest complete checkpoint, and move incomplete ones out of the way.
 
     A checkpoint that was never finished is deleted: nothing in it can be used, and it would count when the oldest are
-    rotated out. A damaged one is moved to `<path>/damaged`.
+    rotated out. A damaged one is moved to `<path>/damaged`; so is one whose files no longer have the hashes in the
+    seal, which are checked from the newest checkpoint on until one is whole.
 
     Args:
         path: `--ckpt.path`.
 
     Raises:
-        CheckpointError: for a checkpoint that something else wrote; nothing has been changed then.
+        CheckpointError: for a checkpoint that this package did not write, when nothing has been changed; and without a
+            complete checkpoint for a file between them, because OpenRLHF would take their folder for one.
     """
     folder = path / FOLDER
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    _refuse_foreign(path, found)
     messages: list[str] = []
-    complete = set()
-    found = sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    for checkpoint in found:
-        if any(checkpoint.iterdir()) and not any((checkpoint / name).exists() for name in (SEAL, MARK)):
-            raise CheckpointError(
-                f"--ckpt.path {path} holds checkpoint {checkpoint.name} without a {SEAL}: it was not written by "
-                "openrlhf_swap, or only partly copied; use another --ckpt.path, or move it away"
-            )
-    for checkpoint in found:
-        fault = find_fault(checkpoint)
-        if fault is None:
-            complete.add(checkpoint)
-        elif not (checkpoint / SEAL).exists():
+    complete = []
+    for checkpoint in filter(Path.is_dir, found):
+        if not (checkpoint / SEAL).exists():
             discard(checkpoint)
-            messages.append(f"checkpoint {checkpoint.name} is ignored and deleted: {fault}")
+            messages.append(f"checkpoint {checkpoint.name} is ignored and deleted: it was not written completely")
+        elif fault := find_fault(checkpoint):
+            messages.append(_set_aside(checkpoint, fault))
         else:
-            target = path / "damaged" / checkpoint.name
-            target.parent.mkdir(exist_ok=True)
-            shutil.rmtree(target, ignore_errors=True)
-            checkpoint.rename(target)
-            messages.append(f"checkpoint {checkpoint.name} is ignored and moved to {target}: {fault}")
-    tag = _newest(complete)
-    if tag is None:
-        shutil.rmtree(folder, ignore_errors=True)  # OpenRLHF would take an empty folder for a checkpoint
+            complete.append(checkpoint)
+    complete.sort(key=seals.order)
+    while complete and (change := seals.find_change(complete[-1])):
+        messages.append(_set_aside(complete.pop(), change))
+    if not complete:
+        _remove_empty(path)
         messages.append(f"no complete checkpoint in {path}: starting from the beginning")
         return Recovery(None, None, messages)
+    used, tag = seals.read_seal(complete[-1]), complete[-1].name
     write_text(folder / LATEST, tag)
-    messages.append(f"resuming from checkpoint {tag} in {path}")
-    sealed = json.loads((folder / tag / SEAL).read_text(encoding="utf-8"))
-    return Recovery(tag, sealed.get("objective"), messages)
+    verified = "" if used and used.hashes else " (not verified: an earlier version wrote it, without hashes)"
+    messages.append(f"resuming from checkpoint {tag} in {path}{verified}")
+    return Recovery(tag, used.objective if used else None, messages)
+
+
+def _refuse_foreign(path: Path, entries: list[Path]) -> None:
+    """Raise CheckpointError for the first folder in `_actor` that this package did not write."""
+    for entry in entries:
+        if entry.is_dir() and not _is_ours(entry) and any(entry.iterdir()):
+            raise CheckpointError(
+                f"--ckpt.path {path} holds checkpoint {entry.name} without a {SEAL}: it was not written by "
+                "openrlhf_swap, or only partly copied; use another --ckpt.path, or move it away"
+            )
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove `_actor` without checkpoints, which OpenRLHF would take for one."""
+    folder = path / FOLDER
+    if not folder.is_dir():
+        return
+    for name in BESIDE:
+        (folder / name).unlink(missing_ok=True)
+    if others := sorted(entry.name for entry in folder.iterdir()):
+        raise CheckpointError(
+            f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which openrlhf_swap did not write; move it away"
+        )
+    folder.rmdir()
+
+
+def _set_aside(checkpoint: Path, fault: str) -> str:
+    """Move a damaged checkpoint out of the way, under a name that is free, and say so in a line."""
+    folder = checkpoint.parent.parent / DAMAGED
+    folder.mkdir(exist_ok=True)
+    target, count = folder / checkpoint.name, 1
+    while target.exists():
+        count += 1
+        target = folder / f"{checkpoint.name}.{count}"
+    checkpoint.rename(target)
+    return f"checkpoint {checkpoint.name} is ignored and moved to {target}: {fault}"
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete a checkpoint, complete or not.
+    """Delete a checkpoint that this package wrote, complete or not, or an empty folder; anything else stays.
 
-    It is moved away first, in one step: an interrupted deletion leaves nothing that looks like a checkpoint.
+    It is marked as incomplete first, and the mark goes last: an interrupted deletion leaves what the next start
+    deletes.
     """
-    trash = checkpoint.parent.parent / "deleted"
-    if checkpoint.exists():
-        try:
-            trash.mkdir(exist_ok=True)
-            checkpoint.rename(trash / checkpoint.name)
-        except OSError:  # a full disk has no room for one more folder
+    if not checkpoint.is_dir():
+        return
+    if _is_ours(checkpoint):
+        with suppress(OSError):  # a full disk may have no room for the mark; then the seal goes last
+            (checkpoint / MARK).touch()
             (checkpoint / SEAL).unlink(missing_ok=True)
-            shutil.rmtree(checkpoint, ignore_errors=True)
-    shutil.rmtree(trash, ignore_errors=True)
+        for entry in checkpoint.iterdir():
+            if entry.name not in (MARK, SEAL):
+                _delete(entry)
+        for name in (SEAL, MARK):
+            (checkpoint / name).unlink(missing_ok=True)
+    with suppress(OSError):  # not empty, so not ours
+        checkpoint.rmdir()
+
+
+def _delete(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
@@ -165,25 +203,18 @@ def rotate(path: Path, keep: int, max_bytes: float) -> None:
     The newest always stays, and so do those with the best evaluation ("best_..."). Call after the new one is sealed:
     OpenRLHF itself deletes before it writes, and a run killed in between would have lost both.
     """
-    sizes = {
-        file.parent: sum(_sizes(file.parent).values())
-        for file in sorted((path / FOLDER).glob(f"*/{SEAL}"), key=lambda file: file.stat().st_mtime_ns)
-        if not file.parent.name.startswith("best")
-    }
+    rotated = [checkpoint for checkpoint in _sealed(path / FOLDER) if not checkpoint.name.startswith("best")]
+    sizes = {checkpoint: sum(seals.file_sizes(checkpoint).values()) for checkpoint in sorted(rotated, key=seals.order)}
     while len(sizes) > 1 and (len(sizes) > keep or sum(sizes.values()) > max_bytes):
         oldest = next(iter(sizes))
         discard(oldest)
         del sizes[oldest]
 
 
-def _newest(complete: set[Path]) -> str | None:
-    return max(complete, key=lambda folder: (folder / SEAL).stat().st_mtime_ns).name if complete else None
+def _sealed(folder: Path) -> list[Path]:
+    """The checkpoints in a folder that have a seal, whatever it says."""
+    return [seal.parent for seal in folder.glob(f"*/{SEAL}")]
 
 
-def _sizes(checkpoint: Path) -> dict[str, int]:
-    """Bytes of each file below `checkpoint`, by relative name, without the seal itself."""
-    return {
-        str(file.relative_to(checkpoint)): file.stat().st_size
-        for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name not in (SEAL, SEAL + ".writing", MARK)
-    }
+def _is_ours(checkpoint: Path) -> bool:
+    return any((checkpoint / name).exists() for name in (SEAL, MARK))

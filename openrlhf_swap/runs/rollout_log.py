@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.algorithm.advantages import StepSignals
-from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.files import read_rows, to_line, write_rows
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+
+if TYPE_CHECKING:  # the first brings torch, and a command reads the names of the files before it needs any of that
+    from openrlhf_swap.algorithm.advantages import StepSignals
+    from openrlhf_swap.algorithm.batch import StepBatch
+    from openrlhf_swap.rollouts.reader import StepReader
+    from openrlhf_swap.rollouts.rollout import Rollout
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 

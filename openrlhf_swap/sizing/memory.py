@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from openrlhf_swap.sizing.models import GIB, Model
+from openrlhf_swap.sizing.pinned import backup_blocks, block, blocks
 from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, FP32, Settings
 
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
@@ -209,16 +210,40 @@ def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
 
 
 def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
-    """What a node's main memory holds in addition to the processes themselves."""
-    parameters = gpus_of_node * partition(model, settings)
+    """What a node's main memory holds in addition to the processes themselves.
+
+    Most of it is pinned, in blocks that torch rounds up to powers of two.
+    """
     held: Parts = {}
     if settings.shared and settings.vllm_sleeps:
-        held["weights of sleeping vLLM"] = BIT16 * model.parameters * gpus_of_node // settings.tensor_parallel
+        # Every GPU of an engine keeps its share of each weight.
+        shares = (BIT16 * weight / settings.tensor_parallel for weight in model.served)
+        held["weights of sleeping vLLM"] = gpus_of_node * backup_blocks(shares)
     if settings.adam_offload:
-        held["optimizer"] = (ADAM + FP32 + BIT16) * parameters  # gradients in float32 and bf16 weights too
+        held["optimizer"] = gpus_of_node * _offloaded(model, settings)
     elif settings.actor_sleeps:
-        held["sleeping optimizer"] = (ADAM + (settings.accumulate_bytes if settings.stage == 3 else 0)) * parameters
+        held["sleeping optimizer"] = gpus_of_node * _asleep(model, settings)
     return held
+
+
+def _offloaded(model: Model, settings: Settings) -> int:
+    """Bytes of a rank's optimizer in main memory under --ds.adam_offload.
+
+    Pinned are the master copy, gradients in float32, bf16 weights, and the gradients of earlier micro-batches one by
+    one; the two moments are not.
+    """
+    own = partition(model, settings)
+    earlier = blocks(BIT16 * weight for weight in model.weights) // settings.ranks
+    return blocks((FP32 * own, FP32 * own, BIT16 * own)) + 2 * FP32 * own + earlier
+
+
+def _asleep(model: Model, settings: Settings) -> int:
+    """Bytes of a rank's pinned optimizer under --ds.enable_sleep, which ZeRO-3 updates and moves group by group."""
+    own = partition(model, settings)
+    if settings.stage < 3:
+        return ADAM // FP32 * block(FP32 * own)
+    groups = [SUB_GROUP] * (own // SUB_GROUP) + [own % SUB_GROUP]
+    return ADAM // FP32 * blocks(FP32 * group for group in groups) + block(settings.accumulate_bytes * own)
 
 
 def _peak(moments: dict[str, Parts]) -> Parts:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError, reader_errors
@@ -22,6 +25,14 @@ _DIMENSIONS = (
     "intermediate_size",
     "vocab_size",
 )
+_MIXTURE = {
+    "model_type": "qwen3_moe",
+    "max_position_embeddings": 40_960,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
 _R1, _QWEN = {"max_position_embeddings": 131_072}, {"max_position_embeddings": 32_768, "tie_word_embeddings": True}
 PRESETS: dict[str, dict[str, Any]] = {
     name: dict(zip(_DIMENSIONS, numbers, strict=True)) | others
@@ -32,6 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", (5120, 64, 40, 8, 27_648, 152_064), _R1),
         ("Qwen/Qwen2.5-0.5B-Instruct", (896, 24, 14, 2, 4864, 151_936), _QWEN),
         ("Qwen/Qwen2.5-1.5B-Instruct", (1536, 28, 12, 2, 8960, 151_936), _QWEN),
+        ("Qwen/Qwen3-30B-A3B", (2048, 48, 32, 4, 6144, 151_936), _MIXTURE),
     )
 }
 # Short names such as r1-7b and qwen2.5-0.5b.
@@ -60,6 +72,8 @@ class Model:
     states: int = 0  # numbers that all recurrent layers keep per response
     idle: int = 0  # parameters of experts that a token is not routed to
     adapters: int = 0  # parameters of LoRA adapters, which are then all that is trained
+    weights: tuple[int, ...] = ()  # parameters of each trained weight
+    served: tuple[int, ...] = ()  # parameters of each weight in vLLM, which joins some
 
     @property
     def multiplying(self) -> int:
@@ -151,7 +165,18 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
         states=recurrent * _state(config) if recurrent else 0,
         idle=routed - routed * chosen // experts if experts else 0,
         adapters=sum(adapters),
+        weights=tuple(adapters or sizes),
+        served=_served(model),
     )
+
+
+def _served(model: Any) -> tuple[int, ...]:
+    """Parameters of each weight in vLLM: one for queries, keys and values of a layer, one for gate and up."""
+    sizes: Counter[str] = Counter()
+    for name, weight in model.named_parameters():
+        joined = re.sub(r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name))
+        sizes[joined] += weight.numel()
+    return tuple(sizes.values())
 
 
 def _attention_widths(config: Any) -> tuple[int, int, int]:
@@ -214,16 +239,29 @@ def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
 
 
 def _without_weights(path: str) -> Any:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+    from transformers import AutoConfig
 
-    known = PRESETS.get(path)
-    make_model: Any = AutoModelForCausalLM.from_config  # untyped
+    if path in PRESETS:
+        return _preset(path)
     message = (
         f"--actor.model_name_or_path is {path}, whose configuration cannot be read ({{reason}}); give a folder with "
         f"config.json, a model id of the hub, or one that is known offline: {', '.join(PRESETS)}"
     )
     with reader_errors(message, ConfigError):
-        config = Qwen2Config(**known) if known else AutoConfig.from_pretrained(path)
-        with torch.device("meta"):
-            return make_model(config)
+        return _on_no_device(AutoConfig.from_pretrained(path))
+
+
+@cache
+def _preset(path: str) -> Any:
+    from transformers import AutoConfig
+
+    return _on_no_device(AutoConfig.for_model(**{"model_type": "qwen2", **PRESETS[path]}))
+
+
+def _on_no_device(config: Any) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    make_model: Any = AutoModelForCausalLM.from_config  # untyped
+    with torch.device("meta"):
+        return make_model(config)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from openrlhf_swap.sizing.settings import Settings, read_settings
 from openrlhf_swap.sizing.speed import PEAKS, step_seconds
 
 DEEPSCALER_ROWS = 40_315
+MASK = 3  # bytes of an element of SDPA's mask: a boolean, and a number in bf16 that torch makes of it
 PROMPT = 200  # assumed mean tokens of a prompt
 
 
@@ -86,6 +88,7 @@ def make_plan(
     notes = [
         *_notes_on_capacity(plan),
         *_notes_on_run(plan["run"], args),
+        *_notes_on_attention(args, settings),
         *_notes_on_flags(args),
         *_notes_on_objective(config),
     ]
@@ -235,9 +238,22 @@ def _notes_on_run(run: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
         yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"
 
 
+def _notes_on_attention(args: SimpleNamespace, settings: Settings) -> Iterator[str]:
+    """What the phases leave out, because they count flash-attention; where it is missing, the run takes SDPA."""
+    attention, installed = args.ds.attn_implementation, find_spec("flash_attn") is not None
+    if attention == "eager":
+        yield "--ds.attn_implementation eager makes matrices of length x length for each head, which are not counted"
+    elif "flash" not in attention or not installed:
+        rows = 1 if args.ds.packing_samples else settings.update_rows
+        masks = MASK * rows * (settings.update_tokens // rows) ** 2
+        named = f"--ds.attn_implementation is {attention}" if installed else "flash-attn is not installed here"
+        yield (
+            f"{named}: with SDPA, packed or padded rows get masks of length x length, {gib(masks)} GiB in an update, "
+            "which are not counted"
+        )
+
+
 def _notes_on_flags(args: SimpleNamespace) -> Iterator[str]:
-    if "flash" not in (attention := args.ds.attn_implementation):
-        yield f"--ds.attn_implementation {attention} makes matrices of length x length, which are not counted"
     if args.ds.zero_stage == 2 and args.ds.grad_accum_dtype == "fp32":
         yield (
             "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2, which accumulates in bf16; "

@@ -1,10 +1,13 @@
 """The page of traces in headless Chromium: what its keys and filters do, and how it looks."""
 
+import time
+
 import pytest
 from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
-from support.traces import HARM, write_traces
+from support.traces import HARM, row, write_traces
 
 from evaluation.page.contents import page_data, render
+from openrlhf_swap.files import write_rows
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")
 ORDER = "shown.map(p => p.text.join('')[0])"
@@ -142,6 +145,74 @@ def test_formulas_are_drawn(page):
     height = page.ask("document.querySelector('mfrac').getBoundingClientRect().height")
     assert height > 20  # two lines
     assert page.ask("document.querySelectorAll('math[display=block]').length") >= 2
+
+
+BIG = {
+    "steps": (4_000, "so we add one more and then look at it again. " * 100 + "\n", ""),
+    "a response without an end": (1, "a\n", "wait " * 4_000_000),
+    "one line": (1, "a\n", "0" * 20_000_000),
+    "formulas": (20, "$x_1^2 - 5x + 6 = 0$ and so " * 30_000, ""),
+}
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_twenty_megabytes_open_at_once(browser, tmp_path, name):
+    """Only what is looked at is drawn."""
+    count, text, rest = BIG[name]
+    trace = row("p", "3", True, {f"step {k}: {text}": 0.1 for k in range(count)}, "</think>" + rest, 10 * count)
+    write_rows(tmp_path / "big.jsonl", [trace])
+    page = tmp_path / "page.html"
+    page.write_text(render(page_data([tmp_path / "big.jsonl"], 1.0, 1.0, 100)))
+    assert page.stat().st_size > 16e6
+    started = time.monotonic()
+    browser.open(page)
+    assert browser.ask("document.body.getBoundingClientRect().height") > 100
+    assert time.monotonic() - started < 3
+    assert browser.faults() == []
+    before = browser.ask("by('main').textContent.length")
+    browser.ask("document.querySelector('.more').click()")
+    assert browser.ask("by('main').textContent.length") > 5 * before or name == "formulas"
+    assert browser.faults() == []
+
+
+def test_all_of_a_long_text_can_be_shown(browser, tmp_path):
+    text = "".join(f"{k} and ${k}$, " for k in range(20_000))
+    write_rows(tmp_path / "long.jsonl", [row("p", "3", True, {text: 0.1}, "</think>", 10)])
+    page = tmp_path / "page.html"
+    page.write_text(render(page_data([tmp_path / "long.jsonl"], 1.0, 1.0, 100)))
+    browser.open(page)
+    browser.press("m")  # formulas as they were written
+    while browser.ask("document.querySelector('.step .more') !== null"):
+        browser.ask("document.querySelector('.step .more').click()")
+    assert browser.ask("document.querySelector('.step .text').textContent") == text.strip()
+
+
+def test_what_is_missing_or_no_number_is_a_dash(browser, tmp_path):
+    nan = float("nan")
+    whole = row("p", "3", True, {"a\n": 0.5, "b\n": 0.25}, "</think>", 20)
+    rows = [
+        {**whole, "local_gains": [nan, 0.25], "answer_logprobs": [-4, nan, -3.25]},
+        {"problem": "q", "gains": [0.5]},
+        {**whole, "problem": None, "answer": None, "tokens": None, "gains": [nan, nan]},
+    ]
+    write_rows(tmp_path / "odd.jsonl", rows)
+    page = tmp_path / "page.html"
+    page.write_text(render(page_data([tmp_path / "odd.jsonl"], 1.0, 1.0, 100)))
+    browser.open(page)
+    numbers = "[...document.querySelectorAll('.numbers')].map(n => n.innerText.replaceAll('\\n', ' '))"
+    assert browser.ask(numbers) == [
+        "step 1 10 tokens gain 0.50 change \u2013 penalty \u2013",
+        "step 2 10 tokens gain 0.25 penalty \u2013",
+    ]
+    assert browser.ask("document.querySelector('polyline').getAttribute('points').split(' ').length") == 2
+    browser.press("ArrowRight")
+    assert browser.ask(numbers) == ["step 1 \u2013 tokens gain 0.50 change \u2013 penalty \u2013"]
+    assert browser.ask("by('main').innerText").startswith("q\nAnswer: \u2013")
+    browser.press("ArrowRight")
+    assert browser.ask("by('main').innerText").startswith("\u2013\nAnswer: \u2013")
+    for scale in ("response", "page"):
+        choose(browser, "scale", scale)
+    assert browser.faults() == []
 
 
 def test_table_and_curves_stand_above(page):

@@ -51,7 +51,7 @@ def one_thread(monkeypatch):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, prompts_file):
     """Two episodes of two steps, eight prompts left over in each: rollouts, rewards, what is made of them, metrics."""
-    flags = [*COMPARED, "--actor.adam.lr", "0", "--swap.objective", objective]
+    flags = [*COMPARED, "--actor.adam.lr", "1e-30", "--swap.objective", objective]
     for name, value in OBJECTIVES[objective].items():
         flags += [f"--swap.{objective}.{name}", value]
     expected = run_training(tmp_path / "sync", prompts_file, *flags)

@@ -56,7 +56,7 @@ def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
             assert again.returncode == 2 and f"already runs here, as process {ray_pid}" in again.stderr
             # Quotes and angle brackets have to reach the job as they are.
             line = f"{sys.executable} -c {shlex.quote(command)} && printf '%s\\n' '<it\"s done>'"
-            job = bash(MULTINODE, "submit", COMMAND=line, OUTPUT=str(tmp_path), **settings)
+            job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings)
             assert job.returncode == 0, job.stdout + job.stderr
             assert "found 3.0 secret" in job.stdout and '<it"s done>' in job.stdout
         finally:
@@ -89,7 +89,7 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
         }
         words = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["env", *words, "bash", "examples/worlds/train_swap.sh", "--train.async_enable"])
-        job = bash(MULTINODE, "submit", COMMAND=line, OUTPUT=str(tmp_path), **settings, RAY_FOLDER=folders[0])
+        job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings, RAY_FOLDER=folders[0])
         assert job.returncode == 0, job.stdout[-3000:] + job.stderr
         rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
         actors = list_actors(address=f"http://127.0.0.1:{dashboard}", limit=100)

@@ -15,6 +15,7 @@ from openrlhf_swap.files import read_rows
 
 pytestmark = pytest.mark.slow
 EVERYTHING = "TEST_SLOW" in os.environ  # kills the policy's actor and stops the engine, too: two starts more
+SYNC = ("IntrinsicRewardActor", "CpuRolloutActor", "VLLM::EngineCore", None)
 
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
 FLAGS = [
@@ -54,7 +55,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     assert run.latest() == "global_step2"
 
     # Nothing of the killed run is in the way of the next one.
-    for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ("VLLM::EngineCore",):
+    for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ("CpuRolloutActor",):
         output, status = run.start_and_disturb(5, name, signal.SIGKILL)
         assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
@@ -94,3 +95,17 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     base = load_file(POLICY / "model.safetensors")
     assert sum(torch.equal(theirs[name], weight) for name, weight in base.items()) < len(base) / 2
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="half a minute for each of eleven starts on two cores: TEST_SLOW=1")
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        *((name, []) for name in ("SwapTrainer", *SYNC)),
+        *((name, ["--train.async_enable"]) for name in ("SwapGenerateActor", "SwapTrainingActor", *SYNC)),
+    ],
+)
+def test_nothing_lives_on_after_any_process_was_killed(tmp_path, prompts_file, name, flags):
+    run = Run(tmp_path, prompts_file, flags)
+    output, status = run.start_and_disturb(1, name, signal.SIGKILL)
+    assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

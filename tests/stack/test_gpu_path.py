@@ -3,19 +3,23 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
+from support.disturbing import Run
 from support.paths import POLICY, ROOT
 from support.running import run_training
 
-from openrlhf_swap.gpu_check.__main__ import check
+from openrlhf_swap.gpu_check.__main__ import Gpu, check
 from openrlhf_swap.gpu_check.training import SHARED_GPU
 
 pytestmark = pytest.mark.slow
+PATIENCE = 300  # seconds without output; other work may run
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
 on_request = pytest.mark.skipif("TEST_GPU_PATH" not in os.environ, reason="four minutes on two cores: TEST_GPU_PATH=1")
 COLOCATED = [*SHARED_GPU, "--algo.advantage.is_correction_level", "token"]
@@ -63,11 +67,16 @@ def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
 
 @on_request
 def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
-    """A GPU whose memory holds two thirds more while vLLM is awake."""
-    memory = random.Random(0)
-    output = tmp_path / "run"
-    used, total = (lambda: memory.choice([1, 3]) * 2**30), 8 * 2**30
-    findings = check(str(POLICY), output, torch.device("cpu"), used, total, ["--ds.lora.rank", "4"])
+    """A GPU that is empty at first; later its memory holds two thirds more while vLLM is awake."""
+    later, reading = random.Random(0), count()
+    output, lora = tmp_path / "run", ["--ds.lora.rank", "4"]
+    gpu = Gpu(
+        torch.device("cpu"),
+        used=lambda: (later.choice([1, 3]) if next(reading) else 0) * 2**30,
+        total=8 * 2**30,
+        facts={"name": "a fake"},
+    )
+    findings = check(str(POLICY), output, gpu, PATIENCE, lora, ["--output", str(output), *lora])
     assert findings.report() == 0, findings.wrong
     printed = capsys.readouterr().out
     assert (
@@ -77,6 +86,31 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
     assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
+    report = json.loads((output / "gpu_check.json").read_text())
+    assert report["complete"] and report["passed"] and str(tmp_path) not in json.dumps(report)
+    assert any("model runner" in line for line in report["chosen"])
+
+
+@on_request
+def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
+    """The first update is dropped: the second step shows it, and nothing is killed and resumed any more."""
+    monkeypatch.setenv("DROPPED_UPDATE", "1")
+    gpu = Gpu(torch.device("cpu"), used=lambda: 2**30, total=8 * 2**30)
+    findings = check(str(POLICY), tmp_path / "run", gpu, PATIENCE, ["--actor.adam.lr", "1e-2"])
+    (wrong,) = findings.wrong
+    assert wrong.startswith("vllm_kl: ") and "in step 2; vLLM has other weights than the trainer" in wrong
+    report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
+    assert not report["complete"] and not report["passed"] and report["logs"]["train.log"]
+    assert not (tmp_path / "run" / "resumed.log").exists()
+
+
+@on_request
+@pytest.mark.parametrize("name", ["SwapTrainer", "FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None])
+def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
+    held = tmp_path / "held"
+    monkeypatch.setenv("HELD_UPDATE", str(held))
+    _, status = Run(tmp_path, prompts_file, COLOCATED).start_and_disturb(1, name, signal.SIGKILL, held)
+    assert status == (2 if name else -signal.SIGKILL)
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):

@@ -42,6 +42,8 @@ def test_training_end_to_end(tmp_path, prompts_file):
         assert abs(line["policy/vllm_kl"]) < 5e-3
     # The reference model keeps the initial weights, from which the policy moves away.
     assert metrics[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3) and metrics[3]["policy/reference_kl"] > 0.01
+    card = (output / "policy" / "README.md").read_text(encoding="utf-8")
+    assert "4 steps, " in card and "](training.png)" in card and (output / "policy" / "training.png").exists()
     trained = load_file(output / "policy" / "model.safetensors")
     base = load_file(POLICY / "model.safetensors")
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)

@@ -14,6 +14,7 @@ from openrlhf_swap.files import read_rows
 from support.running import training
 
 ENGINE = "VLLM::EngineCore"
+ENDED_SECONDS = 10  # within which nothing of a killed run is left
 GCS_ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
 
@@ -47,6 +48,25 @@ def find_process(tree, name):
     return found[0]
 
 
+def is_alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def left_over(processes, deadline):
+    """Command lines of those that are still alive at the deadline; ends them."""
+    while (alive := [each for each in processes if is_alive(each)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    lines = []
+    for each in alive:
+        with contextlib.suppress(psutil.Error):
+            lines.append(" ".join(each.cmdline()) or each.name())
+            each.kill()
+    return lines
+
+
 class Run:
     """One run that is restarted again and again with the same command."""
 
@@ -60,16 +80,17 @@ class Run:
     def new_rows(self):
         return [row for row in read_rows(self.output / "metrics.jsonl") if row not in self.done]
 
-    def start_and_disturb(self, step, process_name, signal_number):
+    def start_and_disturb(self, step, process_name, signal_number, moment=None):
         """Start, wait until it has done `step`, send a signal to one of its processes; returns output and exit status.
 
-        `process_name` None is the driver. The output is what came after the signal.
+        `process_name` None is the driver. The output is what came after the signal. With `moment`, the signal comes
+        when the run has made that file. No other process may live for long after the signal, or after a stopped run.
         """
         started = time.monotonic()
         with open(self.log, "w") as log:
             process = subprocess.Popen(**self.command, stdout=log, stderr=log)
             recovered, steps = 0.0, 0
-            while process.poll() is None and step not in [row["step"] for row in self.new_rows()]:
+            while process.poll() is None and not self.is_time(step, moment):
                 if not self.new_rows():
                     recovered = time.monotonic() - started
                 elif len(self.new_rows()) > steps:
@@ -79,16 +100,25 @@ class Run:
             assert process.poll() is None, self.log.read_text()[-3000:]
             tree = psutil.Process(process.pid)
             target = tree if process_name is None else find_process(tree, process_name)
+            others = tree.children(recursive=True)
             target.send_signal(signal_number)
             disturbed = time.monotonic()
+            if signal_number == signal.SIGKILL:
+                assert left_over(others, disturbed + ENDED_SECONDS) == []
+            gone = time.monotonic() - disturbed
             status = process.wait(timeout=300)
+            assert left_over(others, time.monotonic() + ENDED_SECONDS) == []
         self.done += self.new_rows()
         name = process_name or "driver"
         print(
             f"first new step after {recovered:.0f} s; {name} gets {signal.Signals(signal_number).name} after {step}: "
+            f"the others are gone after {gone:.1f} s, "
             f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
         )
         return self.log.read_text(), status
+
+    def is_time(self, step, moment):
+        return moment.exists() if moment else step in [row["step"] for row in self.new_rows()]
 
     def _kill_graders(self, pid):
         """Kill the grading processes, as the kernel does when memory runs out: the next grade comes from new ones."""

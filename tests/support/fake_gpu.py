@@ -4,9 +4,10 @@
 
 A slot that Ray assigns stands for a GPU, a file in FOLDER for a tensor in its memory. What must not happen on a GPU
 (generation without a cache, weights for a sleeping engine) fails here too. With DROPPED_UPDATE=N the N-th weight
-update does not reach vLLM.
+update does not reach vLLM; with HELD_UPDATE=FILE the first stays on its way, and FILE appears.
 """
 
+import asyncio
 import math
 import os
 import sys
@@ -81,6 +82,9 @@ class FakeRolloutActor(cpu_vllm.CpuRolloutActor):
 
     async def update_weight_cuda_ipc(self, name, dtype, shape, ipc_handles, empty_cache=False):
         assert self._resident == {"weights"}, f"an update with {self._resident}"
+        if held := os.environ.get("HELD_UPDATE"):
+            Path(held).touch()
+            await asyncio.sleep(600)
         update = self._updates + 1
         self._updates += empty_cache  # set with the last parameter
         if update != self._dropped:

@@ -13,7 +13,7 @@ import os
 import pkgutil
 import runpy
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -32,6 +32,17 @@ def importing():
     for module in pkgutil.walk_packages(package.__path__, "openrlhf_swap."):
         importlib.import_module(module.name)
     record("import of all other modules")
+
+
+def starting_ray():
+    from openrlhf_swap.runs.private_ray import private_ray
+
+    observing.begin()
+    with ExitStack() as stack:
+        with mock.patch.dict(sys.modules):
+            del sys.modules["ray"]  # which has to come later
+            stack.enter_context(private_ray())
+        record("STARTS_RAY")
 
 
 def generating():
@@ -232,6 +243,7 @@ def console_and_grader(folder):
 def main(path):
     observing.import_originals()
     importing()
+    starting_ray()
     generating()
     commands()
     actors(path.parent)

@@ -90,6 +90,8 @@ def state():
 
 
 def is_ours(value):
+    if isinstance(value, types.ModuleType):  # a lazy one would import what it is asked for
+        return value.__name__.startswith("openrlhf_swap")
     module = getattr(value, "__module__", None) or getattr(getattr(value, "func", None), "__module__", None)
     return str(module).startswith("openrlhf_swap")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_swap.command import Parser, did_you_mean, run_command
-from openrlhf_swap.errors import ConfigError, first_line
+from openrlhf_swap.errors import ConfigError, DataError, first_line
 from openrlhf_swap.files import (
     appending,
     drop_unfinished_line,
@@ -37,6 +37,25 @@ def test_an_unfinished_line_of_any_length_is_dropped(tmp_path, content, left):
     path.write_text(content)
     drop_unfinished_line(path)
     assert path.read_text() == left
+
+
+def test_zero_bytes_of_a_power_cut_are_no_row(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + b"\0" * 4096 + b'\n\0\0{"a": 2}\n{"a": 3}\n' + b"\0" * 512)
+    assert list(read_rows(path)) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert read_new_rows(path, 9)[0] == [{"a": 2}, {"a": 3}]
+    with appending(path) as append:
+        append({"a": 4})
+    assert list(read_rows(path))[2:] == [{"a": 3}, {"a": 4}]
+
+
+def test_a_row_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a" 2}\n')
+    with pytest.raises(DataError) as error:
+        list(read_rows(path))
+    reason = "not JSON (Expecting ':' delimiter at character 6); remove that line, or restore the file"
+    assert str(error.value) == f"{path}, row 2: {reason}"
 
 
 def test_new_rows_are_read_from_an_offset(tmp_path):

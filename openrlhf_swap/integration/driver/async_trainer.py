@@ -31,12 +31,16 @@ class RolloutBatch(list[Experience]):
 
     Attributes:
         objective_state: the objective's state when they were sampled.
+        step: the objective's step: how many batches were sampled, this one included.
         updates: how often the engines' weights had been replaced when the first token was sampled.
     """
 
-    def __init__(self, samples: Iterable[Experience] = (), objective_state: Any = None, updates: int = 0) -> None:
+    def __init__(
+        self, samples: Iterable[Experience] = (), objective_state: Any = None, updates: int = 0, step: int = 0
+    ) -> None:
         super().__init__(samples)
         self.objective_state = objective_state
+        self.step = step
         self.updates = updates
 
 
@@ -51,7 +55,8 @@ class _BatchGenerator(SwapSamplesGenerator):
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         updates = weight_updates(self.vllm_engines)
         samples, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
-        return RolloutBatch(samples, self._objective.state_dict(), updates), rate, consumed, exhausted
+        batch = RolloutBatch(samples, self._objective.state_dict(), updates, self._objective.step)
+        return batch, rate, consumed, exhausted
 
 
 class SwapGenerateActor(_StockGenerateActor):
@@ -80,7 +85,7 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
         """Overrides TrainerMixin: restores the objective's state from when the batch was sampled."""
         assert isinstance(rollout_samples, RolloutBatch)
-        self._objective.load_state_dict(rollout_samples.objective_state)
+        self._objective.resume(rollout_samples.step, rollout_samples.objective_state)
         age = weight_updates(self.vllm_engines) - rollout_samples.updates
         status, global_step = super().train_step(rollout_samples, global_step)
         return {**status, "swap/batch_age": age}, global_step

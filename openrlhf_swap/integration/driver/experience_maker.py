@@ -15,6 +15,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.contract import first_logprob_of, rewards_of, token_advantages_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -75,8 +76,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         objective, size = self._objective, self.args.rollout.n_samples_per_prompt
         groups = [self._rollouts[start : start + size] for start in range(0, len(self._rollouts), size)]
         batch = Batch(groups, objective.coefficients, self._reader)
-        rewards = objective.rewards(batch).flatten()
-        process = objective.token_advantages(batch)
+        rewards = rewards_of(objective, batch).flatten()
+        process = token_advantages_of(objective, batch)
 
         for experience in experiences:
             experience.rewards = rewards.float()[experience.index]
@@ -174,7 +175,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             rollout = self._rollouts[index]
             action = rollout.start - 1
             logprob = experience.action_log_probs[row, action].item()
-            experience.action_log_probs[row, action] = self._objective.first_logprob(rollout, logprob)
+            experience.action_log_probs[row, action] = first_logprob_of(self._objective, rollout, logprob)
 
     def _outcome_term(self, experience: Experience, rewards: Tensor) -> Tensor:
         """(B, A) the normalised outcome rewards; with group normalisation, those of the stock path.

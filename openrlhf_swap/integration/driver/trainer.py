@@ -19,6 +19,7 @@ from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.inventory import TRAINER
 from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
+from openrlhf_swap.objectives.contract import metrics_of
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
@@ -109,7 +110,7 @@ class TrainerMixin(BasePPOTrainer):
             reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
             metrics = self.experience_maker.metrics
             status.update(metrics)
-            status.update(self._objective.metrics())
+            status.update(metrics_of(self._objective))
             self._self_test.observe(metrics)
             warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
             if global_step == 1:

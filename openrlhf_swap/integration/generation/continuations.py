@@ -15,6 +15,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.generation.response import EngineResponse, action_range, rollout_of
 from openrlhf_swap.integration.generation.rollout_actor import TokenRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
+from openrlhf_swap.objectives.contract import continuations_of
 from openrlhf_swap.rollouts.reader import StepReader
 
 
@@ -37,7 +38,7 @@ class Continuations:
         wanted = [
             (row, self._fitted(response, continuation))
             for row, response in enumerate(responses)
-            for continuation in self._objective.continuations(rollout_of(response), self._reader)
+            for continuation in continuations_of(self._objective, rollout_of(response), self._reader)
         ]
         self._asked[number] = wanted
         return [

@@ -5,6 +5,7 @@ Everything in between, and everything after, reads the `Rollout` that travels wi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, TypedDict
 
@@ -13,6 +14,9 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.labels import Label
 from openrlhf_swap.rollouts.rollout import GRADED_CORRECT, Rollout
+
+FAILED = "swap/reward_function_failed"
+"""In `extra_logs`: why the reward function gave no reward."""
 
 
 class EngineResponse(TypedDict):
@@ -55,17 +59,24 @@ def action_range(response: EngineResponse) -> tuple[int, int]:
 
 
 def reward_of(response: EngineResponse) -> float:
-    """The response's reward; raises DataError when the reward function returned none."""
-    if response["reward"] is None:
-        raise DataError("the reward function gave no reward for a response; its own error is in the log above")
-    return float(response["reward"])
+    """The response's reward; raises DataError when the reward function returned none, or one that is not finite."""
+    reward = response["reward"]
+    if reward is None:
+        reason = response.get("extra_logs", {}).get(FAILED, "its own error is in the log above")
+        raise DataError(f"the reward function of --reward.remote_url gave no reward for a response: {reason}")
+    if not math.isfinite(reward):
+        raise DataError(
+            f"the reward function of --reward.remote_url gave {float(reward)} for a response; "
+            "rewards have to be finite"
+        )
+    return float(reward)
 
 
 def rollout_of(response: EngineResponse) -> Rollout:
     """The rollout of a response.
 
     Raises:
-        DataError: when the reward function returned no reward.
+        DataError: when the reward function returned no reward, or one that is not finite.
     """
     start, end = action_range(response)
     return Rollout(

@@ -6,12 +6,15 @@ import asyncio
 import functools
 import inspect
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
+from openrlhf_swap.errors import DataError, reader_errors
+from openrlhf_swap.integration.generation.response import FAILED
 from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
@@ -22,7 +25,7 @@ _StockRolloutActor: Any = undecorated(RolloutRayActor)
 class EngineFactory:
     """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that have no flag."""
 
-    def __init__(self, actor_class: Any, more: dict[str, int]) -> None:
+    def __init__(self, actor_class: Any, more: dict[str, Any]) -> None:
         """Takes a Ray actor class and further arguments for vLLM's engines."""
         self._actor_class = actor_class
         self._more = more
@@ -33,7 +36,7 @@ class EngineFactory:
 
     def remote(self, **arguments: Any) -> Any:
         """Like `remote` of a Ray actor class: starts an engine."""
-        return self._actor_class.remote(**arguments, **self._more)
+        return self._actor_class.remote(**{**arguments, **self._more})
 
 
 class PretokenizedPrompt:
@@ -57,6 +60,25 @@ class TokenRequest:
     ids: list[int]
     max_tokens: int
     count: int
+
+
+def saying_why(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """A reward function that gives the reason where it fails; OpenRLHF drops what one raises, and the reward with it.
+
+    The reason reaches the trainer in the response's `extra_logs`, and is raised there (`reward_of`).
+    """
+
+    def graded(*arguments: Any) -> dict[str, Any]:
+        try:
+            with reader_errors("{reason}"):
+                result = function(*arguments)
+                float(result["rewards"])
+                return dict(result)
+        except DataError as error:
+            reason = f"{type(error.__cause__).__name__}: {error}"
+        return {"rewards": None, "extra_logs": {FAILED: reason}}
+
+    return graded
 
 
 class SwapRolloutActor(_StockRolloutActor):
@@ -99,9 +121,11 @@ class SwapRolloutActor(_StockRolloutActor):
     def configure_reward(self, **settings: str) -> None:
         """Give a reward function the settings that it has parameters for, such as `end_of_thought`."""
         function = self.executor.reward_func
-        taken = {} if function is None else inspect.signature(function).parameters
-        if wanted := {name: value for name, value in settings.items() if name in taken}:
-            replace(self.executor, "reward_func", functools.partial(function, **wanted), "openrlhf")
+        if function is None:
+            return
+        taken = inspect.signature(function).parameters
+        wanted = {name: value for name, value in settings.items() if name in taken}
+        replace(self.executor, "reward_func", saying_why(functools.partial(function, **wanted)), "openrlhf")
 
     async def continue_responses(
         self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any

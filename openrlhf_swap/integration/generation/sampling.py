@@ -22,11 +22,13 @@ from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import (
     EngineResponse,
     Sample,
+    reward_of,
     rollout_of,
     with_rollout,
     within_context,
 )
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
+from openrlhf_swap.objectives.contract import edited, sampling_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
 
@@ -217,7 +219,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         limit = generate_kwargs["max_new_tokens"]
         alike: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
         for number, prompt in enumerate(prompts):
-            for part, sampling in enumerate(self._objective.sampling(prompt, count, limit)):
+            for part, sampling in enumerate(sampling_of(self._objective, prompt, count, limit)):
                 text = sampling.prompt + sampling.forced
                 self._parts[text] = (sampling.prompt, part, sampling)
                 sampled_tokens = sampling.max_new_tokens - len(self._reader.ids(sampling.forced))
@@ -236,6 +238,7 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _process_response_into_experience(self, response: EngineResponse, **generate_kwargs: Any) -> Experience:
         """Overrides SamplesGenerator: the sample has the response that the objective trains on, and its rollout."""
         if self._evaluating:
+            reward_of(response)  # raises where there is none
             response = {**response, "prompt": self._plain[response["prompt"]]}  # which tells its data source
             return super()._process_response_into_experience(response, **generate_kwargs)
         prompt, part, sampling = self._parts[response["prompt"]]
@@ -254,6 +257,6 @@ class SwapSamplesGenerator(SamplesGenerator):
             response_ids=[*forced, *rollout.response_ids],
             metadata={"part": float(part), **rollout.metadata},
         )
-        rollout = within_context(self._objective.edit(rollout, self._reader), generate_kwargs["max_len"])
+        rollout = within_context(edited(self._objective, rollout, self._reader), generate_kwargs["max_len"])
         experience = super()._process_response_into_experience(with_rollout(response, rollout), **generate_kwargs)
         return Sample(**vars(experience), rollout=rollout)

@@ -14,6 +14,7 @@ from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 from openrlhf_swap.packages.replace import replace
 
 _StockStrategy: Any = DeepspeedStrategy
+_BUFFER = "_offload_buffer"  # DeepSpeed's suffix for a moment's place in main memory, in the optimizer's state
 
 
 class SwapStrategy(_StockStrategy):
@@ -62,10 +63,17 @@ class SwapStrategy(_StockStrategy):
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:
-    """DeepSpeed 0.19.6 moves the two moments by name, but asks for its own class first, in stage 3 only."""
+    """Let DeepSpeed 0.19.6 move the two moments of stage 3: it does so by name, but asks for its own class first.
+
+    Their places in main memory are saved with the state, and torch loads them onto the GPU: after a resume, DeepSpeed
+    would move the moments there.
+    """
     offload_states = optimizer.offload_states
 
     def offload(*args: Any, **kwargs: Any) -> None:
+        for state in optimizer.optimizer.state.values():
+            for name in [key for key, value in state.items() if key.endswith(_BUFFER) and not value.is_cpu]:
+                del state[name]
         with in_force(STAGE_3_SLEEPS, {"deepspeed.ops.adam.fused_adam.FusedAdam": type(optimizer.optimizer)}):
             offload_states(*args, **kwargs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ray
+import torch
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
 from openrlhf_swap.integration.policy import lora
@@ -29,6 +30,8 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         """Overrides OpenRLHF's: LoRA adapters are sent as a part of the weights."""
         with lora.merged_into_weights(self.actor.model.module):
             super().broadcast_to_vllm()
+        # OpenRLHF's own call comes while the merged weights are in use. vLLM wakes on the same GPU next.
+        torch.cuda.empty_cache()
 
     def _init_vllm_sync_group(self, backend: str) -> None:
         """Overrides OpenRLHF's, which would silently wait forever for an engine that could not start."""

@@ -20,11 +20,13 @@ from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.flags.engines import engine_limits
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
 from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.generation.experts import expert_kernels
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
-from openrlhf_swap.integration.inventory import DRIVER
+from openrlhf_swap.integration.inventory import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
+from openrlhf_swap.integration.startup import gpus
 from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
 
@@ -49,9 +51,13 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         SwapError: one of our errors that was raised in an actor.
     """
     actor_class: type = SwapRolloutActor
+    patches.install(TRAINS)
+    if "RAY_ADDRESS" not in os.environ:
+        patches.install(TRAINS_ALONE)
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    check_engine(args.actor.model_name_or_path)
+    check_engine(args.actor.model_name_or_path, run_config.trust_remote_code)
     if not on_cpu:
+        gpus.check(args, config, run_config)
         check_gpus(args)
     else:
         from openrlhf_swap.integration.generation.cpu_rollout import CpuRolloutActor
@@ -62,9 +68,12 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     limits = engine_limits(args, run_config, on_cpu)
     summary = ", ".join(f"{name} {number}" for name, number in limits.items())
     print(f"[swap] an engine's limits: {summary}")
+    kernels = {} if on_cpu else expert_kernels(args.actor.model_name_or_path)
+    # OpenRLHF itself says True.
+    options = {**limits, **kernels, "trust_remote_code": run_config.trust_remote_code}
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     try:
-        run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), limits))
+        run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), options))
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:

@@ -23,8 +23,7 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
         trust_remote_code: allow a model with code of its own.
 
     Raises:
-        ConfigError: when either cannot be read or would run code that comes with the model, the tokenizer is not a
-            fast one, or the model's context is too short.
+        ConfigError: when either cannot be read, the tokenizer is not a fast one, or the model's context is too short.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -35,12 +34,6 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
     with reader_errors(message, ConfigError):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    own_code = getattr(config, "auto_map", None) or tokenizer.init_kwargs.get("auto_map")
-    if own_code and not trust_remote_code:
-        raise ConfigError(
-            f"--actor.model_name_or_path is {path}, which brings Python code of its own ({own_code}); read that code, "
-            "then give --swap.trust_remote_code to let it run"
-        )
     if not tokenizer.is_fast:
         raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -110,7 +103,7 @@ def _packs(args: SimpleNamespace) -> str | None:
     return "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else None
 
 
-def check_engine(path: str) -> None:
+def check_engine(path: str, trust_remote_code: bool = False) -> None:
     """Check that vLLM's code of the model can be imported: some families need extra packages.
 
     Raises:
@@ -119,7 +112,7 @@ def check_engine(path: str) -> None:
     from transformers import AutoConfig
     from vllm import ModelRegistry
 
-    for architecture in AutoConfig.from_pretrained(path, trust_remote_code=True).architectures or ():
+    for architecture in AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).architectures or ():
         if (code := ModelRegistry.models.get(architecture)) is not None:
             message = (
                 f"--actor.model_name_or_path is {path}, a {architecture}, whose code in vLLM cannot be imported "

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
-from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
+from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
 
 
-def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tuple[SwapConfig, str]:
+def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tuple[SwapConfig, str, str | None]:
     """Check model and data, choose the checkpoint to resume from, and print the decisions.
 
     Args:
@@ -23,7 +23,8 @@ def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tu
         run: the run's.
 
     Returns:
-        The objective's settings with the marks of the model's family, and the data set to train on.
+        The objective's settings with the marks of the model's family, the data set to train on, and the
+        one to evaluate on if there is one.
 
     Raises:
         ConfigError: for a model that cannot be used.
@@ -41,9 +42,9 @@ def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tu
         print(f"[swap] {line}")
     if objective.scores_steps:
         check_scoring(args, run)
-    if args.eval.dataset:
-        load_prompts(args, "--eval.dataset")  # its rows are used as they are
-    return config, write_usable_prompts(args, objective, tokenizer, Path(run.output_dir), run.grader)
+    output = Path(run.output_dir)
+    evaluation = write_usable_evaluation(args, tokenizer, output, run.grader)
+    return config, write_usable_prompts(args, objective, tokenizer, output, run.grader), evaluation
 
 
 def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.prompts import reasons_to_drop
 from openrlhf_swap.data.references import answer_is_text, labelled, read_task, try_grader
+from openrlhf_swap.data.rows import has_rows, readable_rows
+from openrlhf_swap.data.tables import causes_of_loaders
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.flags.rules import prompt_capacity
+from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import MATH
 
 if TYPE_CHECKING:
@@ -22,8 +27,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def load_prompts(args: SimpleNamespace, flag: str = "--data.prompt_dataset") -> Dataset:
-    """The prompt data set, or the one for evaluation, as OpenRLHF itself will load it.
+@dataclass(frozen=True)
+class DataFlags:
+    """The flags that name a data set, and the file that its usable rows are written to."""
+
+    dataset: str
+    split: str
+    probabilities: str | None
+    usable: str
+
+
+TRAINING = DataFlags("data.prompt_dataset", "data.prompt_split", "data.prompt_probs", "prompts.jsonl")
+EVALUATION = DataFlags("eval.dataset", "eval.split", None, "eval_prompts.jsonl")
+
+
+def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING, source: str | None = None) -> Dataset:
+    """A data set of prompts, as OpenRLHF itself will load it; `source` in place of the one that was given.
 
     Raises:
         DataError: when it cannot be read, is empty, or lacks a column.
@@ -31,16 +50,16 @@ def load_prompts(args: SimpleNamespace, flag: str = "--data.prompt_dataset") -> 
     from openrlhf.datasets.utils import blending_datasets
 
     printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-    if flag == "--eval.dataset":
-        name, probabilities, options = args.eval.dataset, None, {"dataset_split": args.eval.split}
-    else:
-        name, probabilities = args.data.prompt_dataset, args.data.prompt_probs
-        options = {"max_count": args.data.max_samples, "dataset_split": args.data.prompt_split}
-    with reader_errors(f"{flag} is {name}, which cannot be read: {{reason}}"):
-        rows = blending_datasets(name, probabilities, printer, args.train.seed, **options)
+    name = attrgetter(flags.dataset)(args)
+    probabilities = flags.probabilities and attrgetter(flags.probabilities)(args)
+    options: Row = {"dataset_split": attrgetter(flags.split)(args)}
+    if flags is TRAINING:
+        options["max_count"] = args.data.max_samples
+    with reader_errors(f"--{flags.dataset} is {name}, which cannot be read: {{reason}}"), causes_of_loaders():
+        rows = blending_datasets(source or name, probabilities, printer, args.train.seed, **options)
     if len(rows) == 0:
-        raise DataError(f"{flag} is {name}, which has no rows; give a data set with at least one")
-    for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
+        raise DataError(f"--{flags.dataset} is {name}, which has no rows; give a data set with at least one")
+    for key_flag, key in columns_of(args).items():
         if key not in rows.column_names:
             raise DataError(
                 f"{key_flag} is {key}, but {name} has no such column; its columns are: {', '.join(rows.column_names)}"
@@ -49,14 +68,26 @@ def load_prompts(args: SimpleNamespace, flag: str = "--data.prompt_dataset") -> 
 
 
 def render_prompts(rows: Sequence[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
-    """Each prompt as OpenRLHF will render it; None for an empty one."""
+    """Each prompt as OpenRLHF will render it; None for an empty one, and for what is neither text nor a chat.
+
+    Raises:
+        DataError: for a chat that the chat template refuses.
+    """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
     template = tokenizer.apply_chat_template if args.data.apply_chat_template else None
     key = args.data.input_key
-    return [
-        preprocess_data(row, args.data.input_template, key, None, template)[0] if row[key] else None for row in rows
-    ]
+
+    def render(number: int, row: Row) -> str | None:
+        if not _is_problem(row[key], args.data.apply_chat_template):
+            return None
+        with reader_errors(
+            f"--data.input_key is {key}, but the model's chat template refuses row {number} ({{reason}}); "
+            "correct the roles of its messages"
+        ):
+            return str(preprocess_data(row, args.data.input_template, key, None, template)[0])
+
+    return [render(number, row) for number, row in enumerate(rows, 1)]
 
 
 def write_usable_prompts(
@@ -68,10 +99,11 @@ def write_usable_prompts(
 ) -> str:
     """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
 
-    A row is dropped when its prompt is empty, does not fit the context or is changed by the tokenizer, or when its
-    answer is empty, a solution or a sentence, or cannot be graded; answers take their normal form. If anything was
-    changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the objective's own problem
-    texts, and for another grader than math-verify the columns that it may look at, as part of the answer.
+    A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
+    tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded; answers take their normal
+    form. If anything was changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the
+    objective's own problem texts, and for another grader than math-verify the columns that it may look at, as part of
+    the answer.
 
     Returns:
         The data set to train on: the given one, or that file.
@@ -80,53 +112,104 @@ def write_usable_prompts(
         ConfigError: for lengths that leave no room for a prompt, or a grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
-    name, key = args.data.prompt_dataset, args.data.label_key
+    key = args.data.label_key
+    found = _usable_rows(args, TRAINING, lambda row: _rewritten(row, args, objective), tokenizer, output, grader)
+    if len(found.tasks) < args.rollout.batch_size:
+        raise DataError(
+            f"--data.prompt_dataset is {args.data.prompt_dataset}, whose {len(found.tasks)} usable rows do not fill "
+            f"one batch of --rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
+        )
+    if answer_is_text(grader):
+        for line in examples((given[key], task.answer) for given, task in zip(found.given, found.tasks, strict=True)):
+            print(f"[swap] reference answer, as it is graded and scored: {line}")
+    objective.check_prompts(found.prompts)
+    try_grader(grader, found.tasks)
+    return found.source
+
+
+def write_usable_evaluation(
+    args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase, output: Path, grader: str = MATH
+) -> str | None:
+    """The same for the data set of `--eval.dataset`: rows that nothing can answer would count as wrong.
+
+    Returns:
+        The data set to evaluate on: the given one, or `eval_prompts.jsonl` in `output`.
+
+    Raises:
+        DataError: for an unreadable or empty data set, a missing column, or no row that is left.
+    """
+    return _usable_rows(args, EVALUATION, dict, tokenizer, output, grader).source if args.eval.dataset else None
+
+
+@dataclass(frozen=True)
+class _Usable:
+    """The usable rows of a data set: as they were given, as tasks of the grader, their prompts, and where they are."""
+
+    given: list[Row]
+    tasks: list[Task]
+    prompts: list[str]
+    source: str
+
+
+def _usable_rows(
+    args: SimpleNamespace,
+    flags: DataFlags,
+    rewrite: Callable[[Row], Row],
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    grader: str,
+) -> _Usable:
+    name, key = attrgetter(flags.dataset)(args), args.data.label_key
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
-    original = list(load_prompts(args))
+    readable = readable_files(name, f"--{flags.dataset}", output)
+    original = list(load_prompts(args, flags, readable))
     tasks = [read_task(row, args.data.input_key, key, grader) for row in original]
-    rows = [{**_rewritten(row, args, objective), key: task.answer} for row, task in zip(original, tasks, strict=True)]
+    rows = [{**rewrite(row), key: task.answer} for row, task in zip(original, tasks, strict=True)]
     prompts = render_prompts(rows, args, tokenizer)
     reasons = reasons_to_drop(prompts, tasks, capacity, tokenizer, grader)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
     summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
-    print(f"[swap] data: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
+    what = "data" if flags is TRAINING else "evaluation data"
+    print(f"[swap] {what}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
     if not kept:
-        raise DataError(f"--data.prompt_dataset is {name}, of which no row can be used: {summary}")
-    if len(kept) < args.rollout.batch_size:
-        raise DataError(
-            f"--data.prompt_dataset is {name}, whose {len(kept)} usable rows do not fill one batch of "
-            f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
-        )
-    if answer_is_text(grader):
-        for line in examples((original[number][key], tasks[number].answer) for number in kept):
-            print(f"[swap] reference answer, as it is graded and scored: {line}")
-    objective.check_prompts([prompts[number] or "" for number in kept])
-    chosen = [rows[number] for number in kept]
+        raise DataError(f"--{flags.dataset} is {name}, of which no row can be used: {summary}")
+    source, used = str(name), [rows[number] for number in kept]
     if grader != MATH:
-        try_grader(grader, [tasks[number] for number in kept])
-        chosen = [labelled(rows[number], tasks[number], args.data.input_key, key) for number in kept]
-    if chosen == original:
-        return str(name)
-    output.mkdir(parents=True, exist_ok=True)
-    write_rows(output / "prompts.jsonl", chosen)
-    return str(output / "prompts.jsonl")
+        used = [labelled(rows[number], tasks[number], args.data.input_key, key) for number in kept]
+    if readable != name or used != original:
+        source = str(output / flags.usable)
+        output.mkdir(parents=True, exist_ok=True)
+        write_rows(output / flags.usable, used)
+    given, chosen = [original[number] for number in kept], [tasks[number] for number in kept]
+    return _Usable(given, chosen, [prompts[number] or "" for number in kept], source)
 
 
-def write_evaluation(args: SimpleNamespace, output: Path, grader: str) -> str:
-    """Write `--eval.dataset` to `evaluation.jsonl` in `output`, as another grader than math-verify needs its rows.
+def readable_files(names: str, flag: str, output: Path) -> str:
+    """The data sets, with the readable rows of a file in place of one that has others, which are counted and printed.
 
-    Returns:
-        The file.
-
-    Raises:
-        DataError: for a data set that cannot be read.
+    The loader of `datasets` reads the whole of a file or nothing.
     """
-    keys = args.data.input_key, args.data.label_key
-    rows = list(load_prompts(args, "--eval.dataset"))
-    output.mkdir(parents=True, exist_ok=True)
-    write_rows(output / "evaluation.jsonl", (labelled(row, read_task(row, *keys, grader), *keys) for row in rows))
-    return str(output / "evaluation.jsonl")
+    sources = []
+    for number, name in enumerate(word.strip() for word in names.split(",")):
+        rows, others = readable_rows(name, flag) if has_rows(Path(name)) else ([], None)
+        if others is not None:
+            if not rows:
+                raise DataError(f"{flag} is {others}")
+            print(f"[swap] {others}; left out")
+            copy = output / "readable" / f"{number}_{Path(name).stem}.jsonl"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_rows(copy, rows)
+            name = str(copy)
+        sources.append(name)
+    return ",".join(sources)
+
+
+def _is_problem(value: object, is_chat: bool) -> bool:
+    """Whether a problem is text or, for a chat template, messages."""
+    if isinstance(value, list) and is_chat:
+        return bool(value) and all(isinstance(message, dict) and message.get("content") for message in value)
+    return isinstance(value, str) and bool(value)
 
 
 def _rewritten(row: Row, args: SimpleNamespace, objective: Objective) -> Row:
@@ -134,7 +217,9 @@ def _rewritten(row: Row, args: SimpleNamespace, objective: Objective) -> Row:
     key = args.data.input_key
     problem: Any = row[key]
     rng = random.Random(f"{args.train.seed}:{problem}")
-    if isinstance(problem, list) and problem and isinstance(problem[-1].get("content"), str):  # messages of a chat
+    if (
+        _is_problem(problem, True) and isinstance(problem, list) and isinstance(problem[-1]["content"], str)
+    ):  # messages of a chat
         *before, last = problem
         return {**row, key: [*before, {**last, "content": objective.rewrite_problem(last["content"], rng)}]}
     if not isinstance(problem, str) or not problem:

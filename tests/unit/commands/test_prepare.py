@@ -93,6 +93,7 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
         assert sorted(path.name for path in output.parent.iterdir()) == [
             "prompts.jsonl",
             "prompts.jsonl.removed.jsonl",
+            "prompts.jsonl.source.json",
         ]
         summary = capsys.readouterr().out
         for line in ("6 rows read", f"1 dropped: {DUPLICATE}", f"0 dropped: {NEAR_BENCHMARK}", "3 rows written"):
@@ -240,17 +241,17 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [
-        ((tmp_path / "no.parquet", output), "which is not a file or is empty"),
-        ((tmp_path / "empty.json", output), "which is not a file or is empty"),
+        ((tmp_path / "no.parquet", output), "which does not exist"),
+        ((tmp_path / "empty.json", output), "which is empty; give one row a line"),
         (
             (tmp_path / "rows.tsv", output),
             "a file of unknown type; give a file that ends in .csv, .json, .jsonl, .par",
         ),
-        ((tmp_path / "torn.csv", output), "cannot be loaded (row 2 has more or fewer fields than the header)"),
+        ((tmp_path / "torn.csv", output), "cannot be loaded: row 2: more or fewer fields than the header; correct"),
         ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
         ((tmp_path, output), "a file of unknown type"),
-        ((torn, output), "cannot be loaded (JSON parse error"),
+        ((torn, output), "which cannot be loaded: row 2: not JSON (Expecting value at character 14); correct or re"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
         (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),
         ((good, output, none, "--answer-key", "gold"), "its columns are: id, problem, answer, source"),
@@ -300,3 +301,30 @@ def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
     assert "1 dropped: an answer that is not a letter" in report
     assert run_command(main, [*flags, "--grader", "multiple"]) == 2
     assert capsys.readouterr().err.startswith("error: --grader is 'multiple'; use one of math, multiple_choice")
+
+
+def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path, capsys, monkeypatch):
+    """`datasets` keeps the addresses that it read, in its cache too; the hub's name the commit."""
+    import datasets
+
+    from openrlhf_swap import prepare
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    table = datasets.Dataset.from_list(ROWS)
+    table.info.download_checksums = {f"hf://datasets/some/maths@{commit}/train.json": {"num_bytes": 7}}
+    monkeypatch.setattr(prepare, "read_table", lambda *_: table)
+    output = tmp_path / "out.jsonl"
+    assert run("some/maths", output) == 0
+    assert read_rows(tmp_path / "out.jsonl.source.json") == [
+        {"input": "some/maths", "config": None, "split": "train", "revision": commit}
+    ]
+    assert f"--revision {commit} reads these rows again" in capsys.readouterr().out
+    assert run("some/maths", output, "--no-benchmarks", "--revision", commit) == 0
+    assert "reads these rows again" not in capsys.readouterr().out
+
+
+def test_a_file_has_no_commit(tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", ROWS)
+    assert run(source, tmp_path / "out.jsonl") == 0
+    (record,) = read_rows(tmp_path / "out.jsonl.source.json")
+    assert (record["input"], record["revision"]) == (str(source), None)

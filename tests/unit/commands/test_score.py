@@ -84,17 +84,46 @@ def test_bad_rows_are_counted_and_skipped(tmp_path, rows, capsys):
     report = capsys.readouterr().out
     for line in (
         "2 scored",
-        "2 skipped: not a JSON object",
+        "1 skipped: not JSON",
+        "1 skipped: not a JSON object",
         "1 skipped: no answer",
         "longer than the model's context",
     ):
         assert line in report
 
 
+HOSTILE = {
+    "not UTF-8": b'{"problem": "caf\xe9", "answer": "3", "response": "3"}',
+    "a lone surrogate": b'{"problem": "\\ud800", "answer": "3", "response": "3"}',
+    "a number of more than 4300 digits": b'{"problem": "p", "answer": 1' + b"0" * 5000 + b', "response": "3"}',
+    "nested too deeply": b'{"problem": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "zero bytes, as a crash leaves them": b"\0" * 4096,
+    "no problem": b'{"problem": null, "answer": "3", "response": "3"}',
+    "response is neither text nor a number": b'{"problem": "p", "answer": "3", "response": ["3"]}',
+}
+
+
+def test_no_row_stops_the_file(tmp_path, rows, capsys):
+    """Each of these ended every later run, too, at its row."""
+    source, target = tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
+    no_steps = {"problem": "What is 1 + 2?", "answer": "3", "response": "</think>\n\n\\boxed{3}"}
+    good = [json.dumps(row).encode() for row in (rows[0], no_steps, rows[1])]
+    source.write_bytes(b"\n".join([good[0], *HOSTILE.values(), *good[1:]]) + b"\n")
+    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--step-tokens", "8"]
+    assert run_command(score.main, argv) == 0
+    printed = capsys.readouterr()
+    counted = dict(reversed(line.split(maxsplit=1)) for line in printed.out.splitlines())
+    assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
+    assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
+    scored = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [row["row"] for row in scored] == [0, 8, 9]
+    assert (scored[1]["steps"], scored[1]["gains"], len(scored[1]["answer_logprobs"])) == ([], [], 1)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--input", "missing.jsonl"], "--input is missing.jsonl, which is not a file"),
+        (["--input", "missing.jsonl"], "--input is missing.jsonl, which does not exist"),
         (["--step-tokens", "0"], "--swap.step_tokens is 0"),
         (["--newline-patience", "0.5"], "--swap.newline_patience is 0.5"),
         (["--scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),

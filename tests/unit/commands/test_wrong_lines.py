@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from support.paths import POLICY, ROOT
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
+from openrlhf_swap.packages import versions
 
 # Of CPU time: under one if no hub is contacted, more on a busy machine and in an environment that is yet to be
 # compiled; the imports of a training take ten.
@@ -41,6 +43,39 @@ LINES = [
     (GOOD.replace(MODEL, "no:such"), "--actor.model_name_or_path is no:such, which cannot be read (Repo id must"),
     ("train --swap.objective nowhere:Mine", "--swap.objective is 'nowhere:Mine', which cannot be imported (No module"),
     (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which does not exist"),
+    (
+        GOOD.replace("ROWS", "BROKEN.jsonl"),
+        "--data.prompt_dataset is BROKEN.jsonl, of which no row can be read: row 1:",
+    ),
+    (GOOD.replace("ROWS", "EMPTY.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty; give one row a line"),
+    (GOOD.replace("ROWS", "BROKEN.parquet"), "--data.prompt_dataset is BROKEN.parquet, which is no complete parquet"),
+    (GOOD.replace("ROWS", "FOLDER.jsonl"), "--data.prompt_dataset is FOLDER.jsonl, which is a folder; name a file"),
+    (GOOD + " --eval.dataset BROKEN.jsonl", "--eval.dataset is BROKEN.jsonl, of which no row can be read: row"),
+    (GOOD.replace("ROWS", "EMPTY.jsonl,ROWS.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty"),
+    (
+        GOOD.replace("ROWS", "ROWS.jsonl").replace("label_key answer", "label_key gold"),
+        "--data.label_key is gold, but ROWS.jsonl has no such column; its columns are: problem, answer",
+    ),
+    ("prepare --input BROKEN.jsonl --output new.jsonl", "--input is BROKEN.jsonl, which cannot be loaded: row 1: not"),
+    ("prepare --input EMPTY.jsonl --output new.jsonl", "--input is EMPTY.jsonl, which is empty; give one row a line"),
+    ("prepare --input FOLDER.jsonl --output new.jsonl", "--input is FOLDER.jsonl, which is a folder; name a file in"),
+    (f"score --model {MODEL} --input EMPTY.jsonl --output new", "--input is EMPTY.jsonl, which is empty; give one"),
+    (f"score --model {MODEL} --input FOLDER.jsonl --output new", "--input is FOLDER.jsonl, which is a folder; name"),
+    (
+        f"score --model {MODEL} --input ROWS.jsonl --output new",
+        "--input is ROWS.jsonl, of which no row can be scored: row 1: no response",
+    ),
+    (
+        f"evaluation --model {MODEL} --output new --benchmarks BROKEN.jsonl",
+        "BROKEN.jsonl cannot be read: row 1: not UTF-8 (byte 0xe9 at position 17; convert it with iconv); give JSONL",
+    ),
+    (GOOD + " --train.num_episodes 0", "--train.num_episodes is 0; use at least 1"),
+    (GOOD + " --vllm.num_engines 0", "--vllm.num_engines is 0; rollouts need at least 1 engine"),
+    (GOOD + " --reward.remote_url x", "--reward.remote_url is 'x'; use a file that ends in .py, or an address"),
+    (GOOD + " --rollout.temperature 0", "--rollout.temperature is 0; use more than 0"),
+    (GOOD + " --actor.adam.lr nan", "--actor.adam.lr is nan; use more than 0"),
+    (GOOD + " --actor.adam.lr -1", "--actor.adam.lr is -1; use more than 0"),
+    (GOOD + " --ds.zero_stage 5", "--ds.zero_stage is 5; use at least 0 and at most 3"),
     (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which does not exist"),
     (
         GOOD + " --swap.output_dir ROWS/out",
@@ -54,7 +89,7 @@ LINES = [
     ("prepare --output new.jsonl --limit 0", "--limit is 0; use at least 1"),
     ("prepare --input ROWS", "the following arguments are required: --output"),
     ("score --model /no/such --input ROWS --output new", "--model is /no/such, which cannot be read"),
-    (f"score --model {MODEL} --input no.jsonl --output new", "--input is no.jsonl, which is not a file"),
+    (f"score --model {MODEL} --input no.jsonl --output new", "--input is no.jsonl, which does not exist"),
     ("reference --model /no/such --dataset ROWS --output new", "--model is /no/such, which cannot be read"),
     ("score --model no/such --input ROWS --output new", "--model is no/such, which cannot be read (Cannot reach"),
     ("evaluation --model /no/such --output new", "--model is /no/such, which cannot be read"),
@@ -71,6 +106,12 @@ LINES = [
 @pytest.mark.parametrize(("line", "message"), LINES, ids=[line.replace(MODEL, "MODEL") for line, _ in LINES])
 def test_a_wrong_command_line(tmp_path, line, message):
     (tmp_path / "ROWS").write_text('{"problem": "What is 100 + 100?", "answer": "200"}\n')
+    (tmp_path / "ROWS.jsonl").write_bytes((tmp_path / "ROWS").read_bytes())
+    (tmp_path / "EMPTY.jsonl").touch()
+    (tmp_path / "FOLDER.jsonl").mkdir()
+    (tmp_path / "BROKEN.jsonl").write_bytes(b'{"problem": "caf\xe9"}\n')
+    (tmp_path / "BROKEN.parquet").write_bytes(b"PAR1 and no more")
+    before_it = sorted(path.name for path in tmp_path.iterdir())
     command, *flags = line.split()
     module = "evaluation.run" if command == "evaluation" else f"openrlhf_swap.{command}"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -86,8 +127,22 @@ def test_a_wrong_command_line(tmp_path, line, message):
     assert (result.returncode, result.stdout) == (2, "")
     (error,) = result.stderr.splitlines()
     assert error.startswith("error: " + message)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ROWS"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before_it
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+
+
+def test_control_c_ends_with_one_line(tmp_path):
+    """Of a training that has just begun: no traceback, and the status that shells give to what SIGINT ended."""
+    (tmp_path / "ROWS.jsonl").write_text('{"problem": "What is 100 + 100?", "answer": "200"}\n')
+    command = [sys.executable, "-m", "openrlhf_swap.train", *GOOD.replace("ROWS", "ROWS.jsonl").split()[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, **pipes) as process:
+        assert process.stdout.readline().startswith("[swap] ")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "error: stopped by Ctrl-C; no checkpoint was written yet\n"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +155,14 @@ def test_a_wrong_command_line(tmp_path, line, message):
 def test_objectives_and_metrics_are_listed(capsys, flag, known):
     assert run_command(train.main, [flag]) == 0
     assert known <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_help_without_openrlhf_has_our_flags_and_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(versions, "installed_version", lambda package: None)
+    assert run_command(train.main, ["--help"]) == 2
+    printed = capsys.readouterr()
+    assert "--swap.step_tokens" in printed.out
+    assert printed.err == "error: openrlhf is not installed; remedy: bash scripts/setup.sh\n"
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path):

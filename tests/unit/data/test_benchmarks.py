@@ -33,6 +33,30 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
         load_benchmark(str(path))
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b'{"problem": null, "answer": "2"}', ", row 2: problem is null; give every row a problem and an answer"),
+        (b'{"answer": "2"}', ", row 2: problem is null"),
+        (b'{"problem": " ", "answer": "2"}', ', row 2: problem is " "'),
+        (b'{"problem": "1", "answer": ""}', ', row 2: answer is ""; give every row a problem and an answer'),
+        (b'{"problem": "1", "answer": null}', ", row 2: answer is null"),
+        (b'{"problem": "1", "answer": {"a": 1}}', ', row 2: answer is {"a": 1}'),
+        (b'{"problem": "1", "answer": "\xe9"}', " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29"),
+        (
+            b"\0" * 512,
+            " cannot be read: row 2: zero bytes, as a crash leaves them; give JSONL with",
+        ),
+    ],
+)
+def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(b'{"problem": "1+1", "answer": "2"}\n' + row + b"\n")
+    with pytest.raises(DataError) as error:
+        load_benchmark(str(path))
+    assert str(error.value).startswith(str(path) + message)
+
+
 def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
     assert all(re.fullmatch("[0-9a-f]{40}", benchmark.revision) for benchmark in BENCHMARKS.values())
     # The same loading code on local data sets with the hub's columns.

@@ -6,6 +6,8 @@ from pkgutil import resolve_name
 import pytest
 from support.paths import ROOT
 
+from openrlhf_swap.__main__ import COMMANDS
+
 PACKAGE = ROOT / "openrlhf_swap"
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 # What a run may put beside them is not the repository's.
@@ -85,6 +87,12 @@ def test_every_page_is_in_the_index():
     assert found == {link for link in re.findall(r"\]\(([^)]+)\)", index) if not link.startswith("..")}
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    shown = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    found = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
+    assert found == set(re.findall(r"(?: |- )(docs/\S+\.md)$", shown, flags=re.MULTILINE)) - {"docs/python.md"}
+
+
 @pages
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)", prose(page))
@@ -106,6 +114,8 @@ def test_commands_that_are_shown_can_be_run(page):
     text = page.read_text(encoding="utf-8")
     modules = re.findall(r"python -m ([\w.]+)", text)
     assert [module for module in modules if missing_command(module)] == []
+    named = re.findall(r"openrlhf-swap ([a-z][a-z-]*)(?: (?:--|[A-Z|])|`)", text)
+    assert [name for name in named if name not in COMMANDS] == []
     scripts = re.findall(r"(?<![\w/.])(?:benchmarks|docs|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b", text)
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
 

@@ -1,67 +1,122 @@
 """What is checked about a training, from numbers made by hand and, of the scoring, on this machine's CPU."""
 
+import os
+import shlex
+import subprocess
 from itertools import pairwise
 
 import pytest
 import torch
-from support.paths import POLICY
+from support.paths import POLICY, ROOT
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.gpu_check.__main__ import main
-from openrlhf_swap.gpu_check.findings import Findings
-from openrlhf_swap.gpu_check.memory import GIB, check_memory, polled
+from openrlhf_swap.gpu_check.findings import CHECKS, PEAK, SLEEP, FatalFinding, Findings
+from openrlhf_swap.gpu_check.memory import GIB, bytes_by_phase, check_peak, check_sleep, polled
 from openrlhf_swap.gpu_check.scoring import check_scoring
-from openrlhf_swap.gpu_check.training import CLOSE_TEMPLATE, STEPS, check_training, training_flags
+from openrlhf_swap.gpu_check.training import CLOSE_TEMPLATE, STEPS, check_steps, check_weights, training_flags
 
 
 def step(number, kl=1e-4, **seconds):
     return {"step": number, "policy/vllm_kl": kl, **{f"timing/{name}": value for name, value in seconds.items()}}
 
 
-def test_a_resumed_training_with_equal_weights_passes(capsys):
+def readings(*sizes):
+    """One reading a second, in GiB."""
+    return [(float(second), size * GIB) for second, size in enumerate(sizes)]
+
+
+def test_a_resumed_training_passes(capsys):
     findings = Findings()
-    check_training(findings, [step(1, score=9.0), step(2, -2e-4, score=1.0), step(3, score=2.0)])
+    check_steps(findings, [step(1, score=9.0), step(2, -2e-4, score=1.0), step(3, score=2.0)], resumed=1)
     assert findings.report() == 0
-    assert findings.rows == [
-        ("steps, resumed after a kill", "[1, 2, 3]", "[1, 2, 3]"),
-        ("vllm_kl", "2.0e-04", "< 1e-02"),
-        ("seconds a step: score", "1.50", ""),  # the first step warms up
+    assert [(line.name, line.found) for line in findings.lines] == [
+        ("steps, resumed after a kill", "[1, 2, 3], 1 after the kill"),
+        ("seconds a step: score", "1.50"),  # the first step warms up
     ]
     assert capsys.readouterr().out.splitlines()[-1] == "[gpu_check] all is as it should be"
 
 
-@pytest.mark.parametrize(
-    ("metrics", "wrong"),
-    [
-        ([step(1), step(3)], "steps, resumed after a kill: [1, 3]; docs/use/faults.md"),
-        ([step(1), step(2, -0.02), step(3)], "vllm_kl: 2.0e-02; vLLM has other weights"),
-        ([step(1), step(2), {"step": 3}], "vllm_kl: inf; "),
-    ],
-)
-def test_a_lost_step_and_other_weights_are_wrong(metrics, wrong, capsys):
+@pytest.mark.parametrize(("steps", "resumed"), [([1, 3], 1), ([1, 2, 3], 0)])
+def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed(steps, resumed, capsys):
     findings = Findings()
-    check_training(findings, metrics)
-    assert len(findings.wrong) == 1 and findings.wrong[0].startswith(wrong)
+    check_steps(findings, [step(number) for number in steps], resumed)
+    (wrong,) = findings.wrong
+    assert wrong.startswith(f"steps, resumed after a kill: {steps}, {resumed} after the kill; docs/use/faults.md")
     assert findings.report() == 1
     assert f"wrong: {wrong}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("asleep", "passes"), [(20, True), (60, False)])
-def test_memory_that_sleep_does_not_free_is_wrong(asleep, passes):
+@pytest.mark.parametrize(("row", "shown"), [(step(2, -0.02), "2.0e-02 in step 2"), ({"step": 2}, "inf in step 2")])
+def test_other_weights_end_the_check(row, shown):
     findings = Findings()
-    check_memory(findings, [n * GIB for n in (10, 80, asleep, 70)], {"generate": 60 * GIB, "update": 30 * GIB})
-    assert findings.rows[0] == ("GiB at most", "70.0", "planned, without contexts: generate 60.0, update 30.0")
-    assert findings.rows[1][1] == f"{asleep - 10}.0" and (not findings.wrong) == passes
+    check_weights(findings, step(1, -2e-4))
+    with pytest.raises(FatalFinding):
+        check_weights(findings, row)
+    (wrong,) = findings.wrong
+    assert wrong.startswith(f"vllm_kl: {shown}; vLLM has other weights")
+
+
+ENVIRONMENT = {**os.environ, "NUM_GPUS": "1", "MEMORY": "80"}
+FIRST, LAST = (2.0, step(1)), (5.0, step(2))  # the end of a process's first and last step
+
+
+def test_sleep_that_frees_memory_between_two_steps_passes():
+    findings = Findings()
+    check_sleep(findings, readings(10, 60, 70, 80, 20, 70, 12), [FIRST, LAST])
+    (line,) = findings.lines
+    assert (line.name, line.found, line.wanted) == (SLEEP.name, "10.0", "< 70% of 70.0") and not findings.wrong
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (10, 60, 80, 80, 80, 80, 10, 10),  # nothing is freed until the process ends
+        (10, 10, 80, 80, 80, 80, 80, 80),  # nor was it used before the engine started
+        (10, 80, 80, 60, 80, 80, 10, 10),  # a little is
+        (10, 10, 10, 10, 10, 10, 10, 10),  # another GPU is looked at
+        (30, 30, 10, 10, 10, 10, 10, 10),  # another process has ended meanwhile
+    ],
+)
+def test_sleep_that_frees_nothing_ends_the_check(sizes):
+    findings = Findings()
+    with pytest.raises(FatalFinding):
+        check_sleep(findings, readings(*sizes), [FIRST, LAST])
+    assert findings.wrong[0].endswith("; " + SLEEP.remedy)
+
+
+@pytest.mark.parametrize(("most", "passes"), [(74, True), (75, False)])
+def test_more_memory_than_planned_is_wrong(most, passes):
+    findings = Findings()
+    check_peak(findings, readings(10, most, 20), {"generate": 60 * GIB, "update": 30 * GIB})
+    assert findings.lines[0].found == f"{most - 10}.0" and findings.lines[0].name == PEAK.name
+    assert findings.lines[0].wanted == "<= 64.0: planned 60.0, and 4.0 for CUDA contexts"
+    assert (not findings.wrong) == passes
+
+
+def test_the_phases_of_a_step_are_found_from_its_end():
+    """A step that ends at 9: 1 second of sync from 8, 2 of the update from 6, 1 of scoring from 5, the rest before."""
+    row = step(1, broadcast=0.9, ppo_train=1.9, make_experience=1.0, generation=3.0)
+    used = readings(10, 10, 11, 70, 71, 71, 13, 30, 25, 50, 99)
+    phases = bytes_by_phase(used, [(9.0, row)], {"generate": 6, "score": 7, "update": 8, "adam": 9})
+    assert {phase: sizes["measured"] // GIB for phase, sizes in phases.items()} == {
+        "generate": 61,
+        "score": 3,
+        "update": 20,
+        "sync": 40,
+    }
+    assert [sizes["planned"] for sizes in phases.values()] == [6, 7, 9, None]
 
 
 def test_memory_is_read_until_the_end():
     values = iter(range(10**6))
     with polled(lambda: next(values)) as used:
-        assert used == [0]
+        assert [size for _, size in used] == [0]
         while len(used) < 3:
             pass
-    assert used == list(range(len(used)))
+    assert [size for _, size in used] == list(range(len(used)))
+    assert all(earlier < later for (earlier, _), (later, _) in pairwise(used))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -69,7 +124,22 @@ def test_the_scoring_backends_agree_on_the_policys_own_responses():
     findings = Findings()
     check_scoring(findings, str(POLICY), torch.device("cpu"))
     assert not findings.wrong
-    assert 0 < float(findings.rows[0][1].split()[0]) < 0.1  # bfloat16 rounds differently in either
+    assert 0 < float(findings.lines[0].found.split()[0]) < 0.1  # bfloat16 rounds differently in either
+
+
+def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch):
+    def broken(name, device):
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with ...")
+
+    monkeypatch.setattr("openrlhf_swap.gpu_check.scoring.largest_difference", broken)
+    findings = Findings()
+    with pytest.raises(FatalFinding):
+        check_scoring(findings, str(POLICY), torch.device("cpu"))
+    (wrong,) = findings.wrong
+    assert wrong == (
+        "scoring on the GPU: CUDA error: no kernel image is available for execution on the device; "
+        "remove .venv, then bash scripts/setup.sh"
+    )
 
 
 def test_the_flags_are_read_as_they_were_meant(tmp_path):
@@ -77,6 +147,40 @@ def test_the_flags_are_read_as_they_were_meant(tmp_path):
     assert (config.step_tokens, config.close_template, run.output_dir) == (8, CLOSE_TEMPLATE, str(tmp_path))
     rows = (tmp_path / "prompts.jsonl").read_text().splitlines()
     assert len(set(rows)) == STEPS * int(dict(pairwise(rest))["--rollout.batch_size"])
+
+
+def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
+    """Every flag of the script is there; those on how the GPU is shared have its values, and no other is."""
+    script = ["bash", "scripts/train_swap_1gpu.sh", "--dry-run"]
+    line = subprocess.run(script, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    theirs = by_flag(shlex.split(line))
+    ours = by_flag(training_flags("model", tmp_path))
+    of_the_run = {"--logger.wandb.run_name", "--train.num_episodes"} | {
+        flag for flag in theirs if flag.startswith("--swap.") and flag not in ours
+    }
+    assert set(theirs) - set(ours) == of_the_run
+    assert set(ours) - set(theirs) == {
+        "--swap.close_template",
+        "--actor.lr_scheduler",
+        "--algo.advantage.is_correction_level",
+    }
+    sharing = [flag for flag in theirs if flag.startswith(("--vllm.", "--ds.", "--train.colocate", "--actor.num"))]
+    assert len(sharing) >= 9
+    smaller = "--vllm.gpu_memory_utilization"
+    assert {flag: ours[flag] for flag in sharing if flag != smaller} == {
+        flag: theirs[flag] for flag in sharing if flag != smaller
+    }
+
+
+def by_flag(words):
+    """Flag -> its values: the words after it, or what follows an equals sign."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    flags = [place for place, word in enumerate(words) if word.startswith("--")]
+    return {words[start]: words[start + 1 : end] for start, end in pairwise([*flags, len(words)])}
+
+
+def test_every_check_has_another_name_and_a_remedy():
+    assert len({check.name for check in CHECKS}) == len(CHECKS) and all(check.remedy for check in CHECKS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

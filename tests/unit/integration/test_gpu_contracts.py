@@ -1,5 +1,6 @@
 """What a run on GPUs relies on and a CPU run does not touch: contracts that would break without a word."""
 
+import copy
 import inspect
 import math
 import subprocess
@@ -12,6 +13,7 @@ from support.paths import POLICY
 from support.trainers import make_trainer, strategy_of
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import CompatibilityError, ConfigError
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.runtime import attention, flash_attention
@@ -85,6 +87,16 @@ def test_expandable_segments_are_refused(monkeypatch, name):
     patches.check_versions()
     monkeypatch.setenv(name, "max_split_size_mb:128, expandable_segments:True")
     with pytest.raises(CompatibilityError, match=f"^{name} is max_split.*: unset expandable_segments$"):
+        patches.check_versions()
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_pinned_blocks_that_are_not_rounded_are_refused(monkeypatch, name):
+    """torch looks for a free block by the power of two that its size is rounded up to, whatever it really holds."""
+    monkeypatch.setenv(name, "pinned_max_round_threshold_mb:16,pinned_max_cached_size_mb:16")  # none is kept
+    patches.check_versions()
+    monkeypatch.setenv(name, "pinned_max_round_threshold_mb:16")
+    with pytest.raises(CompatibilityError, match=f"^{name} is pinned_max.*: unset pinned_max_round_threshold_mb$"):
         patches.check_versions()
 
 
@@ -230,3 +242,42 @@ def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place,
     ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, **{place: model}))
     ours.save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
     assert saved == [(("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0})]
+
+
+# Experts
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "expected"),
+    [
+        ("qwen3_moe", {"num_experts": 4}, {"moe_backend": "triton"}),
+        ("mixtral", {"num_local_experts": 4}, {"moe_backend": "triton"}),
+        ("deepseek_v3", {"n_routed_experts": 4}, {"moe_backend": "triton"}),
+        ("nemotron_h", {"n_routed_experts": 4}, {"moe_backend": "triton"}),
+        ("qwen3_moe", {"num_experts": 4, "quantization_config": {"quant_method": "fp8"}}, {}),
+        ("qwen2", {}, {}),
+    ],
+)
+def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
+    monkeypatch, tmp_path, arguments, family, settings, expected
+):
+    import vllm
+    from transformers import AutoConfig
+    from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend, map_unquantized_backend
+
+    AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
+    made = []
+    monkeypatch.setattr(launch, "EngineFactory", lambda actor_class, more: more)
+    monkeypatch.setattr(launch, "run_openrlhf", lambda argv, config, run, engines: made.append(engines))
+    monkeypatch.setattr(launch.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
+    for module, name in ((launch, "check_engine"), (launch, "check_gpus"), (launch.gpus, "check")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    args = copy.deepcopy(arguments)
+    args.actor.model_name_or_path = str(tmp_path)
+    launch.launch([], args, SwapConfig(), RunConfig(), on_cpu=False)
+    (given,) = made
+    assert {name: value for name, value in given.items() if name == "moe_backend"} == expected
+    assert given.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()
+    if expected:
+        assert map_unquantized_backend(given["moe_backend"]) is UnquantizedMoeBackend.TRITON

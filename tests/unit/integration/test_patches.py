@@ -20,7 +20,8 @@ from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 from openrlhf_swap.packages import versions
 
 NAME = Kind.NAME
-IMPORT, LASTING = "import of openrlhf_swap.integration", {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS_ON_CPU"]}
+IMPORT = "import of openrlhf_swap.integration"
+LASTING = {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS", "TRAINS_ALONE", "TRAINS_ON_CPU"]}
 
 
 def entries(*names):
@@ -57,7 +58,17 @@ def test_importing_replaces_what_the_inventory_says_and_once_only(observed):
 
 
 PLACES = [
-    *("CPU_COMMAND", "GENERATES_ON_CPU", "CONSOLE", "GRADER", "DRIVER", "SFT", "TRAINER", "ASYNC_TRAINER"),
+    *(
+        "STARTS_RAY",
+        "CPU_COMMAND",
+        "GENERATES_ON_CPU",
+        "CONSOLE",
+        "GRADER",
+        "DRIVER",
+        "SFT",
+        "TRAINER",
+        "ASYNC_TRAINER",
+    ),
     *("POLICY_LOADS", "REFERENCE_LOADS", "STAGE_3", "STAGE_3_SLEEPS", "LOG_PROBS", "SCORING", "SCORED"),
     *("WEIGHT_SYNC", "ENGINE", "ENGINE_RECEIVES"),
 ]

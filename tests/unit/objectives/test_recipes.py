@@ -93,7 +93,6 @@ def test_a_dry_run_prints_what_would_be_set(capsys):
 
 def test_a_plan_sees_the_recipe():
     flags = ["--gpu", "h100", "--model", str(POLICY), "--swap.recipe", "autothink", "--vllm.num_engines", "1"]
-    config, _, args = plan.training_command(
-        *plan._parser().parse_known_args([*flags, "--actor.num_gpus_per_node", "1"])
-    )
+    flags += ["--actor.num_gpus_per_node", "1"]
+    config, _, args = plan.training_command(*plan._parser().parse_known_args(flags))
     assert (config.objective, args.rollout.max_new_tokens) == ("autothink", 24576)

@@ -244,3 +244,9 @@ def test_text_after_the_first_closing_tag():
     # Tokens that a family puts around its answer are no part of it.
     assert text_after_thought("a[/THINK]<|START_TEXT|> b<|END_TEXT|><|END_OF_TURN_TOKEN|>", "[/THINK]") == "b"
     assert text_after_thought("\n" * 50_000 + "<|x|> " * 9, "</think>") == ""
+
+
+@pytest.mark.parametrize("label", ["4", None, "", float("nan"), ["4"]])
+@pytest.mark.parametrize(("query", "prompt"), [("4", ""), ("", ""), ("p 4", "q"), ("p \ud800 4", "p ")])
+def test_no_prompt_and_no_label_makes_it_raise(query, prompt, label):
+    assert reward_func([query], [prompt], [label])["rewards"] in (0.0, 1.0)

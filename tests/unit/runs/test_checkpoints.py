@@ -1,14 +1,24 @@
 """Which checkpoints count, and what happens to those that do not."""
 
+import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from openrlhf_swap.errors import CheckpointError
 from openrlhf_swap.runs import checkpoints
+
+UNREADABLE = "its complete.json cannot be read"
+TORN = (b"", b"{", b"[]", b"null", b"\0" * 64, b'{"files": []}', b'{"files": {"states.pt": null}}')
+TORN += (b'{"number": 1, "files": {"states.pt": {"bytes": 100}}}', b"[" * 100_000, b"\xff{")
+
+
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
 
 
 def write(path, tag, *, sealed=True, size=100):
@@ -19,7 +29,6 @@ def write(path, tag, *, sealed=True, size=100):
     (folder / "deep" / "more.pt").write_bytes(b"y")
     if sealed:
         checkpoints.seal(folder, "swap")
-        time.sleep(0.01)  # the seals' times determine the order
     return folder
 
 
@@ -30,7 +39,7 @@ def test_no_checkpoint(tmp_path):
         assert recovery.messages == [f"no complete checkpoint in {path}: starting from the beginning"]
 
 
-def test_the_newest_complete_one_is_chosen_by_time_not_by_name(tmp_path):
+def test_the_newest_complete_one_is_chosen_by_order_not_by_name(tmp_path):
     write(tmp_path, "global_step9")
     write(tmp_path, "global_step10")
     assert checkpoints.recover(tmp_path).tag == checkpoints.newest(tmp_path) == "global_step10"
@@ -80,17 +89,22 @@ def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
     assert checkpoints.recover(tmp_path).tag == "best_global_step4"
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_an_interrupted_deletion_leaves_no_partial_checkpoint(tmp_path, monkeypatch, interrupted):
+def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, monkeypatch):
     write(tmp_path, "global_step2")
     oldest = write(tmp_path, "global_step1")
-    if interrupted:
-        monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_args, **_options: None)
-    checkpoints.discard(oldest)
-    assert [folder.name for folder in (tmp_path / "_actor").iterdir()] == ["global_step2"]
-    assert (tmp_path / "deleted").exists() == interrupted
+
+    def killed(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", killed)  # the folder `deep`
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.discard(oldest)
     monkeypatch.undo()
-    assert checkpoints.recover(tmp_path).tag == "global_step2"
+    assert (oldest / "deep" / "more.pt").exists()
+    assert checkpoints.newest(tmp_path) == "global_step2"
+    recovery = checkpoints.recover(tmp_path)
+    assert recovery.messages[0] == "checkpoint global_step1 is ignored and deleted: it was not written completely"
+    assert recovery.tag == "global_step2" and not oldest.exists()
 
 
 @pytest.mark.parametrize(
@@ -98,23 +112,28 @@ def test_an_interrupted_deletion_leaves_no_partial_checkpoint(tmp_path, monkeypa
     [
         (lambda folder: os.truncate(folder / "states.pt", 7), "states.pt has 7 bytes instead of 100"),
         (lambda folder: (folder / "deep" / "more.pt").unlink(), "deep/more.pt is missing"),
-        (lambda folder: (folder / "complete.json").write_text("{"), "its complete.json cannot be read"),
+        *((lambda folder, seal=seal: (folder / "complete.json").write_bytes(seal), UNREADABLE) for seal in TORN),
     ],
 )
 def test_a_damaged_one_is_kept_apart(tmp_path, harm, reason):
+    """With one line, and without deleting what an earlier start set aside under the same name."""
+    earlier = tmp_path / "damaged" / "global_step2"
+    earlier.mkdir(parents=True)
     write(tmp_path, "global_step2")
     harm(write(tmp_path, "global_step4"))
     assert checkpoints.newest(tmp_path) == "global_step2"
     recovery = checkpoints.recover(tmp_path)
     assert recovery.tag == "global_step2"
     moved = tmp_path / "damaged" / "global_step4"
-    assert recovery.messages[0] == f"checkpoint global_step4 is ignored and moved to {moved}: {reason}"
-    assert moved.is_dir()
+    assert recovery.messages[0].startswith(f"checkpoint global_step4 is ignored and moved to {moved}: {reason}")
+    assert [len(message.splitlines()) for message in recovery.messages] == [1, 1]
+    assert moved.is_dir() and earlier.is_dir()
 
 
 def test_with_none_left_the_run_starts_at_the_beginning(tmp_path):
     write(tmp_path, "global_step2", sealed=False)
     (tmp_path / "_actor" / "latest").write_text("global_step2")
+    (tmp_path / "_actor" / "zero_to_fp32.py").touch()  # DeepSpeed's
     assert checkpoints.recover(tmp_path).tag is None
     assert not (tmp_path / "_actor").exists()
 
@@ -149,6 +168,91 @@ def test_a_seal_appears_at_once(tmp_path, monkeypatch):
     assert checkpoints.newest(tmp_path) is None
     checkpoints.seal(folder, "swap")
     assert checkpoints.newest(tmp_path) == "global_step2"
+
+
+def test_a_flipped_bit_is_found_before_anything_is_loaded(tmp_path):
+    write(tmp_path, "global_step2")
+    for step in (4, 6):
+        flip_a_bit(write(tmp_path, f"global_step{step}") / "states.pt")
+    recovery = checkpoints.recover(tmp_path)
+    assert recovery.tag == checkpoints.newest(tmp_path) == "global_step2"
+    for step, message in zip((6, 4), recovery.messages, strict=False):
+        assert message == (
+            f"checkpoint global_step{step} is ignored and moved to {tmp_path}/damaged/global_step{step}: states.pt "
+            "has changed since it was written (its sha256 is another)"
+        )
+
+
+def set_clock_back(checkpoint):
+    """As an older seal: unpacked by tar, or written after the clock had jumped."""
+    os.utime(checkpoint / "complete.json", (1, 1))
+
+
+def test_the_clock_decides_neither_what_is_newest_nor_what_is_deleted(tmp_path):
+    for step in (2, 4, 6):
+        newest = write(tmp_path, f"global_step{step}")
+    set_clock_back(newest)
+    assert checkpoints.newest(tmp_path) == "global_step6"
+    checkpoints.rotate(tmp_path, keep=2, max_bytes=1e9)
+    assert sorted(folder.name for folder in (tmp_path / "_actor").iterdir()) == ["global_step4", "global_step6"]
+    assert checkpoints.recover(tmp_path).tag == "global_step6"
+
+
+def test_seals_without_hashes_still_count_but_as_older_and_not_verified(tmp_path):
+    """Files and sizes alone, as earlier versions wrote them."""
+    for step in (2, 4):
+        folder = write(tmp_path, f"global_step{step}")
+        sizes = {"deep/more.pt": 1, "states.pt": 100}
+        (folder / "complete.json").write_text(json.dumps({"objective": "swap", "files": sizes}))
+        os.utime(folder / "complete.json", (step, step))
+    recovery = checkpoints.recover(tmp_path)
+    assert (recovery.tag, recovery.objective) == ("global_step4", "swap")
+    assert recovery.messages[-1] == (
+        f"resuming from checkpoint global_step4 in {tmp_path} (not verified: an earlier version wrote it, without "
+        "hashes)"
+    )
+    set_clock_back(write(tmp_path, "global_step6"))
+    recovery = checkpoints.recover(tmp_path)
+    assert recovery.messages == [f"resuming from checkpoint global_step6 in {tmp_path}"]
+    checkpoints.rotate(tmp_path, keep=2, max_bytes=1e9)
+    assert not (tmp_path / "_actor" / "global_step2").exists()
+
+
+def test_the_seal_has_the_hashes_that_sha256sum_prints(tmp_path):
+    folder = write(tmp_path, "global_step2")
+    files = json.loads((folder / "complete.json").read_text())["files"]
+    for name, entry in files.items():
+        printed = subprocess.run(["sha256sum", folder / name], capture_output=True, text=True, check=True).stdout
+        assert printed.split()[0] == entry["sha256"]
+    assert set(files) == {"states.pt", "deep/more.pt"}
+
+
+def test_nothing_of_the_users_is_deleted(tmp_path):
+    """Whatever it is called, wherever it lies."""
+    kept = [tmp_path / "deleted" / "thesis.tex", tmp_path / "_actor" / "best_of_mine" / "notes.txt"]
+    kept += [tmp_path / "damaged" / "global_step4" / "a"]
+    for file in kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+    write(tmp_path, "global_step1")
+    write(tmp_path, "global_step2")
+    checkpoints.rotate(tmp_path, keep=1, max_bytes=1e9)
+    checkpoints.take_the_place_of_the_best(write(tmp_path, "new_best_global_step4"), "best_global_step4")
+    with pytest.raises(CheckpointError, match="checkpoint best_of_mine without a complete"):
+        checkpoints.recover(tmp_path)
+    with pytest.raises(CheckpointError, match="holds files that openrlhf_swap did not write; move them away"):
+        checkpoints.begin(tmp_path / "_actor" / "best_of_mine")
+    (tmp_path / "_actor" / "best_of_mine").rename(tmp_path / "moved")
+    note = tmp_path / "_actor" / "note.txt"
+    note.write_text("mine")
+    kept[1:2] = [tmp_path / "moved" / "notes.txt", note]
+    flip_a_bit(write(tmp_path, "global_step4") / "states.pt")
+    assert checkpoints.recover(tmp_path).tag == "best_global_step4"
+    checkpoints.discard(tmp_path / "_actor" / "best_global_step4")
+    checkpoints.discard(tmp_path / "_actor" / "global_step2")
+    with pytest.raises(CheckpointError, match=r"holds _actor/note\.txt, which openrlhf_swap did not write"):
+        checkpoints.recover(tmp_path)
+    assert [file.read_text() for file in kept] == ["mine"] * 4
 
 
 def test_a_checkpoint_that_wants_to_run_code_is_refused(tmp_path):

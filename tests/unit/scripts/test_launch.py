@@ -90,6 +90,14 @@ def test_a_job_is_submitted_with_the_flags_for_its_nodes():
     assert "secret" not in result.stdout + result.stderr
 
 
+def test_a_command_is_submitted_as_an_argument_and_never_from_the_environment():
+    result = bash(MULTINODE, "submit", "--dry-run", "--command", "echo 'it is' && true", COMMAND="touch elsewhere")
+    assert result.stdout.splitlines()[0] == "echo 'it is' && true"
+    assert "elsewhere" not in bash(MULTINODE, "submit", "--dry-run", COMMAND="touch elsewhere").stdout
+    result = bash(MULTINODE, "submit", "--dry-run", "--command", "true", "--train.seed", "3")
+    assert result.stderr == "error: --command takes one shell command, and no other flags\n"
+
+
 def test_slurm_starts_a_head_and_workers_and_submits():
     result = bash("scripts/train_swap_slurm.sbatch", "--train.seed", "3", DRY_RUN="1", SIZE="7B")
     head, worker, *submission = result.stdout.splitlines()

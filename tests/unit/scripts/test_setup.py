@@ -18,6 +18,7 @@ case "$*" in
         mkdir -p "$3/bin" "$3/lib/python3.11/site-packages/nvidia/cu13"/{bin,include,nvvm,lib}
         touch "$3/lib/python3.11/site-packages/nvidia/cu13"/lib/{libcudart.so.13,libcurand.so.10}
         cp "$0" "$3/bin/python"; cp "$UV" "$3/bin/uv" ;;
+    *sysconfig*) echo "$INCLUDE" ;;
     "-m pip config get global.find-links") echo /some/wheels ;;
     "-m pip config get "*) exit 1 ;;
     "-m pip "*) echo "pip $*" >>"$CALLS" ;;
@@ -32,9 +33,11 @@ printf 'Filesystem 1024-blocks Used Available\\n/dev/disk 0 0 %d\\n' $(( FREE_GI
 
 @pytest.fixture
 def acted(tmp_path):
-    """Runs setup.sh with a Python and an installer that only write down what they were asked, a compiler, and a disk
-    with space for everything; returns its result and what they wrote."""
-    (tmp_path / "tools").mkdir()
+    """Runs setup.sh with a Python with headers and an installer that only write down what they were asked, a compiler,
+    and a disk with space for everything; returns its result and what they wrote."""
+    for folder in ("tools", "include"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "include" / "Python.h").touch()
     for name, text in (("python", OWN_PYTHON), ("uv", UV), ("tools/df", DF), ("tools/g++", "#!/bin/bash\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -43,6 +46,7 @@ def acted(tmp_path):
         calls = tmp_path / "calls"
         known = {"VENV": str(tmp_path / "venv"), "PYTHON": str(tmp_path / "python"), "UV": str(tmp_path / "uv")}
         known |= {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "CALLS": str(calls), "PIP_FIND_LINKS": ""}
+        known |= {"INCLUDE": str(tmp_path / "include")}
         result = bash("scripts/setup.sh", **{**known, "COMPLAINT": "", "FREE_GIB": "31", **variables})
         return result, calls.read_text().splitlines() if calls.exists() else []
 
@@ -113,6 +117,16 @@ def test_a_disk_too_small_is_named_before_anything_is_installed(acted, tmp_path,
     assert (result.returncode, calls) == (2, [])
     said = f"error: {tmp_path} has {free} GiB free; the gpu profile needs {needed}: free some, or set VENV\n"
     assert result.stderr == said
+
+
+def test_missing_headers_are_named_before_anything_is_installed(acted, tmp_path):
+    (tmp_path / "include" / "Python.h").unlink()
+    result, calls = acted(PROFILE="gpu")
+    assert (result.returncode, calls) == (2, []) and not (tmp_path / "venv").exists()
+    named = f"error: {tmp_path / 'include' / 'Python.h'} was not found, without which no vLLM engine starts; install "
+    assert result.stderr == f"{named}Python's headers (Debian: python3.11-dev)\n"
+    result, calls = acted(PROFILE="cpu")  # where nothing needs them
+    assert result.returncode == 0 and calls, result.stderr
 
 
 def test_packages_that_do_not_fit_each_other_end_the_setup(acted):

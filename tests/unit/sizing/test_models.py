@@ -74,7 +74,16 @@ def test_models_known_offline_have_the_published_sizes():
         "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
         "Qwen2.5-0.5B-Instruct": 494_032_768,
         "Qwen2.5-1.5B-Instruct": 1_543_714_304,
+        "Qwen3-30B-A3B": 30_532_122_624,
     }
+
+
+def test_the_mixture_known_offline_is_the_published_one():
+    """30.5B parameters, 29.9B of them not in embeddings, 3.3B activated, with the embedding."""
+    model = read_model("Qwen/Qwen3-30B-A3B", 1)
+    assert round((model.parameters - 2 * model.looked_up) / 1e9, 1) == 29.9
+    assert (model.multiplying + model.looked_up) / 1e9 == pytest.approx(3.3, rel=0.02)
+    assert (model.query, model.key_value, model.layers) == (32 * 128, 4 * 128, 48)
 
 
 @pytest.mark.parametrize(

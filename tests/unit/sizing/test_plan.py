@@ -14,6 +14,7 @@ from openrlhf_swap import plan
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.engines import engine_limits
+from openrlhf_swap.sizing import plan as sizing_plan
 from openrlhf_swap.sizing.models import GIB
 
 
@@ -21,6 +22,9 @@ from openrlhf_swap.sizing.models import GIB
 def script(size, *flags):
     command = ["bash", f"scripts/train_swap_{size}.sh", "--dry-run", *flags]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+
+PACKED = ["--ds.packing_samples", "--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", "28000"]
 
 
 def run(capsys, *flags):
@@ -146,12 +150,12 @@ def test_short_names_hours_and_the_memory_of_a_node(capsys):
     assert found["model"] == R1 + "1.5B"
     # 2,048 responses of 5,000 tokens take 1,000 s; 2 batches in each of 9 episodes are 5 hours.
     assert found["time"] == {"tokens_per_second": 10_240, "step_seconds": 1000, "hours": 5}
-    # What sleeps in main memory: eight copies of the weights, and 12 bytes a parameter of the optimizer.
-    assert sum(found["host_bytes"].values()) == (8 * 2 + 12) * 1_777_088_000
-    status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "46")
+    # What sleeps in main memory: eight copies of the weights, 4,192 MiB each, and on each rank 3 GiB of the optimizer.
+    assert sum(found["host_bytes"].values()) == 8 * (4192 + 3072) * 2**20
+    status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "56")
     assert (status, found["time"]) == (1, None)
     assert found["warnings"] == [
-        "a node needs 46.3 GiB of main memory in addition to the processes, but has 46.0. Remedy: a larger "
+        "a node needs 56.8 GiB of main memory in addition to the processes, but has 56.0. Remedy: a larger "
         "--vllm.tensor_parallel_size (if the GPUs have the capacity), or nodes with more"
     ]
     status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "47")
@@ -314,3 +318,27 @@ def test_the_module_is_the_command():
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: --gpu is abacus; use one of a100-40")
+
+
+@pytest.mark.parametrize(
+    ("installed", "flags", "expected"),
+    [
+        (True, [], None),
+        # 14,000 x 14,000 places, a byte and a bf16 number each.
+        (
+            False,
+            [],
+            "flash-attn is not installed here: with SDPA, packed or padded rows get masks of length x length, 0.5",
+        ),
+        (True, ["--ds.attn_implementation", "sdpa"], "--ds.attn_implementation is sdpa: with SDPA, packed or padded"),
+        (True, ["--ds.attn_implementation", "eager"], "--ds.attn_implementation eager makes matrices of length x"),
+        # Two rows of a micro-batch have a mask each, a packed row of the same tokens has one four times as large.
+        (False, ["--train.micro_batch_size", "2"], "masks of length x length, 1.1 GiB in an update"),
+        (False, PACKED, "masks of length x length, 2.2 GiB in an update"),
+    ],
+)
+def test_the_masks_of_the_attention_that_is_there_are_told(monkeypatch, capsys, installed, flags, expected):
+    monkeypatch.setattr(sizing_plan, "find_spec", lambda name: object() if installed else None)
+    _, found = run(capsys, "--gpu", "h200", "--gpus", "8", "--model", "r1-1.5b", *flags)
+    about = [note for note in found["notes"] if "length x length" in note]
+    assert len(about) == (expected is not None) and (expected or "") in "".join(about)

@@ -1,5 +1,6 @@
 """A response from the engine to the sample that is trained on."""
 
+import math
 import pickle
 import random
 
@@ -42,8 +43,14 @@ def test_a_response_is_read():
 
 
 def test_a_response_without_a_reward_is_an_error():
-    with pytest.raises(DataError, match="the reward function gave no reward"):
+    with pytest.raises(DataError, match="gave no reward for a response"):
         rollout_of({**RESPONSE, "reward": None})
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_an_error(reward):
+    with pytest.raises(DataError, match=f"reward function of --reward.remote_url gave {reward} for a response"):
+        rollout_of({**RESPONSE, "reward": reward})
 
 
 def test_a_response_of_several_turns_is_refused():

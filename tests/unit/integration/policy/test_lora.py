@@ -1,13 +1,17 @@
 """What vLLM is told of a policy with LoRA adapters."""
 
 import copy
+import weakref
+from types import SimpleNamespace
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.integration.policy.lora import merged_into_weights, without_adapters
+from openrlhf_swap.integration.policy.trainer import SwapPolicyTrainer
 
 
 def named(model):
@@ -39,3 +43,41 @@ def test_a_model_without_adapters_is_left_alone():
     with merged_into_weights(model):
         assert dict(model.named_parameters()).keys() == named(model).keys()
         assert "named_parameters" not in vars(model)
+
+
+class SendingTrainer(SwapPolicyTrainer):
+    """The trainer as far as it sends weights; `sent` are those that a merge has made."""
+
+    def __init__(self, model, lora_rank):
+        self.actor = SimpleNamespace(model=SimpleNamespace(module=model))
+        args = SimpleNamespace(
+            vllm=SimpleNamespace(enable_prefix_caching=False, sync_with_ray=False),
+            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, lora=SimpleNamespace(rank=lora_rank)),
+        )
+        self.strategy, self.vllm_engines, self.use_cuda_ipc = SimpleNamespace(args=args), [], False
+        self.own = {parameter.data_ptr() for parameter in model.parameters()}
+        self.sent = []
+        self._model_update_group = SimpleNamespace(broadcast=self.record)
+
+    def record(self, tensor, src, stream):
+        if tensor.data_ptr() not in self.own:
+            self.sent.append(weakref.ref(tensor.untyped_storage()))
+
+
+@pytest.mark.parametrize(("rank", "merged"), [(4, 28), (0, 0)])
+def test_no_merged_weight_is_left_in_the_cache_after_they_are_sent(monkeypatch, rank, merged):
+    """What is still in use when the cache is emptied for the last time stays there while vLLM wakes."""
+    from openrlhf.trainer.ray import ppo_actor
+
+    model = AutoModelForCausalLM.from_pretrained(POLICY)
+    if rank:
+        model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
+    trainer, in_use = SendingTrainer(model, rank), []
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
+    monkeypatch.setattr(ppo_actor.ray, "get", lambda refs: refs)
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: in_use.append(sum(made() is not None for made in trainer.sent))
+    )
+    trainer.broadcast_to_vllm()
+    assert len(trainer.sent) == merged and in_use[-1] == 0

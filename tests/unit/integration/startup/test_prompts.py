@@ -8,9 +8,9 @@ from support.command_lines import GOOD, rows_file
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.stock import parse_arguments
-from openrlhf_swap.integration.startup.prompts import write_evaluation, write_usable_prompts
+from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.labels import Label
@@ -41,6 +41,57 @@ def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
     assert "2 of 5 rows usable" in report
     for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty prompt"):
         assert reason in report
+
+
+def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tokenizer):
+    row = json.dumps({"problem": "What is 100 + 100?", "answer": "200"}).encode()
+    bad = [b'{"problem": "caf\xe9"}', b"\0" * 64, b'{"problem": "\\ud800", "answer": "1"}', b'{"problem"']
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join([row, *bad, row]) + b"\n")
+    kept = usable(str(path), tokenizer, tmp_path / "out")
+    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [json.loads(row)] * 2
+    report = capsys.readouterr().out
+    assert f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9 at position 17" in report
+    assert "row 3: zero bytes, as a crash leaves them" in report and "and 1 more; left out" in report
+    assert "2 of 2 rows usable" in report
+    path.write_bytes(b"\n".join(bad))
+    with pytest.raises(DataError, match="4 of 4 rows cannot be read: row 1: not UTF-8"):
+        usable(str(path), tokenizer, tmp_path / "out")
+
+
+def test_problems_that_are_neither_text_nor_a_chat_are_dropped(capsys, tmp_path, tokenizer):
+    chats = [[{"role": "user", "content": "What is 1?"}], [], [{"role": "user", "content": None}]]
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "1"} for chat in chats])
+    kept = usable(path, tokenizer, tmp_path / "out")
+    assert [json.loads(line)["problem"] for line in Path(kept).read_text().splitlines()] == [chats[0]]
+    assert "dropped 2 with an empty prompt, or one that is neither text nor a chat" in capsys.readouterr().out
+
+
+def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, tokenizer):
+    rows = [{"problem": f"What is 100 + {n}?", "answer": answer} for n, answer in enumerate(("", None, "#### 102"))]
+    path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
+    args = data_arguments("unused")
+    args.eval.dataset = path
+    kept = write_usable_evaluation(args, tokenizer, tmp_path / "out")
+    assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
+    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [{**rows[2], "answer": "102"}]
+    report = capsys.readouterr().out
+    assert "[swap] evaluation data: 1 of 4 rows usable; dropped 2 with an empty answer" in report
+    args.eval.dataset = rows_file(tmp_path / "good.jsonl", [{**rows[2], "answer": "102"}])
+    assert write_usable_evaluation(args, tokenizer, tmp_path / "new") == args.eval.dataset
+    assert not (tmp_path / "new").exists()
+    args.eval.dataset = None
+    assert write_usable_evaluation(args, tokenizer, tmp_path / "new") is None
+
+
+def test_what_a_loader_failed_at_is_named(tmp_path, tokenizer):
+    """Its own message is that an error occurred."""
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    with pytest.raises(DataError) as error:
+        usable(str(path), tokenizer, tmp_path / "out")
+    assert str(error.value).startswith(f"--data.prompt_dataset is {path}, which cannot be read: ")
+    assert "An error occurred while generating" not in str(error.value)
 
 
 def test_a_prompt_set_without_faults_is_used_as_it_is(tmp_path, tokenizer, prompts_file):
@@ -105,6 +156,9 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
     with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"):
         write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:crashes")
     args.eval.dataset = path
-    kept = write_evaluation(args, tmp_path / "out", "support.verifiers:nearness")
-    labels = [Label.of(json.loads(line)["answer"]) for line in Path(kept).read_text().splitlines()]
-    assert [label.answer for label in labels] == ["2", " "] and labels[0].metadata == {"tolerance": 1}
+    capsys.readouterr()
+    kept = write_usable_evaluation(args, tokenizer, tmp_path / "out", "support.verifiers:nearness")
+    assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
+    (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
+    assert Label.of(row["answer"]) == Label("2", "What is 1 + 1?", {"tolerance": 1})
+    assert "evaluation data: 1 of 2 rows usable; dropped 1 with an empty answer" in capsys.readouterr().out

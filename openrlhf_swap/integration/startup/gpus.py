@@ -1,0 +1,221 @@
+"""Can this machine's GPUs and memory carry the run? Asked of the driver and the kernel before Ray starts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import torch
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.placement import gpu_actors, policy_ranks
+
+GIB = 2**30
+DRIVERS = {12: 525, 13: 580}  # CUDA's major version -> the first driver with it
+BFLOAT16 = (8, 0)  # the first compute capability with it
+SHARED_MEMORY = GIB  # least of /dev/shm for several GPUs
+FREE = 0.9  # of a GPU's memory when nothing uses it; below, a note
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, or a MIG instance of one."""
+
+    name: str
+    total: int  # bytes
+    free: int  # bytes
+    capability: tuple[int, int]
+    mig: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run finds on a machine."""
+
+    driver: str  # its version
+    cuda: tuple[int, int]  # the newest version of CUDA that it runs
+    gpus: tuple[Gpu, ...]  # those that a process would see, in its order
+    peers: bool  # each GPU can read the memory of each other
+    shared_memory: int  # bytes free in /dev/shm
+    memory: int  # bytes of main memory available
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run takes."""
+
+    gpus: int
+    share: float  # of a GPU's memory for vLLM
+    cuda: str  # the version that torch is built for, such as 13.0
+    pinned: dict[str, int]  # bytes of main memory by use, beside the processes
+
+
+def check(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> None:
+    """Check this machine, and print notes; nothing where a run is to join a cluster.
+
+    Raises:
+        ConfigError: as `check_machine`.
+    """
+    if "RAY_ADDRESS" not in os.environ and (machine := read_machine()):
+        for note in check_machine(machine, needs_of(args, config, run)):
+            print(f"[swap] note: {note}")
+
+
+def check_machine(machine: Machine, needs: Needs) -> list[str]:
+    """Notes on what a run should know of the machine.
+
+    Raises:
+        ConfigError: for what the run could not work with.
+    """
+    used = machine.gpus[: needs.gpus]  # Ray takes the first ones
+    if problem := next(_problems(machine, used, needs), None):
+        raise ConfigError(problem)
+    return list(_notes(machine, used))
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB with one decimal."""
+    return f"{size / GIB:.1f}"
+
+
+def _problems(machine: Machine, used: tuple[Gpu, ...], needs: Needs) -> Iterator[str]:
+    major = int(needs.cuda.partition(".")[0])
+    if machine.cuda[0] < major:
+        newest = ".".join(map(str, machine.cuda))
+        yield (
+            f"the NVIDIA driver {machine.driver} runs CUDA {newest} at most, but torch is built for CUDA "
+            f"{needs.cuda}; update it to {DRIVERS.get(major, 'a newer one')}{' or newer' * (major in DRIVERS)}"
+        )
+    for number, gpu in enumerate(used):
+        where = f"GPU {number} ({gpu.name})"
+        if gpu.capability < BFLOAT16:
+            capability = ".".join(map(str, gpu.capability))
+            yield (
+                f"{where} has compute capability {capability} and no bfloat16, in which the run computes: use GPUs of "
+                "8.0 or newer (Ampere), see CUDA_VISIBLE_DEVICES"
+            )
+        if gpu.mig and len(used) > 1:
+            yield (
+                f"{where} is divided by MIG, whose instances NCCL cannot connect; switch it off (nvidia-smi -mig 0), "
+                "or use one instance"
+            )
+        if gpu.free < needs.share * gpu.total:
+            yield (
+                f"{where} has {gib(gpu.free)} of {gib(gpu.total)} GiB free, but vLLM takes {needs.share:.0%} "
+                "(--vllm.gpu_memory_utilization): end the processes that nvidia-smi shows on it, or choose others "
+                "with CUDA_VISIBLE_DEVICES"
+            )
+    if len(used) > 1 and machine.shared_memory < SHARED_MEMORY:
+        yield (
+            f"/dev/shm has {gib(machine.shared_memory)} GiB free, but Ray and NCCL need at least {gib(SHARED_MEMORY)} "
+            f"for {len(used)} GPUs: enlarge it (docker run --shm-size=16g)"
+        )
+    if (pinned := sum(needs.pinned.values())) > machine.memory:
+        from openrlhf_swap.sizing.remedies import host_remedy
+
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in needs.pinned.items())
+        yield (
+            f"{gib(machine.memory)} GiB of main memory are available, but the run keeps {gib(pinned)} there "
+            f"({parts}); use {host_remedy(needs.pinned)}"
+        )
+
+
+def _notes(machine: Machine, used: tuple[Gpu, ...]) -> Iterator[str]:
+    if len({(gpu.name, gpu.total) for gpu in used}) > 1:
+        listing = ", ".join(f"{gpu.name} {gib(gpu.total)} GiB" for gpu in used)
+        yield f"the GPUs differ ({listing}): the smallest decides what fits, the slowest how long a step takes"
+    if len(used) > 1 and not machine.peers:
+        yield "not all GPUs can read each other's memory: NCCL goes through main memory, which is slower"
+    for number, gpu in enumerate(used):
+        if gpu.mig:
+            yield f"GPU {number} ({gpu.name}) is a MIG instance, on which no run was ever tried"
+        elif gpu.free < FREE * gpu.total:
+            yield f"GPU {number} ({gpu.name}) is in use: {gib(gpu.free)} of {gib(gpu.total)} GiB are free"
+
+
+def needs_of(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> Needs:
+    """What a run takes of a machine, from its settings; no pinned memory where there is no formula for it."""
+    # A run on a CPU does without the planner, whose import takes a moment.
+    from openrlhf_swap.sizing.memory import host_bytes
+    from openrlhf_swap.sizing.models import read_model
+    from openrlhf_swap.sizing.settings import read_settings
+
+    pinned: dict[str, int] = {}
+    with suppress(ConfigError):
+        settings, lora = read_settings(config, run, args, reserve=0), args.ds.lora
+        model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+        pinned = host_bytes(model, settings, args.actor.num_gpus_per_node)
+    gpus = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
+    return Needs(gpus, args.vllm.gpu_memory_utilization, torch.version.cuda or "0", pinned)
+
+
+def read_machine(nvml: Any = None) -> Machine | None:
+    """This machine, from NVIDIA's management library, which takes no GPU memory; None where that does not answer.
+
+    Args:
+        nvml: the library; by default the one that vLLM brings.
+    """
+    if nvml is None:
+        nvml = importlib.import_module("vllm.third_party.pynvml")
+    try:
+        nvml.nvmlInit()
+        version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        devices = [_device(nvml, name) for name in _visible(nvml)]
+        return Machine(
+            driver=nvml.nvmlSystemGetDriverVersion(),
+            cuda=(version // 1000, version % 1000 // 10),
+            gpus=tuple(gpu for gpu, _ in devices),
+            peers=_are_peers(nvml, [handle for _, handle in devices]),
+            shared_memory=shutil.disk_usage("/dev/shm").free,
+            memory=available_memory(),
+        )
+    except nvml.NVMLError:
+        return None
+
+
+def _visible(nvml: Any) -> list[str]:
+    """Names of the GPUs that a process sees: numbers, or ids that begin with GPU or MIG."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(number) for number in range(nvml.nvmlDeviceGetCount())]
+    names = [name.strip() for name in named.split(",")]
+    return names[: next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))]
+
+
+def _device(nvml: Any, name: str) -> tuple[Gpu, Any]:
+    """A GPU and its handle; of a MIG instance, that of the GPU it belongs to."""
+    by_number = name.isdecimal()
+    handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
+    memory, mig = nvml.nvmlDeviceGetMemoryInfo(handle), name.startswith("MIG-")
+    if mig:
+        handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    else:
+        with suppress(nvml.NVMLError):  # one that has no MIG
+            mig = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return Gpu(nvml.nvmlDeviceGetName(handle), memory.total, memory.free, capability, mig), handle
+
+
+def _are_peers(nvml: Any, handles: list[Any]) -> bool:
+    read = 0  # NVML_P2P_CAPS_INDEX_READ, which is a tuple in vLLM's copy
+    pairs = [(one, other) for one in handles for other in handles if one is not other]
+    return all(nvml.nvmlDeviceGetP2PStatus(*pair, read) == nvml.NVML_P2P_STATUS_OK for pair in pairs)
+
+
+def available_memory(cgroup: Path = CGROUP) -> int:
+    """Bytes of main memory that processes can still take, in a container of what its limit leaves."""
+    available = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # no limit: no such file, or the word max
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+        available = min(available, limit - used)
+    return available

@@ -1,0 +1,53 @@
+"""One run to a folder: two would write into each other's metrics and delete each other's checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from openrlhf_swap.errors import ConfigError
+
+LOCK = "run.lock"
+
+
+@contextmanager
+def locked(folders: Mapping[str, Path]) -> Iterator[None]:
+    """Hold a lock on each folder. The kernel drops it with the process, so a killed run blocks nobody.
+
+    Args:
+        folders: by the flags that name them; they are created, and removed if nothing was written there.
+
+    Raises:
+        ConfigError: when another run holds one of them.
+    """
+    from filelock import FileLock, Timeout
+
+    with ExitStack() as held:
+        for folder, flag in {folder.resolve(): flag for flag, folder in folders.items()}.items():
+            made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(FileLock(folder / LOCK, timeout=0))
+                held.callback(_remove_if_unused, made)
+            except Timeout:
+                raise ConfigError(
+                    f"{flag} is {folders[flag]}, where another run is under way ({LOCK}); wait until it has ended, or "
+                    "use another folder"
+                ) from None
+            except (NotImplementedError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                print(f"[swap] the file system of {folders[flag]} has no locks; start no second run there")
+        yield
+
+
+def _remove_if_unused(folders: list[Path]) -> None:
+    """Remove new folders, the innermost first, as far as they hold nothing but the lock."""
+    if folders and os.listdir(folders[0]) == [LOCK]:
+        (folders[0] / LOCK).unlink()
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()

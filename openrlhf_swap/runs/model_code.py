@@ -1,0 +1,98 @@
+"""Python code that comes with a model: found without running it, and refused unless the user has allowed it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from openrlhf_swap.errors import ConfigError, reader_errors
+
+FLAG = "--swap.trust_remote_code"
+# Loaded by transformers without any reference to it, wherever trust_remote_code=True is passed.
+GENERATE = "custom_generate/generate.py"
+
+
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the flag that allows a model's code, as `trust_remote_code`."""
+    parser.add_argument(
+        FLAG, dest="trust_remote_code", action="store_true", help="run the Python code that comes with the model"
+    )
+
+
+def refuse_model_code(flag: str, model: str, trusted: bool = False) -> None:
+    """Refuse a model that brings code of its own, before anything loads it.
+
+    OpenRLHF passes `trust_remote_code=True` to every loader. So any JSON file of the model may name the code, which
+    runs with the configuration, tokenizer, processor or weights: every one of them is searched, at every depth.
+
+    Args:
+        flag: the flag that names the model.
+        model: folder or hub id. Of a hub model that is not in the cache, the JSON files are downloaded.
+        trusted: whether the user has allowed the model's code; then nothing is done.
+
+    Raises:
+        ConfigError: for a model with code of its own, or one whose files cannot be listed.
+    """
+    if trusted:
+        return
+    if found := find_model_code(flag, model):
+        raise ConfigError(
+            f"{flag} is {model}, which brings Python code of its own ({found}); read that code, then give {FLAG} to "
+            "let it run"
+        )
+
+
+def find_model_code(flag: str, model: str) -> str | None:
+    """Where a model refers to code of its own, in words; None for nowhere."""
+    folder = _folder(flag, model)
+    if (folder / GENERATE).exists():
+        return GENERATE
+    for file in sorted(folder.rglob("*.json")):
+        if file.is_file() and (found := _code_in(file)):
+            return f"auto_map in {file.relative_to(folder)}: {found}"
+    return _code_of_base(flag, folder)
+
+
+def _code_in(file: Path) -> Any:
+    """What the first `auto_map` in a JSON file says, at any depth; None if there is none."""
+    found: list[Any] = []
+
+    def search(row: dict[str, Any]) -> dict[str, Any]:
+        value = row.get("auto_map")
+        if value and not isinstance(value, int | float):  # in a vocabulary it is a token, with its number
+            found.append(value)
+        return row
+
+    try:
+        json.loads(file.read_text(encoding="utf-8"), object_hook=search)
+    except (ValueError, RecursionError):
+        # No loader of a model can read it either, but do not rely on that.
+        return "unreadable" if b"auto_map" in file.read_bytes() else None
+    return found[0] if found else None
+
+
+def _code_of_base(flag: str, folder: Path) -> str | None:
+    """The same for the model that a folder with adapters names, which is loaded with them."""
+    adapter = folder / "adapter_config.json"
+    if not adapter.exists():
+        return None
+    with reader_errors(
+        f"{flag} is {folder}, whose {adapter.name} cannot be read ({{reason}}); repair it", ConfigError
+    ):
+        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base or Path(base) == folder:
+        return None
+    found = find_model_code(flag, str(base))
+    return found and f"{found} of {base}, the base of its adapters"
+
+
+def _folder(flag: str, model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    message = f"{flag} is {model}, whose files cannot be listed ({{reason}}); give a folder, or a hub model id"
+    with reader_errors(message, ConfigError):
+        return Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))

@@ -1,0 +1,74 @@
+"""The Ray that a training starts is closed to other users of the machine."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.paths import POLICY, ROOT
+
+pytestmark = pytest.mark.slow
+# The command itself, with a look from outside in the place of a training.
+SCRIPT = """
+import json, os, stat, sys, urllib.error, urllib.request
+from pathlib import Path
+from openrlhf_swap import train
+
+def look(*_):
+    import ray
+    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
+    from openrlhf_swap.integration.startup import launch
+
+    set_cpu_environment()
+    launch.start_local_ray(1)
+
+    @ray.remote
+    def work():
+        return "done"
+
+    node = ray.nodes()[0]
+    address = f"http://{node['NodeManagerAddress']}:{node['RuntimeEnvAgentPort']}/get_or_create_runtime_env"
+    answers = {}
+    for who, token in (("nobody", None), ("a guess", "0" * 64), ("owner", os.environ.get("RAY_AUTH_TOKEN"))):
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        try:
+            request = urllib.request.Request(address, data=b"", headers=headers)
+            answers[who] = urllib.request.urlopen(request, timeout=30).status
+        except urllib.error.HTTPError as error:
+            answers[who] = error.code
+    folder = Path(ray._private.worker._global_node.get_session_dir_path())
+    modes = [stat.S_IMODE(parent.stat().st_mode) for parent in (folder, *folder.parents)][:3]
+    sockets = max(len(str(path)) for path in folder.rglob("*") if path.is_socket())
+    found = {"answers": answers, "modes": modes, "sockets": sockets, "work": ray.get(work.remote())}
+    Path(sys.argv[1]).write_text(json.dumps({**found, "folder": str(folder)}))
+    ray.shutdown()
+
+train._train = look
+sys.exit(train.main(sys.argv[2:]))
+"""
+
+
+def test_nobody_without_the_token_is_answered_or_reads_its_files(tmp_path, prompts_file):
+    result = tmp_path / "found.json"
+    flags = ["--data.prompt_dataset", str(prompts_file), "--data.input_key", "problem", "--data.label_key", "answer"]
+    flags += ["--actor.model_name_or_path", str(POLICY), "--data.max_len", "400", "--rollout.max_new_tokens", "320"]
+    flags += ["--rollout.batch_size", "16", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "128"]
+    flags += ["--swap.output_dir", str(tmp_path / "run"), "--ckpt.path", str(tmp_path / "run" / "checkpoints")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(result), *flags],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(result.read_text())
+    assert found["work"] == "done"
+    assert (found["answers"]["nobody"], found["answers"]["a guess"]) == (401, 403)
+    assert found["answers"]["owner"] not in (401, 403)
+    assert 0o700 in found["modes"], [oct(mode) for mode in found["modes"]]
+    assert found["sockets"] <= 107  # what the kernel takes
+    assert not os.path.exists(found["folder"])  # after an end without an error

@@ -1,0 +1,129 @@
+"""A model whose code writes a file if it runs, on every command that loads a model."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.paths import POLICY, ROOT
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.runs.model_code import find_model_code, refuse_model_code
+
+EVIL = """
+import pathlib, transformers
+pathlib.Path({marker!r}).write_text("was here")
+class Evil(transformers.Qwen2Config): pass
+class EvilProcessor(transformers.Qwen2TokenizerFast): pass
+def generate(*args, **kwargs): pass
+"""
+# Where a reference to code can stand: file -> what is merged into its JSON.
+PLACES = {
+    "configuration": ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
+    "nested": ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "evil.Evil"}}}),
+    "tokenizer": ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": [None, "evil.EvilProcessor"]}}),
+    "old tokenizer": ("tokenizer_config.json", {"auto_map": ["evil.EvilProcessor", None]}),
+    "processor": ("processor_config.json", {"auto_map": {"AutoProcessor": "evil.EvilProcessor"}}),
+    "image processor": ("preprocessor_config.json", {"auto_map": {"AutoImageProcessor": "evil.EvilProcessor"}}),
+    "generation": ("generation_config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
+    "adapter": ("adapter_config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
+    "elsewhere": ("deep/other.json", [{"auto_map": "evil.Evil"}]),
+}
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """Copies the policy with a reference to evil.py; returns the copy and the file that the code writes."""
+
+    def make(place):
+        model, marker = tmp_path / "model", tmp_path / "was_run"
+        shutil.copytree(POLICY, model)
+        (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
+        if place == "custom_generate":
+            (model / "custom_generate").mkdir()
+            (model / "evil.py").rename(model / "custom_generate" / "generate.py")
+            return model, marker
+        name, more = PLACES[place]
+        file = model / name
+        file.parent.mkdir(exist_ok=True)
+        before = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps({**before, **more} if isinstance(more, dict) else more))
+        if place == "processor":  # with which OpenRLHF asks for a processor
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
+        return model, marker
+
+    return make
+
+
+@pytest.mark.parametrize("place", [*PLACES, "custom_generate"])
+def test_code_is_found_wherever_it_is_named(hostile, place):
+    model, marker = hostile(place)
+    with pytest.raises(ConfigError) as error:
+        refuse_model_code("--model", str(model))
+    message = str(error.value)
+    assert message.startswith(f"--model is {model}, which brings Python code of its own (")
+    assert message.endswith("read that code, then give --swap.trust_remote_code to let it run")
+    assert (PLACES[place][0] if place in PLACES else "custom_generate/generate.py") in message
+    refuse_model_code("--model", str(model), trusted=True)
+    assert not marker.exists()
+
+
+def test_escapes_and_broken_files_hide_nothing(tmp_path):
+    shutil.copytree(POLICY, tmp_path / "model")
+    file = tmp_path / "model" / "x.json"
+    for text in (
+        r'{"\u0061uto_map": {"AutoConfig": "evil.Evil"}}',
+        '{"auto_map": "a.B", ',
+        '{"auto_map": ' + "[" * 99999,
+    ):
+        file.write_text(text)
+        assert find_model_code("--model", str(tmp_path / "model")).startswith("auto_map in x.json: ")
+    for text in ('{"vocab": {"auto_map": 17}}', '{"auto_map": null}', '{"auto_map": {}}', "{"):
+        file.write_text(text)
+        assert find_model_code("--model", str(tmp_path / "model")) is None
+
+
+def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
+    model, _ = hostile("configuration")
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
+    assert find_model_code("--model", str(adapters)).endswith(f"of {model}, the base of its adapters")
+
+
+def test_a_model_without_code_passes():
+    refuse_model_code("--model", str(POLICY))
+
+
+KEYS = ["--data.input_key", "problem", "--data.label_key", "answer"]
+KEYS += ["--data.max_len", "400", "--rollout.max_new_tokens", "320"]
+COMMANDS = {
+    "train": "openrlhf_swap.train --data.prompt_dataset {rows} --actor.model_name_or_path",
+    "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path",
+    "abbreviated sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name",
+    "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model",
+    "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --max-model-len 400 --model",
+    "evaluation": "evaluation.run --benchmarks {rows} --output {out} --model",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "place"), [*((command, "processor") for command in COMMANDS), ("sft", "custom_generate")]
+)
+def test_no_command_runs_it_unasked(hostile, tmp_path, command, place):
+    model, marker = hostile(place)
+    rows = tmp_path / "rows.jsonl"
+    row = {"problem": "1+1", "answer": "2", "response": "2", "input": "a", "output": "b", "id": "1"}
+    rows.write_text(json.dumps(row) + "\n")
+    words = COMMANDS[command].format(rows=rows, out=tmp_path / "out").split()
+    extra = ["--swap.output_dir", str(tmp_path / "out")] if command == "train" else []
+    extra += ["--ckpt.path", str(tmp_path / "ckpt"), *KEYS] if command == "train" else []
+    result = subprocess.run(
+        [sys.executable, "-m", *words, str(model), *extra], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert result.returncode == 2, result.stderr[-2000:]
+    assert result.stderr.splitlines()[-1].startswith("error: --")
+    assert "which brings Python code of its own" in result.stderr.splitlines()[-1]
+    assert not marker.exists()

@@ -1,0 +1,200 @@
+"""What is refused before Ray starts, and what is noted, from plain facts; and where the facts come from."""
+
+import copy
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.sizing import R1
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.integration.startup import gpus, launch
+
+GIB = 2**30
+H100 = gpus.Gpu("NVIDIA H100", 80 * GIB, 79 * GIB, (9, 0))
+NODE = gpus.Machine("580.65.06", (13, 0), (H100,) * 8, True, 16 * GIB, 1500 * GIB)
+NEEDS = gpus.Needs(8, 0.7, "13.0", {"weights of sleeping vLLM": 214 * GIB, "sleeping optimizer": 112 * GIB})
+
+
+def with_gpu(number, **changes):
+    listed = list(NODE.gpus)
+    listed[number] = replace(H100, **changes)
+    return replace(NODE, gpus=tuple(listed))
+
+
+def test_a_machine_that_has_everything_is_left_alone():
+    assert gpus.check_machine(NODE, NEEDS) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (
+            replace(NODE, driver="570.86.15", cuda=(12, 8)),
+            "the NVIDIA driver 570.86.15 runs CUDA 12.8 at most, but torch is built for CUDA 13.0; update it to 580 "
+            "or newer",
+        ),
+        (
+            with_gpu(2, name="Tesla V100", capability=(7, 0)),
+            "GPU 2 (Tesla V100) has compute capability 7.0 and no bfloat16, in which the run computes: use GPUs of "
+            "8.0 or newer (Ampere), see CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            with_gpu(0, mig=True),
+            "GPU 0 (NVIDIA H100) is divided by MIG, whose instances NCCL cannot connect; switch it off (nvidia-smi "
+            "-mig 0), or use one instance",
+        ),
+        (
+            with_gpu(7, free=55 * GIB),
+            "GPU 7 (NVIDIA H100) has 55.0 of 80.0 GiB free, but vLLM takes 70% (--vllm.gpu_memory_utilization): end "
+            "the processes that nvidia-smi shows on it, or choose others with CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            replace(NODE, shared_memory=64 * 2**20),
+            "/dev/shm has 0.1 GiB free, but Ray and NCCL need at least 1.0 for 8 GPUs: enlarge it (docker run "
+            "--shm-size=16g)",
+        ),
+        (
+            replace(NODE, memory=325 * GIB),
+            "325.0 GiB of main memory are available, but the run keeps 326.0 there (weights of sleeping vLLM 214.0, "
+            "sleeping optimizer 112.0); use a larger --vllm.tensor_parallel_size (if the GPUs have the capacity), or "
+            "nodes with more",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_line(machine, message):
+    with pytest.raises(ConfigError) as refused:
+        gpus.check_machine(machine, NEEDS)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("machine", "note"),
+    [
+        (with_gpu(1, name="NVIDIA A100", total=40 * GIB, free=39 * GIB), "NVIDIA A100 40.0 GiB, NVIDIA H100 80.0 GiB"),
+        (replace(NODE, peers=False), "not all GPUs can read each other's memory: NCCL goes through main memory"),
+        (with_gpu(3, free=57 * GIB), "GPU 3 (NVIDIA H100) is in use: 57.0 of 80.0 GiB are free"),
+    ],
+)
+def test_what_only_slows_a_run_is_noted(machine, note):
+    (found,) = gpus.check_machine(machine, NEEDS)
+    assert note in found and "\n" not in found
+
+
+def test_gpus_that_the_run_does_not_take_may_be_anything():
+    others = (replace(H100, free=0, capability=(7, 0), mig=True), replace(H100, total=1))
+    machine = replace(NODE, gpus=(H100, *others), peers=False, shared_memory=0)
+    assert gpus.check_machine(machine, replace(NEEDS, gpus=1)) == []
+
+
+def test_one_instance_of_mig_may_be_tried():
+    (note,) = gpus.check_machine(with_gpu(0, mig=True), replace(NEEDS, gpus=1))
+    assert note == "GPU 0 (NVIDIA H100) is a MIG instance, on which no run was ever tried"
+
+
+def test_the_memory_that_a_run_pins_is_the_plans(monkeypatch, arguments):
+    args = copy.deepcopy(arguments)
+    args.actor.model_name_or_path, args.actor.num_gpus_per_node, args.vllm.num_engines = R1 + "1.5B", 8, 8
+    args.train.colocate_all = args.vllm.enable_sleep = args.ds.enable_sleep = True
+    args.data.max_len = 14_000
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    needs = gpus.needs_of(args, SwapConfig(), RunConfig())
+    # By hand in tests/unit/sizing/test_memory.py.
+    expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
+    assert needs == gpus.Needs(8, 0.2, "13.0", expected)
+    args.train.colocate_all = False
+    assert gpus.needs_of(args, SwapConfig(), RunConfig()).gpus == 16
+    args.actor.model_name_or_path = "no/such-model"
+    assert gpus.needs_of(args, SwapConfig(), RunConfig()).pinned == {}
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml(count, driver="580.65.06", cuda=13000, mig=(), apart=()):
+    """NVIDIA's library on a machine with these GPUs; `mig` and `apart` are numbers of those with MIG, or alone."""
+
+    def mig_mode(handle):
+        if handle == 0:
+            raise NVMLError  # as of a GPU without MIG
+        return [int(handle in mig), 0]
+
+    def by_number(number):
+        if number >= count:
+            raise NVMLError
+        return number
+
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_P2P_STATUS_OK=0,
+        nvmlInit=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: driver,
+        nvmlSystemGetCudaDriverVersion_v2=lambda: cuda,
+        nvmlDeviceGetCount=lambda: count,
+        nvmlDeviceGetHandleByIndex=by_number,
+        nvmlDeviceGetHandleByUUID=lambda name: name if name.startswith("MIG-") else int(name[-1]),
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda handle: int(handle[-1]),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=10 if handle in range(count) else 5, free=4),
+        nvmlDeviceGetName=lambda handle: f"number {handle}",
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (9, handle),
+        nvmlDeviceGetMigMode=mig_mode,
+        nvmlDeviceGetP2PStatus=lambda one, other, kind: int(one in apart or other in apart),
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [(None, [0, 1, 2]), ("2,0", [2, 0]), ("GPU-1", [1]), ("1,-1,0", [1]), ("", []), (" 0 , 2", [0, 2])],
+)
+def test_the_gpus_are_those_that_a_process_would_see(monkeypatch, visible, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine = gpus.read_machine(nvml(3, "570.86.15", 12080, mig=[1], apart=[2]))
+    expected = tuple(gpus.Gpu(f"number {number}", 10, 4, (9, number), number == 1) for number in found)
+    assert (machine.driver, machine.cuda, machine.gpus) == ("570.86.15", (12, 8), expected)
+    assert machine.peers == (2 not in found or len(found) == 1)
+    assert machine.shared_memory > 0 and machine.memory > 0
+
+
+def test_a_mig_instance_has_its_own_memory_and_its_gpus_name(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert gpus.read_machine(nvml(3)).gpus == (gpus.Gpu("number 1", 5, 4, (9, 1), True),)
+
+
+def test_what_the_driver_does_not_tell_is_not_checked(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # there is none
+    assert gpus.read_machine(nvml(3)) is None
+    if not torch.cuda.is_available():
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert gpus.read_machine() is None  # the real library
+
+
+def test_a_container_has_the_memory_that_its_limit_leaves(tmp_path):
+    whole = gpus.available_memory(tmp_path)
+    for limit, left in (("max", whole), (str(3 * GIB), GIB)):
+        (tmp_path / "memory.max").write_text(limit + "\n")
+        (tmp_path / "memory.current").write_text(f"{2 * GIB}\n")
+        assert gpus.available_memory(tmp_path) == pytest.approx(left, rel=0.2)
+
+
+def test_a_launch_ends_before_ray_where_the_machine_cannot_carry_the_run(monkeypatch, capsys, arguments):
+    def started(*_, **__):
+        raise AssertionError("Ray was started")
+
+    args = copy.deepcopy(arguments)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    for name in ("run_openrlhf", "check_engine"):
+        monkeypatch.setattr(launch, name, started if name == "run_openrlhf" else lambda *_: None)
+    monkeypatch.setattr(launch.gpus, "read_machine", lambda: replace(NODE, driver="570.86.15", cuda=(12, 8)))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigError, match=r"^the NVIDIA driver 570\.86\.15 runs CUDA 12\.8 at most"):
+        launch.launch([], args, SwapConfig(), RunConfig(), on_cpu=False)
+    monkeypatch.setattr(launch.gpus, "read_machine", lambda: replace(NODE, peers=False))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"^the run takes 2 GPUs"):  # the next check
+        launch.launch([], args, SwapConfig(), RunConfig(), on_cpu=False)
+    assert "[swap] note: not all GPUs can read each other's memory" in capsys.readouterr().out

@@ -1,0 +1,185 @@
+"""The card of a run whose files are written by hand; the policy beside it is the embedded one."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+from huggingface_hub import ModelCard
+from support.paths import POLICY
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.objectives.registry import OBJECTIVES
+from openrlhf_swap.runs.card import flag_values, try_write_card, write_card
+from openrlhf_swap.runs.card_tables import duration, equation, measures
+from openrlhf_swap.runs.provenance import fingerprint
+
+COMMAND = "python -m openrlhf_swap.train --rollout.max_new_tokens 12000 --rollout.temperature 0.6 --train.seed=7"
+CHAT = f"{COMMAND} --data.apply_chat_template --rollout.max_new_tokens 12"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function that writes a run's files and a policy, and returns their folders."""
+
+    def write(command=CHAT, evaluations=(), objective="swap", options=(), base=str(POLICY)):
+        data = tmp_path / "train.jsonl"
+        data.write_text('{"problem": "1 + 1", "answer": "2"}\n')
+        policy = tmp_path / "policy"
+        shutil.copytree(POLICY, policy, dirs_exist_ok=True)
+        settings = {**SwapConfig(objective=objective).to_dict(), **RunConfig().to_dict(), "options": dict(options)}
+        about = {
+            "swap": settings,
+            "command": "python -m openrlhf_swap.train --swap.close_template 'a|b'",
+            "command_with_defaults": command,
+            "versions": {"openrlhf-swap": "0", "torch": "2.13.0"},
+            "commit": "abc",
+            "inputs": {"data": [fingerprint(str(data))], "weights": [fingerprint(base)]},
+        }
+        (tmp_path / "swap_config.json").write_text(json.dumps(about))
+        steps = [(0.5, 100.0), (0.75, 60.0), (1.0, None)]
+        rows = [
+            {"step": n, "swap/accuracy": a, "length/mean": m, "swap/responses": 700.0, "timing/step_total": 1300.0}
+            for n, (a, m) in enumerate(steps, start=1)
+        ]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
+        return policy, tmp_path
+
+    return write
+
+
+def card_of(policy):
+    return (policy / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_card(run):
+    policy, folder = run()
+    write_card(policy, folder)
+    text, digest = card_of(policy), hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
+    assert f"`sha256:{digest}`" in text and "(Eq. unified_adv)" in text
+    assert "3 steps, 2,100 responses" in text and "1 h 5 min of training steps" in text
+    assert "| accuracy of rollouts, % | 50.0 | 100.0 | 100.0 |\n| tokens per rollout | 100.0 | 60.0 | 60.0 |\n" in text
+    assert "| `--train.seed` | `7` |" in text and "| `--rollout.max_new_tokens` | `12` |" in text
+    assert "None on held-out problems" in text and "2607.09786" in text and "from 69 to 49%" in text
+    assert str(folder) not in text  # folders of the machine
+    assert (policy / "training.png").read_bytes().startswith(b"\x89PNG") and "](training.png)" in text
+    data = ModelCard.load(policy / "README.md").data
+    assert (data.license, data.base_model, data.datasets) == ("unknown", None, None)
+    assert all(row.count("|") == 3 for row in re.findall(r"^\| `--.*", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", [CHAT, CHAT.replace("--data.apply_chat_template ", "")])
+def test_the_policy_loads_as_the_card_says(run, command, capsys):
+    policy, folder = run(command)
+    write_card(policy, folder)
+    (code,) = re.findall(r"```python\n(.*?)```", card_of(policy), re.DOTALL)
+    exec(code.replace('"POLICY"', repr(str(policy))), found := {})
+    assert found["output"].shape[1] <= found["inputs"]["input_ids"].shape[1] + 12
+    assert capsys.readouterr().out.strip()
+
+
+def test_an_adapter_is_loaded_by_peft(run):
+    policy, folder = run()
+    (policy / "config.json").unlink()
+    (policy / "adapter_config.json").write_text("{}")
+    write_card(policy, folder)
+    assert "AutoPeftModelForCausalLM.from_pretrained" in card_of(policy)
+    assert "AutoModelForCausalLM," not in card_of(policy)
+
+
+def test_evaluations_during_training(run):
+    rows = [{"step": 1, "eval/gsm8k/pass1": 0.25}, {"step": 3, "eval/gsm8k/pass1": 0.8125, "other": 1}]
+    policy, folder = run(f"{CHAT} --eval.dataset test.jsonl", rows)
+    write_card(policy, folder)
+    assert "On `test.jsonl`, during training, after step 3" in card_of(policy)
+    assert "| `eval/gsm8k/pass1` | 0.8125 |\n\n## Limits" in card_of(policy)
+
+
+@pytest.mark.parametrize(
+    ("stated", "license", "words"),
+    [
+        ("license: mit", "mit", "| licence | mit, as the base |"),
+        (
+            "license: other\nlicense_name: big\nlicense_link: https://example.org/big",
+            "other",
+            "| licence | [big](https://example.org/big), as the base |",
+        ),
+        ("tags: [a]", "unknown", "| licence | unknown: the base has no card that says so |"),
+    ],
+)
+def test_the_licence_is_the_base_s(run, tmp_path, stated, license, words):
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "README.md").write_text(f"---\n{stated}\n---\n# Base\n")
+    policy, folder = run(base=str(base))
+    write_card(policy, folder)
+    assert ModelCard.load(policy / "README.md").data.license == license
+    assert words in card_of(policy)
+
+
+def test_a_base_of_the_hub(run):
+    policy, folder = run(base="some/base")  # neither here nor in the Hub's cache, and the Hub cannot be reached
+    write_card(policy, folder)
+    data = ModelCard.load(policy / "README.md").data
+    assert (data.base_model, data.license) == ("some/base", "unknown")
+    assert "[some/base](https://huggingface.co/some/base)" in card_of(policy)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_has_a_card(run, objective):
+    policy, folder = run(objective=objective)
+    write_card(policy, folder)
+    assert f"| objective | `{objective}`: {equation(objective)} |" in card_of(policy) and equation(objective)
+    rows = re.findall(r"^\| (?:objective|`--).*", card_of(policy), flags=re.MULTILINE)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+
+
+def test_settings_of_another_objective(run):
+    policy, folder = run(objective="kimi", options={"weight": 0.4})
+    write_card(policy, folder)
+    assert "| `--swap.kimi.weight` | `0.4` |" in card_of(policy)
+    assert "--swap.process_weight" not in card_of(policy)
+
+
+def broken(folder):
+    (folder / "swap_config.json").write_text("{")
+
+
+def without_the_policy(folder):
+    shutil.rmtree(folder / "policy")
+
+
+def in_the_way(folder):
+    (folder / "policy" / "README.md").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [(broken, "Expecting property"), (without_the_policy, "holds no policy"), (in_the_way, "Is a directory")],
+)
+def test_a_finished_run_never_fails_for_its_card(run, damage, reason, capsys):
+    policy, folder = run()
+    damage(folder)
+    try_write_card(policy, folder)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"[swap] warning: the model card {policy / 'README.md'} cannot be written: ")
+    assert reason in line
+
+
+def test_values_of_flags():
+    words = ["python", "--a", "1", "--b", "--c=x y", "--a", "-2", "--d"]
+    assert flag_values(words) == {"--a": "-2", "--c": "x y"}
+
+
+def test_means_of_the_last_tenth():
+    rows = [{"step": n, "swap/accuracy": n / 100} for n in range(20)]
+    assert measures(rows) == {"accuracy of rollouts, %": ["0.0", "19.0", "18.5"]}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(57.4, "57 seconds"), (600, "10 minutes"), (7199, "2 h 0 min"), (90000, "25 h 0 min")]
+)
+def test_durations(seconds, words):
+    assert duration(seconds) == words

@@ -1,0 +1,86 @@
+"""The wheel, built without a network: what is in it, and its console command."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import import_module
+
+import pytest
+import yaml
+from support.paths import ROOT
+
+import openrlhf_swap
+from openrlhf_swap.__main__ import COMMANDS
+
+DATA = {".md", ".yaml", ".csv", ".html", ".js", ".typed"}
+BUILD = "from setuptools import build_meta; build_meta.build_wheel('dist'); build_meta.build_sdist('dist')"
+
+
+def tracked():
+    result = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip("no checkout of git")
+    return result.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """The folder of a wheel and an sdist of a copy of this checkout."""
+    folder = tmp_path_factory.mktemp("package")
+    for name in tracked():
+        if name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/")) or "/" not in name:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    result = subprocess.run([sys.executable, "-c", BUILD], cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return folder / "dist"
+
+
+def test_the_wheel_holds_the_packages_and_their_data(dist):
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    packages = {name for name in tracked() if name.startswith(("openrlhf_swap/", "evaluation/"))}
+    assert found == packages
+    assert {name.rpartition(".")[2] for name in found} == {"py", *(suffix[1:] for suffix in DATA)}
+    (sdist,) = dist.glob("*.tar.gz")
+    assert sdist.name == f"openrlhf_swap-{openrlhf_swap.__version__}.tar.gz"
+
+
+def test_its_command(dist, tmp_path):
+    """As pip would install it, in a folder of its own."""
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from importlib.metadata import distribution; "
+        "(script,) = distribution('openrlhf-swap').entry_points; assert script.name == 'openrlhf-swap'; "
+        "import openrlhf_swap; print(openrlhf_swap.__file__); sys.exit(script.load()(['--version']))"
+    )
+    result = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout.splitlines() == [
+        str(tmp_path / "openrlhf_swap" / "__init__.py"),
+        f"openrlhf-swap {openrlhf_swap.__version__}",
+    ], result.stderr
+
+
+def test_one_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert citation["version"] == newest[1] == openrlhf_swap.__version__ and project["dynamic"] == ["version"]
+
+
+def test_every_workflow_runs_what_exists():
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+        steps = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        files = re.findall(r"(?:\.ci|docs|scripts)/[\w./-]+", "\n".join(steps))
+        assert files and all((ROOT / file).exists() for file in files)
+
+
+@pytest.mark.parametrize("module", COMMANDS.values())
+def test_every_command_has_a_main(module):
+    assert callable(import_module(module).main)

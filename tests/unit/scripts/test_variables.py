@@ -1,0 +1,132 @@
+"""What stands in an environment variable is never run, and paths may start with a dash."""
+
+import os
+import re
+import shlex
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.paths import ROOT
+from support.scripts import MULTINODE, bash, parse_training
+
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("scripts/*.sh", "scripts/*.sbatch", "examples/*/*.sh")
+    for path in ROOT.glob(pattern)
+    if path.name != "common.sh"
+)
+STOPS = "python -c exits with 1, so that nothing is installed"
+STUB = f"""#!/bin/bash
+# {STOPS}
+case "$1" in -c) exit 1 ;; -) echo 0 ;; esac
+"""
+# What a script needs to get as far as it can without doing anything.
+COMMON = {
+    "DRY_RUN": "1",
+    "MODEL": "m",
+    "DATA": "d",
+    "PROMPTS": "p.jsonl",
+    "OUTPUT": "o",
+    "PROFILE": "cpu",
+    "SIZE": "7B",
+}
+ARGUMENTS = {MULTINODE: ["submit", "--dry-run"]}
+NO_DRY_RUN = ("setup", "quickstart", "test.sh", "run.sh", "gpu_check", "compare", "train_policy", "train_swap.sh")
+
+
+def variables_of(script):
+    """The environment variables that a script, or what it runs or sources, expands."""
+    texts = [ROOT.joinpath(script).read_text(), (ROOT / "scripts" / "common.sh").read_text()]
+    if script.startswith("scripts/train_swap"):
+        texts.append((ROOT / "scripts" / "train_swap_r1.sh").read_text())
+    found = {name for text in texts for name in re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", text)}
+    return sorted(found - {"BASH_SOURCE", "EUID", "PWD", "SECONDS", "HOME", "PATH", "BASH_REMATCH"})
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_variable_is_run(tmp_path, script):
+    """As a command, in a substitution or as the index of an array in arithmetic."""
+    for name in ("python", "python3", "python3.11", "deepspeed", "docker", "ray", "srun"):
+        (tmp_path / name).write_text(STUB)
+        (tmp_path / name).chmod(0o755)
+    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin", "VENV": str(tmp_path / "no_venv")}
+    words = ARGUMENTS.get(script, [] if any(name in script for name in NO_DRY_RUN) else ["--dry-run"])
+    if script == "scripts/train_swap_1gpu.sh":
+        environment |= {"MEMORY": "80"}
+    common = {**COMMON, "OUTPUT": str(tmp_path / "o")}
+    if script == "scripts/train_swap_1gpu.sh":
+        common["MODEL"] = "r1-1.5b"
+    elif script.startswith("examples/"):
+        common["MODEL"] = "examples/worlds/policies/addition"
+
+    def run_with(name, value):
+        marker = tmp_path / f"run_{name}"
+        subprocess.run(
+            ["bash", script, *words],
+            cwd=ROOT,
+            env={**environment, **common, name: value.format(command=f"touch {marker}")},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        return marker.name if marker.exists() else None
+
+    # An index in arithmetic is evaluated where the array has a value, as PATH does.
+    values = ("PATH[$({command})]", "x;{command};`{command}`")
+    names = [name for name in variables_of(script) for _ in values]
+    with ThreadPoolExecutor(4) as threads:
+        run = set(threads.map(run_with, names, values * (len(names) // len(values))))
+    assert run == {None}
+
+
+@pytest.mark.parametrize("name", ["HEAD_IP", "PORT"])
+def test_a_worker_does_not_run_the_address_of_its_head(tmp_path, name):
+    marker = tmp_path / "was_run"
+    settings = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1", "RAY_AUTH_TOKEN": "0" * 64}
+    settings |= {"RAY_FOLDER": str(tmp_path / "ray"), name: f"x;touch {marker};"}
+    result = bash(MULTINODE, "worker", **settings)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {name} is x;touch {marker};; use ")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("script", ["train_swap_1.5b.sh", "eval_benchmarks.sh", "train_sft_deepspeed.sh"])
+def test_paths_may_start_with_a_dash(script):
+    result = bash(f"scripts/{script}", "--dry-run", MODEL="-m", OUTPUT="-o", DATA="-d.jsonl", PROMPTS="-p.jsonl")
+    assert (result.returncode, "basename" in result.stderr) == (0, False), result.stderr
+    words = shlex.split(result.stdout)
+    assert {"./-m"} < {word for word in words if word.startswith("./-")}
+    assert not [word for word in words if re.match(r"-[modp]\b", word) and word != "-m"]
+    if script == "train_swap_1.5b.sh":
+        _, run, args = parse_training(result.stdout)
+        assert (run.output_dir, args.actor.model_name_or_path, args.logger.wandb.run_name) == ("./-o", "./-m", "-o")
+
+
+def test_the_default_output_of_a_model_that_starts_with_a_dash():
+    result = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="-m")
+    assert result.returncode == 0 and "--output outputs/eval/-m" in result.stdout
+
+
+def test_no_node_starts_without_a_token(tmp_path):
+    """Unless the user has said so."""
+    home = {
+        "HOME": str(tmp_path),
+        "RAY_FOLDER": str(tmp_path / "ray"),
+        "HEAD_IP": "127.0.0.1",
+        "PORT": "1",
+        "WAIT": "1",
+    }
+    nobody = {**os.environ, **home}
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        nobody.pop(name, None)
+
+    def worker(**more):
+        command = ["bash", MULTINODE, "worker"]
+        return subprocess.run(command, cwd=ROOT, env={**nobody, **more}, capture_output=True, text=True).stderr
+
+    assert worker().startswith(
+        f"error: {tmp_path}/.ray/auth_token is missing, Ray's token; copy it from the first node"
+    )
+    for more in ({"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}):
+        assert worker(**more).startswith("error: nothing answers at 127.0.0.1:1")
