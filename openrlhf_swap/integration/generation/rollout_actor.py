@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
-from openrlhf_swap.errors import first_line
+from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.integration.generation.response import FAILED
 from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 from openrlhf_swap.integration.patches import undecorated
@@ -70,11 +70,12 @@ def saying_why(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
     def graded(*arguments: Any) -> dict[str, Any]:
         try:
-            result = function(*arguments)
-            float(result["rewards"])
-            return dict(result)
-        except Exception as error:  # noqa: BLE001 (a process boundary: whatever the function raises is its reason)
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            with reader_errors("{reason}"):
+                result = function(*arguments)
+                float(result["rewards"])
+                return dict(result)
+        except DataError as error:
+            reason = f"{type(error.__cause__).__name__}: {error}"
         return {"rewards": None, "extra_logs": {FAILED: reason}}
 
     return graded
