@@ -48,7 +48,8 @@ def graded_within(seconds, grader, *pair):
 
 
 def the_child():
-    (child,) = [one for one in psutil.Process().children() if "rewards.worker" in " ".join(one.cmdline())]
+    children = [one for one in psutil.Process().children() if "rewards.worker" in " ".join(one.cmdline())]
+    child = max(children, key=psutil.Process.create_time)  # earlier tests may have graded
     return child
 
 
