@@ -1,6 +1,7 @@
 """Files that survive a kill."""
 
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -93,7 +94,9 @@ def test_an_exception_becomes_one_line(error, line):
     assert first_line(error) == line
 
 
-def test_an_error_of_ours_is_one_line_and_status_2(capsys):
+def test_an_error_of_ours_is_one_line_and_status_2(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["x"])  # another test may have called the console script
+
     def command(argv):
         Parser("openrlhf_swap.x").parse_args(argv)
         raise ConfigError("--x is 1; use 2")
@@ -106,6 +109,14 @@ def test_an_error_of_ours_is_one_line_and_status_2(capsys):
         second == "error: unrecognized arguments: --y; see python -m openrlhf_swap.x --help for what each flag takes"
     )
     assert (run_command(lambda _: None, []), run_command(lambda _: 1, [])) == (0, 1)
+
+
+def test_control_c_is_one_line_and_status_130(capsys):
+    def command(argv):
+        raise KeyboardInterrupt("; start again")
+
+    assert run_command(command, []) == 130
+    assert capsys.readouterr().err == "error: stopped by Ctrl-C; start again\n"
 
 
 def test_the_nearest_name_is_suggested():
