@@ -7,8 +7,6 @@ training starts, and no other, is a descendant of this one.
 """
 
 import argparse
-import os
-import secrets
 import shutil
 import sys
 import time
@@ -47,8 +45,6 @@ def main():
 
 def soak(args, append):
     """The calm run, and rounds until the minutes are over; each event is a row with the soak's second."""
-    # Ray asks for a token; the one that the runs use lets us ask Ray for its actors.
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     adopt_orphans()
     rows = list(read_rows(args.output / EVENTS))
     begun = time.monotonic() - max([row["at"] for row in rows if row["phase"] == "soak"], default=0)

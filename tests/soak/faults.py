@@ -5,16 +5,16 @@ import resource
 import signal
 from dataclasses import asdict, dataclass
 
-import psutil
-from support.disturbing import ENGINE, find_process
+from support.disturbing import ENGINE
 
 from openrlhf_swap.runs import checkpoints
 
-ACTORS = {"policy": "IntrinsicRewardActor", "trainer": "SwapTrainer", "rollout actor": "CpuRolloutActor"}
 # What a command line holds, by the role of the process.
 MARKS = {
     "driver": "openrlhf_swap.train",
-    **{role: f"ray::{name}" for role, name in ACTORS.items()},
+    "policy": "ray::IntrinsicRewardActor",
+    "trainer": "ray::SwapTrainer",
+    "rollout actor": "ray::CpuRolloutActor",
     "engine": ENGINE,
     "grader": "rewards.worker",
     "raylet": "/raylet/raylet ",
@@ -92,11 +92,6 @@ def targets(fault, tree, roles):
     `roles` are those known so far, by process.
     """
     found = [process for process, role in roles.items() if role == fault.target and process.is_running()]
-    if not found and fault.target in (*ACTORS, "engine"):
-        try:
-            found = [find_process(tree, ACTORS.get(fault.target, ENGINE))]
-        except (AssertionError, ValueError, psutil.Error):  # none yet, or no Ray to ask
-            found = []
     if fault.target == "grader" and not found:
         return []
     return found if fault.kind == "no graders" else (found or [tree])[:1]
