@@ -31,7 +31,8 @@ def main():
     parser.add_argument("--into", type=Path, help="page whose section between the soak's marks the report replaces")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    settings = {"minutes": args.minutes, "seed": args.seed, "steps": args.steps}
+    settings = {"minutes": f"{args.minutes:g}", "seed": args.seed, "steps": args.steps}
+    settings["apart"] = "{:g} {:g}".format(*args.apart)
     with appending(args.output / EVENTS) as append:
         soak(args, append)
     events = list(read_rows(args.output / EVENTS))

@@ -88,7 +88,8 @@ def report(events, settings):
     gone = [row["gone_after"] for row in attempts]
     first = [row["first_step_after"] for row in attempts if row["first_step_after"]]
     minutes = max([row["at"] for row in soak], default=0) / 60
-    flags = " ".join(f"--{name} {value:g}" for name, value in settings.items())
+    flags = " ".join(f"--{name} {value}" for name, value in settings.items())
+    damaged = sum(row["damaged"] is not None for row in attempts)
     lines = [
         f"`bash scripts/soak.sh {flags} --output DIR`: a calm run of {calm['steps']} steps "
         f"({calm['seconds'] / 60:.0f} minutes), then {minutes:.0f} minutes in which {len(struck)} faults struck "
@@ -99,6 +100,7 @@ def report(events, settings):
         if not wrong
         else f"`bash scripts/soak.sh {flags} --output DIR`: **{len(wrong)} defects.** ",
         f"Within {max(gone, default=0):.1f} s of the end of a command, all processes that it had started were gone. "
+        f"{damaged} times a file of the newest checkpoint was damaged. "
         f"A start took {median(first or [0]):.0f} s to its first new step (median; at most {max(first, default=0)}).",
         *(f"* {line}" for line in wrong),
         "",
@@ -128,7 +130,7 @@ def _fault_rows(soak):
             open_.append((row["kind"], ", ".join(row["struck"]) or "nobody yet"))
         elif row["event"] == "attempt":
             for n, key in enumerate(open_):
-                is_last = n == len(open_) - 1
+                is_last = n == len(open_) - 1 and not row["by_us"]
                 ended = {0: "went on", 2: "ended"}.get(row["status"], "killed") if is_last else "went on"
                 counted.setdefault(key, []).append((ended, row["status"] if is_last else None))
             open_ = []

@@ -125,7 +125,7 @@ def test_the_report_replaces_its_section_alone(tmp_path):
         for n in range(8)
     ]
     events = [*memory[:8], calm, *memory[8:], fault, ENDED]
-    text = report.report(events, {"minutes": 120.0, "steps": 80})
+    text = report.report(events, {"minutes": "120", "steps": 80})
     assert "`bash scripts/soak.sh --minutes 120 --steps 80 --output DIR`" in text and "| kill " in text
     row = next(line for line in text.splitlines() if line.startswith("| engine"))
     assert [cell.strip() for cell in row.split("|")[2:-1]] == ["900", "906", "360", "900", "906", "360", "1", "6", "6"]
