@@ -12,8 +12,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.lc_r1 import Extractor
-from openrlhf_swap.objectives.registry import import_named
+from openrlhf_swap.objectives.extractor import Extractor
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -44,7 +43,7 @@ class DECS(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self._extract: Extractor = import_named(self.settings.extractor, f"--swap.{self.name}.extractor")
+        self._extract = Extractor(self.settings.extractor, f"--swap.{self.name}.extractor")
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """The whole advantage."""
@@ -65,4 +64,4 @@ class DECS(Objective):
         if not rollout.correct:
             return thought, thought
         kept = self._extract(rollout.response_ids[:thought], rollout.answer, batch.reader)
-        return (min(kept, thought) if kept else thought), thought
+        return kept or thought, thought

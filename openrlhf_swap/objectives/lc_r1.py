@@ -8,7 +8,7 @@ answers get the length reward too, and advantages are centred, not divided by a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,13 +16,12 @@ from torch import Tensor
 
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.registry import import_named
+from openrlhf_swap.objectives.extractor import Extractor
 from openrlhf_swap.rollouts.answers import strip_answer
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout
 
-Extractor = Callable[[Sequence[int], str, ResponseReader], int]
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 
 
@@ -56,14 +55,14 @@ class LCR1(Objective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self._extract: Extractor = import_named(self.settings.extractor, f"--swap.{self.name}.extractor")
+        self._extract = Extractor(self.settings.extractor, f"--swap.{self.name}.extractor")
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """A correct response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
         ids = list(rollout.response_ids)
         thought = reader.reasoning_length(ids)
         correct = rollout.correct and reader.text(ids).count(reader.end_of_thought) == 1
-        kept = min(self._extract(ids[:thought], rollout.answer, reader), thought) if correct else 0
+        kept = self._extract(ids[:thought], rollout.answer, reader) if correct else 0
         found = {"lc_r1_correct": float(correct), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
         edited = ids[:kept] + ids[thought:] if kept else ids
         return replace(rollout, response_ids=edited, metadata={**rollout.metadata, **found})

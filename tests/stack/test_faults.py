@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.disturbing import Run, errors
 from support.paths import POLICY
-from support.running import start_training
+from support.running import start_training, train_by
 
 from openrlhf_swap.files import read_rows
 
@@ -97,15 +97,29 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     assert sum(torch.equal(theirs[name], weight) for name, weight in base.items()) < len(base) / 2
 
 
-@pytest.mark.skipif(not EVERYTHING, reason="half a minute for each of eleven starts on two cores: TEST_SLOW=1")
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        *((name, []) for name in ("SwapTrainer", *SYNC)),
-        *((name, ["--train.async_enable"]) for name in ("SwapGenerateActor", "SwapTrainingActor", *SYNC)),
-    ],
-)
+on_request = pytest.mark.skipif(not EVERYTHING, reason="half a minute for each start on two cores: TEST_SLOW=1")
+ASYNC = ["--train.async_enable"]
+EVERY_PROCESS = [
+    *((name, []) for name in ("SwapTrainer", *SYNC)),
+    *((name, ASYNC) for name in ("SwapGenerateActor", "SwapTrainingActor", *SYNC)),
+]
+
+
+@on_request
+@pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
 def test_nothing_lives_on_after_any_process_was_killed(tmp_path, prompts_file, name, flags):
     run = Run(tmp_path, prompts_file, flags)
     output, status = run.start_and_disturb(1, name, signal.SIGKILL)
+    assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)
+
+
+@on_request
+@pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
+def test_nothing_lives_on_after_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name, flags):
+    """The policy is in the middle of a broadcast that the engine does not take."""
+    train_by("support.held_update", tmp_path, monkeypatch)
+    held = tmp_path / "held"
+    monkeypatch.setenv("HELD_UPDATE", str(held))
+    name = "HeldRolloutActor" if name == "CpuRolloutActor" else name
+    output, status = Run(tmp_path, prompts_file, flags).start_and_disturb(1, name, signal.SIGKILL, held)
     assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

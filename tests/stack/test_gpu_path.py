@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 from itertools import count
-from pathlib import Path
 
 import pytest
 import torch
 from support.disturbing import Run
-from support.paths import POLICY, ROOT
-from support.running import run_training
+from support.paths import POLICY
+from support.running import run_training, train_by
 
 from openrlhf_swap.gpu_check.__main__ import Gpu, check
 from openrlhf_swap.gpu_check.training import SHARED_GPU
@@ -28,20 +27,8 @@ TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines
 
 @pytest.fixture(autouse=True)
 def fake_gpus(monkeypatch, tmp_path):
-    """A `python` that runs support.fake_gpu instead of openrlhf_swap.train."""
-    tool = tmp_path / "bin" / "python"
-    tool.parent.mkdir()
-    tool.write_text(
-        f"""#!/bin/bash
-if [[ "$2" == openrlhf_swap.train ]]; then set -- -m support.fake_gpu "${{@:3}}"; fi
-exec {sys.executable} "$@"
-"""
-    )
-    tool.chmod(0o755)
-    # run_training puts the folder of sys.executable in front of PATH.
-    monkeypatch.setattr(sys, "executable", str(tool))
-    monkeypatch.setenv("PATH", f"{tool.parent}:{Path(tool.resolve()).parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    """Trainings on slots that stand for GPUs."""
+    train_by("support.fake_gpu", tmp_path, monkeypatch)
     monkeypatch.setenv("FAKE_GPU", str(tmp_path))
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from support.paths import POLICY, ROOT
 
@@ -22,6 +23,23 @@ def training(output: Path, prompts: Path, *extra: str) -> dict:
     }
     command = ["bash", str(ROOT / "examples" / "worlds" / "train_swap.sh"), *extra]
     return {"args": command, "env": environment, "cwd": output.parent}
+
+
+def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
+    """Let trainings run a module of tests/ instead of openrlhf_swap.train: by another `python` in front of PATH."""
+    tool = folder / "bin" / "python"
+    tool.parent.mkdir()
+    tool.write_text(
+        f"""#!/bin/bash
+if [[ "$2" == openrlhf_swap.train ]]; then set -- -m {module} "${{@:3}}"; fi
+exec {sys.executable} "$@"
+"""
+    )
+    tool.chmod(0o755)
+    # `training` puts the folder of sys.executable in front of PATH.
+    monkeypatch.setattr(sys, "executable", str(tool))
+    monkeypatch.setenv("PATH", f"{tool.parent}:{Path(tool.resolve()).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
 
 
 def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:

@@ -17,10 +17,16 @@ from openrlhf_swap.rewards.openrlhf_reward import reward_func
 RIGHT = Grade(True, "ok")
 LONG = "so 1 = 1. " * 100_000 + r"\boxed{3}"  # more than a pipe or socket holds
 HANGS = r"\boxed{9^{9^{9^{9}}}}"
+# A grading process with the real limits; only the grading is another (test_rewards has the real one).
+QUICK = (
+    "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
+    "from support.quick_grading import serve; serve(*limits)"
+)
 
 
 @pytest.fixture
-def make_grader():
+def make_grader(monkeypatch):
+    monkeypatch.setattr(module, "_PROGRAM", QUICK)
     with ExitStack() as stack:
 
         def make(time_limit):
@@ -48,15 +54,14 @@ def graded_within(seconds, grader, *pair):
 
 
 def the_child():
-    workers = [one for one in psutil.Process().children() if "rewards.worker" in " ".join(one.cmdline())]
-    child = max(workers, key=lambda one: one.create_time())  # other tests' grader may be there, too
-    return child
+    workers = [one for one in psutil.Process().children() if "quick_grading" in " ".join(one.cmdline())]
+    return max(workers, key=lambda one: one.create_time())
 
 
 @pytest.mark.parametrize("response", [r"\boxed{3}", LONG])
 def test_a_stopped_process_is_replaced(make_grader, response):
     """Also while the request is written, which a stopped process does not read."""
-    grader = make_grader(0.5)
+    grader = make_grader(0.2)
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
     the_child().send_signal(signal.SIGSTOP)
     grade = graded_within(60, grader, response, "3")
@@ -65,18 +70,18 @@ def test_a_stopped_process_is_replaced(make_grader, response):
 
 def test_waiting_for_a_processor_costs_nothing(make_grader):
     """On a busy host a process may wait longer than its limit before it runs at all."""
-    grader = make_grader(1.0)
+    grader = make_grader(0.4)
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
     child = the_child()
     child.send_signal(signal.SIGSTOP)
-    threading.Timer(2.0, child.send_signal, [signal.SIGCONT]).start()
+    threading.Timer(0.8, child.send_signal, [signal.SIGCONT]).start()
     grade = grader.grade(r"\boxed{3}", "3")
     assert grade == RIGHT and not grade.slow
     assert child.is_running()
 
 
 def test_the_limit_is_cpu_time(make_grader):
-    grader = make_grader(1.0)
+    grader = make_grader(0.5)
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
     child = the_child()
     before, started = child.cpu_times(), time.monotonic()
@@ -86,7 +91,7 @@ def test_the_limit_is_cpu_time(make_grader):
         used = child.cpu_times()
         time.sleep(0.02)
     thread.join()
-    assert 0.8 < used.user + used.system - before.user - before.system < 1.5
+    assert 0.4 < used.user + used.system - before.user - before.system < 0.75
 
 
 # What a process may do instead of answering, after it said that it is ready.
@@ -99,7 +104,7 @@ NEVER_READS = "time.sleep(60)"
 def test_nothing_hangs(monkeypatch, make_grader, behaviour):
     program = f"import os, sys, time; print('\"ready\"', flush=True); {behaviour}"
     monkeypatch.setattr(module, "_PROGRAM", program)
-    grade = graded_within(20, make_grader(0.2), LONG, "3")
+    grade = graded_within(20, make_grader(0.1), LONG, "3")
     assert grade == Grade(False, "timeout") and grade.slow
     deadline = time.monotonic() + 10  # a killed process takes its time to go; these would stay for a minute
     while left := [one.pid for one in psutil.process_iter(["cmdline"]) if program in (one.info["cmdline"] or [])]:
@@ -116,7 +121,7 @@ def test_half_of_the_limit_is_slow(monkeypatch, make_grader, seconds, slow):
 
 
 def test_slow_gradings_are_a_metric(monkeypatch, make_grader):
-    monkeypatch.setattr(module, "_shared", make_grader(0.5))
+    monkeypatch.setattr(module, "_shared", make_grader(0.3))
     logs = reward_func(["p </think>" + HANGS], ["p "], ["3"])["extra_logs"]
     assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (1.0, 1.0)
     assert reward_func([r"p </think>\boxed{3}"], ["p "], ["3"])["extra_logs"]["swap/grader_slow"] == 0.0

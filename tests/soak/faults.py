@@ -1,0 +1,129 @@
+"""The faults of a soak: which one strikes when, drawn from a seed, and how it is done to a running training."""
+
+import random
+import resource
+import signal
+from dataclasses import asdict, dataclass
+
+from support.disturbing import ENGINE
+
+from openrlhf_swap.runs import checkpoints
+
+# What a command line holds, by the role of the process.
+MARKS = {
+    "driver": "openrlhf_swap.train",
+    "policy": "ray::IntrinsicRewardActor",
+    "trainer": "ray::SwapTrainer",
+    "rollout actor": "ray::CpuRolloutActor",
+    "engine": ENGINE,
+    "grader": "rewards.worker",
+    "raylet": "/raylet/raylet ",
+    "gcs": "/gcs/gcs_server ",
+}
+OTHER = "Ray's helpers"
+# Kind -> whom it may strike, how often it is drawn, and how many seconds it lasts.
+KINDS = {
+    "kill": ((*MARKS,), 8, (0, 0)),
+    "stop": ((*MARKS,), 5, (5, 90)),
+    "no graders": (("grader",), 1, (0, 0)),
+    "slow grader": (("grader",), 2, (20, 50)),
+    "full disk": (("policy", "trainer"), 2, (0, 0)),
+    "torn file": (("driver",), 2, (0, 0)),
+    "flipped bit": (("driver",), 2, (0, 0)),
+}
+DAMAGE = ("torn file", "flipped bit")  # follow when the run has ended, by a kill
+ROOM = {"policy": 4 * 2**20, "trainer": 4096}  # bytes that a file may have on the full disk
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that strikes `after` seconds of the one before; `draw` chooses the file and the place in it."""
+
+    after: float
+    kind: str
+    target: str
+    seconds: float
+    draw: float
+
+
+def schedule(seed, apart):
+    """Faults without end, `apart` (least, most) seconds; the same for the same seed."""
+    rng = random.Random(seed)
+    weights = [weight for _, weight, _ in KINDS.values()]
+    while True:
+        (kind,) = rng.choices([*KINDS], weights)
+        targets, _, span = KINDS[kind]
+        yield Fault(rng.uniform(*apart), kind, rng.choice(targets), rng.uniform(*span), rng.random())
+
+
+def role_of(command):
+    """The role of a process by its command line; None for one that cannot be told yet."""
+    found = [role for role, mark in MARKS.items() if mark in command]
+    if not found and "multiprocessing.spawn" in command:
+        return "engine"  # it does not always manage to set its own title
+    if not found and ("default_worker.py" in command or command.startswith("ray::IDLE")):
+        return None
+    return found[0] if found else OTHER
+
+
+class Plan:
+    """The faults of a seed, one after the other; `due` is the soak's second at which the next one strikes."""
+
+    def __init__(self, seed, apart, taken, now):
+        self._faults = schedule(seed, apart)
+        for _ in range(taken):  # by an earlier start
+            next(self._faults)
+        self._draw(now)
+
+    def _draw(self, now):
+        self._next = next(self._faults)
+        self.due = now + self._next.after
+
+    def take(self, now):
+        """The fault that is due; the one after it follows in its time."""
+        fault = self._next
+        self._draw(now)
+        return fault
+
+
+def targets(fault, tree, roles):
+    """The processes that a fault strikes: those of its role, or the driver (`tree`) where there is none yet.
+
+    `roles` are those known so far, by process.
+    """
+    found = [process for process, role in roles.items() if role == fault.target and process.is_running()]
+    if fault.target == "grader" and not found:
+        return []
+    return found if fault.kind == "no graders" else (found or [tree])[:1]
+
+
+def strike(fault, process):
+    """Do it to a process; a torn file or a flipped bit follows when all processes have ended."""
+    if fault.kind in ("stop", "slow grader"):
+        process.send_signal(signal.SIGSTOP)
+    elif fault.kind == "full disk":
+        _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (ROOM.get(fault.target, 4096), most))
+    else:
+        process.kill()
+
+
+def damage(fault, path):
+    """Tear or change a file of the newest checkpoint under `path`; returns what was done; None without one."""
+    if (tag := checkpoints.newest(path)) is None:
+        return None
+    files = sorted(file for file in (path / checkpoints.FOLDER / tag).iterdir() if file.stat().st_size)
+    file = files[int(fault.draw * len(files))]
+    data = bytearray(file.read_bytes())
+    place = int(fault.draw * 1000003) % len(data)
+    if fault.kind == "torn file":
+        del data[place:]
+    else:
+        data[place] ^= 1 << place % 8
+    file.write_bytes(data)
+    return f"{tag}/{file.name} at byte {place} of {len(data)}"
+
+
+def described(fault):
+    """A fault as a row of the soak's records."""
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(fault).items()}

@@ -1,0 +1,42 @@
+"""A training on a CPU whose first weights stay on their way: the policy sends, and the engine does not receive.
+
+    HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
+
+FILE appears when the engine was told of the first weight.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+from openrlhf_swap.integration.generation import cpu_rollout
+
+
+class HeldWorker(cpu_rollout.CpuWorker):
+    """The extension of vLLM's worker."""
+
+    def update_weight(self, *args, **kwargs):
+        Path(os.environ["HELD_UPDATE"]).touch()
+        time.sleep(600)
+
+
+class HeldRolloutActor(cpu_rollout.CpuRolloutActor):
+    """The rollout actor."""
+
+    worker = HeldWorker
+
+
+def main(argv):
+    from openrlhf_swap import train
+    from openrlhf_swap.command import run_command
+
+    with mock.patch.object(cpu_rollout, "CpuRolloutActor", HeldRolloutActor):
+        return run_command(train.main, argv)
+
+
+if __name__ == "__main__":
+    from support.held_update import main  # the classes have to have a name that workers can import
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""An extractor of one's own that errs: one line names the flag, the function, what it returned and what it may."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from support.objectives import READER, batch, objective, rollout
+
+from openrlhf_swap.errors import ConfigError, ObjectiveError
+
+RESPONSE = rollout("so it is 42. Or not?#\\boxed{42}")  # a thought of 20 tokens
+OBJECTIVES = ("lc_r1", "decs")
+
+
+@pytest.fixture
+def with_extractor(monkeypatch):
+    """A function that makes an objective whose extractor is this one."""
+    module = ModuleType("mine")
+    monkeypatch.setitem(sys.modules, "mine", module)
+
+    def make(name, extractor):
+        module.cut = extractor
+        return objective(name, extractor="mine:cut")
+
+    return make
+
+
+def use(method, response=RESPONSE):
+    """Each calls its extractor where the batch passes first."""
+    return method.edit(response, READER) if method.name == "lc_r1" else method.token_advantages(batch([response] * 2))
+
+
+WRONG = {
+    "too many": (lambda ids, *_: len(ids) + 1, "returned 21"),
+    "negative": (lambda *_: -1, "returned -1"),
+    "nothing": (lambda *_: None, "returned None"),
+    "a float": (lambda *_: 12.0, "returned 12.0"),
+    "not a number": (lambda *_: float("nan"), "returned nan"),
+    "a truth value": (lambda *_: True, "returned True"),
+    "the tokens": (lambda ids, *_: list(ids[:2]), "returned [115, 111]"),
+    "the text": (lambda ids, answer, reader: reader.text(ids[:2]), "returned 'so'"),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("case", WRONG)
+def test_what_it_may_not_return(with_extractor, name, case):
+    function, found = WRONG[case]
+    with pytest.raises(ObjectiveError) as error:
+        use(with_extractor(name, function))
+    assert str(error.value) == (
+        f"--swap.{name}.extractor is 'mine:cut', which {found} for a thought of 20 tokens and answer '42'; expected a "
+        "whole number of tokens from 0 to 20: mend the function"
+    )
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda ids: 3, "takes 1 positional argument but 3 were given"),
+        (lambda ids, answer, reader: reader.texts(ids), "no attribute 'texts'"),
+    ],
+)
+def test_what_it_raises(with_extractor, name, function, reason):
+    with pytest.raises(ObjectiveError) as error:
+        use(with_extractor(name, function))
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"--swap.{name}.extractor is 'mine:cut', which failed for a thought of 20 tokens")
+    assert reason in line and line.endswith("; mend the function")
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_is_no_function_is_refused_before_the_start(with_extractor, name):
+    with pytest.raises(ConfigError) as error:
+        with_extractor(name, 7)
+    assert str(error.value) == f"--swap.{name}.extractor is 'mine:cut', which is no function; use module:function"
+
+
+@pytest.mark.parametrize("kept", [0, 12, 20, np.int64(12)])
+def test_what_it_may_return(with_extractor, kept):
+    cut = with_extractor("lc_r1", lambda *_: kept).edit(RESPONSE, READER)
+    text = "so it is 42. Or not?"
+    assert READER.text(cut.response_ids) == text[: kept or None] + "</think>\\boxed{42}"
+    assert cut.metadata["lc_r1_kept"] == kept and type(cut.metadata["lc_r1_kept"]) is float
+
+
+def test_it_is_asked_about_correct_responses_only(with_extractor):
+    wrong = rollout("so it is 7. Or not?#\\boxed{7}", correct=False)
+    for name in OBJECTIVES:
+        use(with_extractor(name, lambda *_: pytest.fail("asked")), wrong)

@@ -1,0 +1,137 @@
+"""The parts of the soak that start nothing: its schedule, what it compares, and what it makes of its records."""
+
+import math
+from itertools import islice
+
+import pytest
+from soak import report
+from soak.faults import KINDS, MARKS, Fault, Plan, damage, role_of, schedule
+from soak.training import differences
+
+from openrlhf_swap.runs import checkpoints
+
+APART = (120, 240)
+
+
+def test_a_seed_gives_the_same_faults_each_time():
+    first, again, other = (list(islice(schedule(seed, APART), 300)) for seed in (3, 3, 4))
+    assert first == again != other
+    assert {fault.kind for fault in first} == {*KINDS}
+    for fault in first:
+        targets, _, (least, most) = KINDS[fault.kind]
+        assert 120 <= fault.after <= 240 and least <= fault.seconds <= most and fault.target in targets
+    assert {fault.target for fault in first if fault.kind == "kill"} == {*MARKS}
+
+
+def test_a_plan_goes_on_where_an_earlier_start_was():
+    faults = list(islice(schedule(3, APART), 4))
+    plan = Plan(3, APART, taken=0, now=10.0)
+    assert plan.due == 10 + faults[0].after
+    assert [plan.take(1000.0) for _ in range(3)] == faults[:3] and plan.due == 1000 + faults[3].after
+    assert Plan(3, APART, taken=3, now=50.0).take(60.0) == faults[3]
+
+
+@pytest.mark.parametrize("kind", ["torn file", "flipped bit"])
+@pytest.mark.parametrize("draw", [0.0, 0.4, 0.999])
+def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, kind, draw):
+    fault = Fault(0.0, kind, "driver", 0.0, draw)
+    assert damage(fault, tmp_path) is None
+    for step in (1, 2):
+        folder = tmp_path / checkpoints.FOLDER / f"global_step{step}"
+        checkpoints.begin(folder)
+        for name in ("a.pt", "b.pt"):
+            (folder / name).write_bytes(bytes(range(200)) * step)
+        checkpoints.seal(folder, "swap")
+    assert damage(fault, tmp_path).startswith("global_step2/")
+    assert checkpoints.recover(tmp_path).tag == "global_step1"
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        ("python -m openrlhf_swap.train --swap.output_dir x", "driver"),
+        ("ray::SwapTrainer.fit", "trainer"),
+        ("ray::CpuRolloutActor", "rollout actor"),
+        ("VLLM::EngineCore", "engine"),
+        ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=68)", "engine"),
+        ("python -c import json, sys; from openrlhf_swap.rewards.worker import serve; serve(*limits)", "grader"),
+        ("/ray/core/src/ray/raylet/raylet --raylet_socket_name=x", "raylet"),
+        ("/ray/core/src/ray/gcs/gcs_server --log_dir=x", "gcs"),
+        ("ray::IDLE", None),
+        ("ray::DashboardAgent", "Ray's helpers"),
+    ],
+)
+def test_roles(command, role):
+    assert role_of(command) == role
+
+
+def test_metrics_are_compared_to_the_last_bit_but_for_the_clock():
+    calm = {"step": 3, "policy/loss": 0.1, "swap/penalty_mass": 0.0, "timing/score": 1.0, "memory/host_used_gib": 4.0}
+    assert differences({**calm, "timing/score": 2.0, "memory/host_used_gib": 5.0, "swap/grader_slow": 1.0}, calm) == []
+    assert differences({**calm, "policy/loss": math.nextafter(0.1, 1)}, calm) == ["policy/loss"]
+    assert differences({**calm, "swap/penalty_mass": -0.0}, calm) == ["swap/penalty_mass"]
+    assert differences({**calm, "policy/kl": None}, calm) == ["policy/kl"]
+    assert differences(calm, {}) == ["policy/loss", "step", "swap/penalty_mass"]
+
+
+def test_trend():
+    # Eight points: the first quarter holds 100 and 101, the last 106 and 107; a MiB every ten seconds is 360 an hour.
+    points = [(10 * n, 100 + n) for n in range(8)]
+    assert report.trend(points) == pytest.approx((100.5, 106.5, 360))
+    assert report.trend(points[:7]) is None
+    # Least squares by hand of 0, 0, 0, 3 at 0, 1, 2, 3 twice: covariance 4.5 a half over variance 5, 0.9 a second.
+    assert report.trend([(t, 3 * (t == 3)) for t in (0, 1, 2, 3)] * 2)[2] == pytest.approx(0.9 * 3600)
+
+
+ENDED = {
+    "phase": "soak",
+    "event": "attempt",
+    "at": 9.0,
+    "round": 1,
+    "status": 2,
+    "errors": ["error: x"],
+    "by_us": False,
+}
+ENDED |= {"left_over": [], "gone_after": 1.0, "seconds": 9, "first_step_after": 5, "steps": 2, "struck": ["kill"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, None),
+        ({"status": -9, "errors": []}, None),
+        ({"status": 0, "errors": [], "struck": []}, None),
+        ({"errors": []}, "ended with status 2 and 0 lines of error"),
+        ({"status": 1, "errors": []}, "ended with status 1 and 0 lines of error"),
+        ({"struck": []}, "ended with status 2 though nothing had struck: ['error: x']"),
+        ({"left_over": ["VLLM::EngineCore"]}, "alive after ten seconds: VLLM::EngineCore"),
+        ({"event": "unequal", "step": 4, "metrics": ["policy/loss"]}, "step 4 differs in policy/loss"),
+        ({"event": "stuck"}, "no step was finished for a quarter of an hour"),
+        ({"event": "round", "unequal": ["model.safetensors"], "complete": True}, "round 1 differs in model.safe"),
+        ({"event": "round", "unequal": [], "complete": False}, "round 1 differs in its steps"),
+    ],
+)
+def test_what_is_a_defect(changes, found):
+    lines = report.defects([{**ENDED, **changes}])
+    assert len(lines) == (found is not None) and all(line.startswith(f"second 9: {found}") for line in lines)
+
+
+def test_the_report_replaces_its_section_alone(tmp_path):
+    calm = {**ENDED, "phase": "calm", "event": "calm", "status": 0, "struck": []}
+    fault = {"phase": "soak", "event": "fault", "at": 8.0, "kind": "kill", "struck": ["engine"]}
+    memory = [
+        {"phase": phase, "event": "memory", "at": 10.0 * n, "working": True, "pss": {"engine": 900.0 + n}}
+        for phase in ("calm", "soak")
+        for n in range(8)
+    ]
+    events = [*memory[:8], calm, *memory[8:], fault, ENDED]
+    text = report.report(events, {"minutes": "120", "steps": 80})
+    assert "`bash scripts/soak.sh --minutes 120 --steps 80 --output DIR`" in text and "| kill " in text
+    row = next(line for line in text.splitlines() if line.startswith("| engine"))
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["900", "906", "360", "900", "906", "360", "1", "6", "6"]
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n")
+    report.insert(text, page)
+    assert page.read_text() == f"before\n{report.BEGIN}\n{text}\n{report.END}after\n"
+    report.draw(events, tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").stat().st_size > 1000
