@@ -13,7 +13,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.lc_r1 import Extractor
-from openrlhf_swap.objectives.registry import import_named
+from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -24,6 +24,8 @@ class DECS(Objective):
     The tokens of a correct response between its first correct answer and the end of its thought are redundant. Behind
     its end a response counts with c (1 + b).
     """
+
+    boxes_answers = True
 
     outcome_weight = 0.0
     needs_all_groups = False

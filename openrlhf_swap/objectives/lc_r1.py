@@ -16,7 +16,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.registry import import_named
+from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rollouts.answers import strip_answer
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
@@ -39,6 +39,7 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
 class LCR1(Objective):
     """R = [one `</think>`] + c + length_weight (1 - L/longest correct L), centred; plus rho at `</think>`."""
 
+    boxes_answers = True
     normaliser = "centre"
     reshapes_responses = True
 
