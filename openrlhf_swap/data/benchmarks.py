@@ -16,7 +16,7 @@ from openrlhf_swap.data.references import read_task
 from openrlhf_swap.data.rows import described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
-from openrlhf_swap.rewards.verifiers import MATH
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 from openrlhf_swap.rollouts.answers import strip_answer
 
 
@@ -213,6 +213,12 @@ def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
         _problem(f"{path}, row {number}", row.get("id", place), row, grader)
         for place, (number, row) in enumerate(rows)
     ]
+    first: dict[str, int] = {}
+    for problem, (number, _) in zip(problems, rows, strict=True):
+        first.setdefault(problem.grader, number)
+    if len(first) > 1:
+        listed = " and ".join(f"{name} (row {number})" for name, number in first.items())
+        raise DataError(f"{path} has problems for the graders {listed}; put them into one file each")
     return _checked(problems, str(path))
 
 
@@ -224,21 +230,32 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
     """
     found = format_of(row)
     if found is not None:
-        return Problem(str(own_id), *_asked(where, found, row), grader=found.grader, instructed=True)
+        asked = _asked(where, found, row)
+        _check_answer(where, asked.answer, asked.metadata, found.grader)
+        return Problem(str(own_id), *asked, grader=found.grader, instructed=True)
     problem, answer = row.get("problem"), row.get("answer")
     if not isinstance(problem, str) or not problem.strip():
         raise DataError(f"{where}: problem is {_shown(problem)}; give every row a problem and an answer")
-    task = None if answer is None or grader == MATH else read_task(row, "problem", "answer", grader)
-    bare = _answer(answer) if task is None else task.answer
-    if not bare:
+    if grader != MATH and answer is not None:
+        with reader_errors(f"{where}: {{reason}}; give every row a problem and an answer"):
+            task = read_task(row, "problem", "answer", grader)
+        _check_answer(where, task.answer, task.metadata, grader)
+        return Problem(str(own_id), problem, task.answer, task.metadata, grader)
+    if not (bare := _answer(answer)):
         raise DataError(f"{where}: answer is {_shown(answer)}; give every row a problem and an answer")
-    return Problem(str(own_id), problem, bare, task.metadata if task else {}, grader)
+    return Problem(str(own_id), problem, bare)
+
+
+def _check_answer(where: str, answer: str, metadata: Mapping[str, Any], grader: str) -> None:
+    """Raise DataError for a reference answer that the grader could judge nothing by."""
+    if fault := find_verifier(grader).find_fault(answer, metadata):
+        raise DataError(f"{where} has {fault}: {_shown(answer)}; correct the row")
 
 
 def _asked(where: str, its_format: Format, row: Mapping[str, Any]) -> Asked:
     try:
         return its_format.read(row)
-    except (ValueError, KeyError, AttributeError, TypeError, zlib.error, pickle.UnpicklingError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError, EOFError, zlib.error, pickle.UnpicklingError) as error:
         raise DataError(
             f"{where} cannot be read ({type(error).__name__}: {error}); correct the row, or give problem and answer"
         ) from error

@@ -24,6 +24,7 @@ PROGRAM = (
     "Put the whole program into one fenced code block."
 )
 COMPLETE = "Complete this Python code. Put the whole of it into one fenced code block."
+LONGEST_SHOWN = 40  # characters of a value in a message
 _WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 
 
@@ -51,16 +52,27 @@ class Format:
 
 
 def gpqa(row: Mapping[str, Any]) -> Asked:
-    """A question of GPQA. The order of the options is drawn by the question, so the same in every run."""
-    correct = row["Correct Answer"].strip()
-    options = [correct, *(row[name].strip() for name in _WRONG)]
-    random.Random(row["Question"]).shuffle(options)
-    return _choice(row["Question"], options, LETTERS[options.index(correct)])
+    """A question of GPQA. The order of the options is drawn by the question, so the same in every run.
+
+    Raises:
+        ValueError: for a column that is no text.
+    """
+    question, correct, *wrong = (_text(row, name) for name in ("Question", "Correct Answer", *_WRONG))
+    options = [text.strip() for text in (correct, *wrong)]
+    random.Random(question).shuffle(options)
+    return _choice(question, options, LETTERS[options.index(correct.strip())])
 
 
 def mmlu_pro(row: Mapping[str, Any]) -> Asked:
-    """A question of MMLU-Pro, which has up to ten options."""
-    return _choice(row["question"], row["options"], row["answer"])
+    """A question of MMLU-Pro, which has up to ten options.
+
+    Raises:
+        ValueError: for a column that is no text, or options that are none.
+    """
+    options = row["options"]
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is no list of texts")
+    return _choice(_text(row, "question"), options, _text(row, "answer"))
 
 
 def livecodebench(row: Mapping[str, Any]) -> Asked:
@@ -86,6 +98,13 @@ def format_of(row: Mapping[str, Any]) -> Format | None:
     return next((one for one in FORMATS.values() if one.columns <= row.keys()), None)
 
 
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is {str(value)[:LONGEST_SHOWN]!r}, which is no text")
+    return value
+
+
 def _choice(question: str, options: Sequence[str], letter: str) -> Asked:
     listing = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
     return Asked(f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", letter, {OPTIONS: list(options)})
@@ -94,12 +113,12 @@ def _choice(question: str, options: Sequence[str], letter: str) -> Asked:
 def _tests(text: str) -> list[dict[str, str]]:
     """Test cases as JSON; the hidden ones may be compressed and pickled, of which a plain text is read and no more."""
     if not text.lstrip().startswith("["):
-        text = _Text(io.BytesIO(zlib.decompress(base64.b64decode(text)))).load()
+        text = _PickledText(io.BytesIO(zlib.decompress(base64.b64decode(text)))).load()
     tests: list[dict[str, str]] = json.loads(text)
     return tests
 
 
-class _Text(pickle.Unpickler):
+class _PickledText(pickle.Unpickler):
     """Reads built-in values alone: a class or function in a pickle could run anything."""
 
     def find_class(self, module: str, name: str) -> Any:

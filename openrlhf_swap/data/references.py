@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openrlhf_swap.data.golds import UNPARSABLE_ANSWER, fault_of, gradable, normal_answer
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
@@ -18,12 +18,22 @@ TRIED = 3  # tasks that a verifier is called with before a run starts
 
 
 def read_task(row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str) -> Task:
-    """A row of a data set as a task without a response; for other graders than math-verify with its other columns."""
-    answer = answer_of(row[answer_key], grader)
+    """A row of a data set as a task without a response; for other graders than math-verify with its other columns.
+
+    The answer may be a label: `prompts.jsonl` of a run is a data set, too.
+
+    Raises:
+        DataError: for an answer that begins as a label and is none.
+    """
+    given = row[answer_key]
+    label = Label.of(given)
+    if label.fault:
+        raise DataError(f"the answer begins as a label and cannot be read ({label.fault})")
+    answer = answer_of(label.answer if isinstance(given, str) else given, grader)
     if grader == MATH:
         return Task("", answer)
     rest = {name: value for name, value in row.items() if name not in (problem_key, answer_key)}
-    return Task("", answer, problem_text(row[problem_key]), rest)
+    return Task("", answer, label.problem or problem_text(row[problem_key]), {**rest, **label.metadata})
 
 
 def labelled(row: Mapping[str, Any], task: Task, problem_key: str, answer_key: str) -> dict[str, Any]:

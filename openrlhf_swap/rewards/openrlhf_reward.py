@@ -44,7 +44,7 @@ def reward_func(
 def _grade_response(query: str, prompt: str, label: Label, end_of_thought: str, grader: str) -> Grade:
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
     before = query.find(prompt)
-    if before < 0 or not prompt or not (label.answer or grader != MATH):
+    if before < 0 or not prompt or label.fault or not (label.answer or grader != MATH):
         return Grade(correct=False, status="error")
     return grade_answer(
         query[before + len(prompt) :],

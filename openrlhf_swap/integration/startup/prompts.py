@@ -163,7 +163,10 @@ def _usable_rows(
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     readable = readable_files(name, f"--{flags.dataset}", output)
     original = list(load_prompts(args, flags, readable))
-    tasks = [read_task(row, args.data.input_key, key, grader) for row in original]
+    tasks = []
+    for number, row in enumerate(original, 1):
+        with reader_errors(f"--{flags.dataset} is {name}, row {number}: {{reason}}; give the reference answer alone"):
+            tasks.append(read_task(row, args.data.input_key, key, grader))
     rows = [{**rewrite(row), key: task.answer} for row, task in zip(original, tasks, strict=True)]
     prompts = render_prompts(rows, args, tokenizer)
     reasons = reasons_to_drop(prompts, tasks, capacity, tokenizer, grader)

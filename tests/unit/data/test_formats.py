@@ -104,6 +104,43 @@ def test_incomplete_copies_are_refused(tmp_path, own_file):
         load_benchmark("gpqa_diamond", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**GPQA, "Correct Answer": None}, "Correct Answer is 'None', which is no text"),
+        ({**GPQA, "Incorrect Answer 3": " "}, "Incorrect Answer 3 is ' ', which is no text"),
+        ({**GPQA, "Question": ""}, "Question is '', which is no text"),
+        ({**MMLU_PRO, "options": "123"}, "options is '123', which is no list of texts"),
+        ({**MMLU_PRO, "options": [1, 2]}, "options is '[1, 2]', which is no list of texts"),
+        ({**MMLU_PRO, "answer": 1}, "answer is '1', which is no text"),
+        ({**MMLU_PRO, "answer": "D"}, 'an answer that is no option\'s letter: "D"; correct the row'),
+        ({**MMLU_PRO, "answer": "2"}, 'an answer that is not a letter: "2"; correct the row'),
+        ({**STDIN, "public_test_cases": "[]", "private_test_cases": "[]"}, "has no tests"),
+        ({**STDIN, "public_test_cases": '[{"input": "1"}]'}, "cannot be read (KeyError: 'output')"),
+        ({**STDIN, "private_test_cases": "AAAA"}, "cannot be read (error: "),
+        ({**STDIN, "private_test_cases": base64.b64encode(zlib.compress(b"")).decode()}, "cannot be read (EOFError"),
+        ({**STDIN, "metadata": "null"}, "cannot be read (AttributeError"),
+    ],
+)
+def test_a_faulty_row_is_named(own_file, row, message):
+    good = next(kind for kind in (GPQA, MMLU_PRO, STDIN) if kind.keys() >= row.keys())
+    path = own_file(good, row)
+    with pytest.raises(DataError) as raised:
+        load_benchmark(path)
+    assert str(raised.value).startswith(f"{path}, row 2") and message in str(raised.value)
+
+
+def test_problems_of_two_graders_belong_into_two_files(own_file):
+    plain = {"problem": "1 + 1?", "answer": "2"}
+    path = own_file({**GPQA, "id": 1}, {**MMLU_PRO, "id": 2}, {**plain, "id": 3}, {**STDIN, "id": 4})
+    with pytest.raises(DataError) as raised:
+        load_benchmark(path)
+    expected = (
+        "the graders multiple_choice (row 1) and math (row 3) and unit_tests (row 4); put them into one file each"
+    )
+    assert str(raised.value) == f"{path} has problems for {expected}"
+
+
 def evaluate(folder, path, texts, *flags):
     """Grade samples as an evaluation does; `texts` has one for each problem."""
     args = parse(["--model", "m", "--output", str(folder), "--benchmarks", path, "--samples", "1", *flags])

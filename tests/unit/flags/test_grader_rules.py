@@ -15,14 +15,14 @@ def check(objective, grader, reward=REWARD_FILE):
     check_grader(args, SwapConfig(objective=objective), RunConfig(grader=grader))
 
 
-@pytest.mark.parametrize("objective", ["swap", "vsrm_scores", "lc_r1", "step_only"])
+@pytest.mark.parametrize("objective", ["swap", "vsrm_scores", "lc_r1", "step_only", "autothink"])
 @pytest.mark.parametrize("grader", ["unit_tests", "support.verifiers:reads_rules"])
 def test_objectives_that_read_answers_need_some(objective, grader):
     with pytest.raises(ConfigError) as raised:
         check(objective, grader)
     start, _, able = str(raised.value).partition("use one of: ")
     assert start.startswith(f"--swap.objective is {objective}, which needs an answer text, and --swap.grader {grader}")
-    assert {"grpo", "dler", "kimi"} <= set(able.split(", "))
+    assert {"grpo", "dler", "kimi", "gr3", "arlcp", "on_policy_sft"} <= set(able.split(", "))
     assert not {"swap", "vsrm", "laser", "lc_r1", "step_only"} & set(able.split(", "))
 
 

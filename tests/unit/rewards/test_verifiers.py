@@ -160,6 +160,23 @@ def test_labels_come_back_as_they_were():
     assert Label.of("{1, 2}") == Label("{1, 2}") and Label.of(None) == Label("")
 
 
+BROKEN_LABELS = [
+    '{"reference_answer": "4',
+    '{"reference_answer": "4"}',
+    '{"reference_answer": 4, "problem": "p", "metadata": {}}',
+    '{"reference_answer": "4", "problem": "p", "metadata": []}',
+    '{"reference_answer": ' + "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("label", BROKEN_LABELS)
+def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
+    assert Label.of(label).fault and Label.of(label).answer == label
+    for grader in ("math", "multiple_choice"):
+        graded = reward_func(["p </think>4"], ["p "], [label], grader=grader)
+        assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
+
+
 ADD = "So:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
 DOUBLE = "```python\nprint(2 * int(input()))\n```"
 METHOD = (

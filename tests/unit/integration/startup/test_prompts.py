@@ -162,3 +162,23 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
     (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
     assert Label.of(row["answer"]) == Label("2", "What is 1 + 1?", {"tolerance": 1})
     assert "evaluation data: 1 of 2 rows usable; dropped 1 with an empty answer" in capsys.readouterr().out
+
+
+def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):
+    label = Label("2", "What is 1 + 1?", {"tolerance": 1}).text()
+    rows = [{"problem": "What is 1 + 1?", "answer": text} for text in (label, label[:-3])]
+    args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
+    for grader in ("math", "support.verifiers:nearness"):
+        with pytest.raises(DataError, match=r"rows\.jsonl, row 2: the answer begins as a label and cannot be read"):
+            write_usable_prompts(args, objective, tokenizer, tmp_path / "out", grader)
+
+
+def test_the_prompts_of_a_run_are_a_data_set_again(tmp_path, tokenizer):
+    rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}]
+    args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
+    first = write_usable_prompts(args, objective, tokenizer, tmp_path / "first", "support.verifiers:nearness")
+    args.data.prompt_dataset = first
+    again = write_usable_prompts(args, objective, tokenizer, tmp_path / "again", "support.verifiers:nearness")
+    assert Path(again).read_text() == Path(first).read_text()
+    kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "math", "math")
+    assert json.loads(Path(kept).read_text())["answer"] == "2"
