@@ -15,11 +15,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evaluation.samples import graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
+from evaluation.samples import (
+    asked,
+    graded_benchmarks,
+    graded_samples,
+    no_samples,
+    read_problems,
+    read_settings,
+    task_of,
+)
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
@@ -70,13 +79,13 @@ def force(
     rows = list(graded_samples(folder, benchmark))
     if not rows:
         raise no_samples(f"{folder} holds no graded samples of {benchmark}")
-    grader = Grader()
+    grader = Grader(verifier=next(iter(problems.values())).get("grader", MATH))
     accuracies = []
     for budget in budgets:
         cut = [(row, problems[row["id"]]) for row, _ in rows if row["tokens"] > budget]
         responses = _answers(llm, cut, budget, marks, suffix)
-        pairs = [(response, problem["answer"]) for response, (_, problem) in zip(responses, cut, strict=True)]
-        forced = [grade.correct for grade in grader.grade_many(pairs, marks.end_of_thought)]
+        tasks = [task_of(problem, response) for response, (_, problem) in zip(responses, cut, strict=True)]
+        forced = [grade.correct for grade in grader.grade_many(tasks, marks.end_of_thought)]
         accuracies.append(fmean(forced + [grade["correct"] for row, grade in rows if row["tokens"] <= budget]))
     grader.close()
     return accuracies
@@ -98,7 +107,7 @@ def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapC
         # Once the thought has ended, only the answer is left to write.
         is_open = marks.end_of_thought not in text
         starts.append(text + close * is_open)
-        ids = prompt_ids(tokenizer, problem["problem"] + suffix) + ids + close_ids * is_open
+        ids = prompt_ids(tokenizer, asked(problem, suffix)) + ids + close_ids * is_open
         prompts.append({"prompt_token_ids": ids})
     outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=64, skip_special_tokens=False))
     return [start + output.outputs[0].text for start, output in zip(starts, outputs, strict=True)]

@@ -78,6 +78,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         "accuracy": accuracy.mean(),
         "accuracy_low": low,
         "accuracy_high": high,
+        **_mean_score(rows),
         f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
         f"maj@{samples}": fmean(
             majority_is_correct([row["answer"] for row in g], [row["correct"] for row in g]) for g in groups
@@ -93,3 +94,10 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         "accuracy_per_1k_tokens": accuracy.mean() / (tokens.mean() / 1000),
         **{f"grader_{status}": statuses[status] / len(rows) for status in sorted(statuses) if status != "ok"},
     }
+
+
+def _mean_score(rows: Sequence[Row]) -> dict[str, float]:
+    """The mean score, where a verifier gave some between 0 and 1."""
+    if not any("score" in row for row in rows):
+        return {}
+    return {"score": fmean(row.get("score", float(row["correct"])) for row in rows)}

@@ -15,6 +15,7 @@ from typing import Any
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, drop_unfinished_line, parse_row, read_rows, replacing
+from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.families import R1
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
@@ -51,6 +52,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:
     """The problems of a benchmark, as they were asked, by id."""
     return {row["id"]: row for row in read_rows(problems_path(folder, benchmark))}
+
+
+def asked(problem: Row, suffix: str) -> str:
+    """A problem as it was asked: with the suffix, unless it has an instruction of its own."""
+    return str(problem["problem"]) + ("" if problem.get("instructed") else suffix)
+
+
+def task_of(problem: Row, response: str) -> Task:
+    """What is graded: a response to a problem."""
+    return Task(response, problem["answer"], problem["problem"], problem.get("metadata", {}))
 
 
 def graded_benchmarks(folder: Path) -> list[str]:

@@ -200,6 +200,13 @@ class SwapConfig(FlagSettings):
 class RunConfig(FlagSettings):
     """Settings of a run: what it monitors, writes and allows."""
 
+    grader: str = setting(
+        "math",
+        "what judges a response: math (math-verify), multiple_choice, unit_tests, regex:PATTERN, or a function of "
+        "your own as module:function (docs/use/own_verifier.md)",
+        "use math, multiple_choice, unit_tests, regex:PATTERN or module:function",
+        min_length=1,
+    )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",

@@ -73,6 +73,8 @@ class Objective:
     """Whether the policy has to score the answer after every step."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
+    boxes_answers: ClassVar[bool] = False
+    """Whether it asks for a boxed answer, looks for one, or looks for the reference answer in a thought."""
     needs_all_groups: bool = True
     """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
     needs_closed_thought: ClassVar[bool] = False
@@ -105,6 +107,11 @@ class Objective:
         """What `Batch.signals` is computed with."""
         self.step = 0
         """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether it needs reference answers that a response could state: not, say, unit tests."""
+        return self.scores_steps or self.boxes_answers
 
     def numbers(self, name: str, remedy: str, most: int | None = None) -> list[int]:
         """A setting such as 10,30,50 as whole numbers from 1 to `most`; raises ConfigError with the remedy."""

@@ -53,6 +53,7 @@ METRICS = {
     "swap/adv_outcome_absmean": "mean absolute value of A_out over tokens, before it is weighted by beta",
     "swap/adv_process_absmean": "mean absolute value of A_proc over tokens, before it is weighted by theta",
     "swap/adv_negative_frac": "share of tokens whose advantage is negative",
+    "swap/graded_correct": "share of responses that the grader called correct, whatever their score",
     "swap/grader_no_answer": "share of responses that are incorrect and state no answer, boxed or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as incorrect",
     "swap/grader_error": "share of responses on which the grader failed; they count as incorrect",

@@ -45,6 +45,7 @@ class Scorer:
         self._tokenizer = tokenizer
         config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._close_template = config.close_template
+        self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.backend = find_backend(model.config, type(model), scoring, model.device)

@@ -75,9 +75,8 @@ class TrainerMixin(BasePPOTrainer):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._objective = build(config)
         self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
-        self._end_of_thought_set = [
-            engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines
-        ]
+        reward = {"end_of_thought": config.end_of_thought, "grader": run.grader}
+        self._reward_configured = [engine.configure_reward.remote(**reward) for engine in self.vllm_engines]
         self.experience_maker = SwapExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -181,7 +180,7 @@ class TrainerMixin(BasePPOTrainer):
 
     def init_checkpoint_states(self) -> dict:
         """Overrides OpenRLHF's: also restores the objective's state, before anything is sampled."""
-        ray.get(self._end_of_thought_set)
+        ray.get(self._reward_configured)
         states = super().init_checkpoint_states()
         self._objective.resume(states["global_step"], states.get("objective_state"))
         drop_metrics_after(self._folder, states["global_step"])

@@ -153,3 +153,24 @@ def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
     status, output = run(tmp_path, [json.dumps(row, ensure_ascii=False), rows[1]])
     assert status == 0
     assert [line["problem"] for line in output] == [row["problem"], rows[1]["problem"]]
+
+
+def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
+    off_by_one = {**rows[0], "answer": str(int(rows[0]["answer"]) + 1), "tolerance": 1}
+    rows = [off_by_one, rows[0]]
+    status, scored = run(tmp_path, rows, "--grader", "support.verifiers:nearness")
+    assert status == 0
+    assert [(row["correct"], row["score"], row["status"]) for row in scored] == [(True, 0.5, "ok"), (True, 1.0, "ok")]
+    source = str(tmp_path / "rows.jsonl")
+    flags = [
+        "--model",
+        str(POLICY),
+        "--input",
+        source,
+        "--output",
+        str(tmp_path / "o.jsonl"),
+        "--grader",
+        "unit_tests",
+    ]
+    assert run_command(score.main, flags) == 2
+    assert "--grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err

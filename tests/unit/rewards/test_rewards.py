@@ -161,8 +161,9 @@ def test_the_reward_function_grades_the_response_alone():
     assert (graded["rewards"], graded["scores"]) == (0.0, 0.0)
     graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
     assert graded["rewards"] == 1.0
-    assert set(graded["extra_logs"]) == {f"swap/grader_{name}" for name in ("no_answer", "timeout", "error", "slow")}
-    assert set(graded["extra_logs"].values()) == {0.0}
+    logs = graded["extra_logs"]
+    assert logs.pop("swap/graded_correct") == 1.0
+    assert logs == {f"swap/grader_{name}": 0.0 for name in ("no_answer", "timeout", "error", "slow")}
     # Evaluation data comes as it is, and may have numbers for answers.
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 
