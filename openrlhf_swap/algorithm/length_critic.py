@@ -16,6 +16,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import per_token
 from openrlhf_swap.algorithm.batch import check_step_ends
 from openrlhf_swap.algorithm.penalty import target_lengths
+from openrlhf_swap.algorithm.state_critic import StateCritic
 
 
 @dataclass(frozen=True)
@@ -153,3 +154,24 @@ def length_advantages(batch: StateBatch, costs: Tensor, pays: Tensor, eps: float
     tokens = int(batch.lengths.max())
     # The state behind a response's last step stands for its rest: the padding behind that is the same.
     return -per_token(scaled, batch.step_ends, batch.step_mask, tokens)
+
+
+def predict_tokens(traces: Sequence[StateTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:
+    """Predict the tokens left at each state of saved responses, each by the responses to other problems.
+
+    Args:
+        traces: the responses.
+        problems: the number of each one's problem, from 0.
+
+    Returns:
+        K+1 numbers for each response, and the share of the variance that they explain.
+
+    Raises:
+        ValueError: for step ends or states that do not fit their response.
+        NonFiniteError: for a state that is not finite.
+    """
+    batch = StateBatch.from_traces([[trace] for trace in traces])
+    mask = batch.state_mask
+    found = StateCritic().predict(batch.states, batch.tokens_left[mask], torch.tensor(problems)[mask.nonzero()[:, 0]])
+    rows = torch.split(found.values.clamp(min=0), mask.sum(-1).flatten().tolist())
+    return [row.tolist() for row in rows], found.r2

@@ -153,3 +153,17 @@ def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
     status, output = run(tmp_path, [json.dumps(row, ensure_ascii=False), rows[1]])
     assert status == 0
     assert [line["problem"] for line in output] == [row["problem"], rows[1]["problem"]]
+
+
+def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, rows, capsys):
+    """Nothing else changes in the file, and a second run adds nothing."""
+    _, plain = run(tmp_path, rows, name="plain.jsonl")
+    _, scored = run(tmp_path, rows, "--tokens-left")
+    assert "tokens left: the states of 6 problems' responses explain" in capsys.readouterr().out
+    assert [{k: v for k, v in row.items() if k != "tokens_left"} for row in scored] == plain
+    for row in scored:
+        assert len(row["tokens_left"]) == len(row["step_ends"]) + 1 and min(row["tokens_left"]) >= 0
+    left = [[*row["step_ends"]][-1] + 1 for row in scored]
+    starts = [row["tokens_left"][0] for row in scored]
+    assert abs(sum(starts) - sum(left)) < 0.5 * sum(left)
+    assert run(tmp_path, rows, "--tokens-left") == (0, scored)
