@@ -146,11 +146,12 @@ class SwapConfig(FlagSettings):
     process_weight: float = setting(
         0.3, "theta: weight of the process advantage of correct responses; 0 is GRPO", **_WEIGHT
     )
-    step_baseline: Literal["mean", "zero"] = setting(
+    step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
         "what is subtracted from step rewards before they are divided by their deviation: mean (the paper's), which "
-        "charges every step the same, or zero, which charges none (not in the paper)",
-        "use mean or zero",
+        "charges every step the same, or zero, which charges none; state: zero, and the rewards to come that the "
+        "policy's states predict are taken off A_proc (both not in the paper)",
+        "use mean, zero or state",
     )
     step_noise: float = setting(
         0.0,

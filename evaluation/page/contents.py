@@ -51,6 +51,7 @@ def complete(row: Row) -> Row:
     count = len(row["gains"])
     fields = {name: _numbers(row.get(name), count) for name in ("gains", "local_gains", "step_ends")}
     fields["answer_logprobs"] = _numbers(row.get("answer_logprobs"), count + 1)
+    fields["tokens_left"] = _numbers(row.get("tokens_left"), count + 1)
     texts = {name: str(row.get(name) or UNKNOWN) for name in ("problem", "answer")}
     steps = list(map(str, row.get("steps") or ()))[:count]
     last = fields["step_ends"][-1]
@@ -155,6 +156,7 @@ def _response(row: Row, formulas: dict[str, Tree]) -> Row:
         "correct": row.get("correct"),
         "tokens": row["length"],
         "curve": list(map(_rounded, row["answer_logprobs"])),
+        "left": list(map(_rounded, row["tokens_left"])) if any(row["tokens_left"]) else [],
         "steps": [
             {
                 "text": split_formulas(text, formulas),

@@ -107,15 +107,29 @@ def process_advantages(normalised: Tensor, step_ends: Tensor, step_mask: Tensor,
     Returns:
         (..., A) in the dtype of `normalised`: constant inside a step, 0 after the last step's end.
     """
-    *leading, steps = normalised.shape
+    to_come = normalised.flip(-1).cumsum(-1).flip(-1)
+    return per_token(torch.nn.functional.pad(to_come, (0, 1)), step_ends, step_mask, tokens)
+
+
+def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
+    """Give each token the value of its step.
+
+    Args:
+        values: (..., K+1), one for each step, and behind the last step of a response the one of all later tokens.
+        step_ends: (..., K) ascending token indices.
+        step_mask: (..., K) bool.
+        tokens: A, the length of the token axis.
+
+    Returns:
+        (..., A) in the dtype of `values`.
+    """
+    *leading, count = values.shape
     rows = math.prod(leading)
-    to_come = normalised.reshape(rows, steps).flip(-1).cumsum(-1).flip(-1)
-    to_come = torch.nn.functional.pad(to_come, (0, 1))
-    ends = torch.where(step_mask, step_ends, tokens).reshape(rows, steps)
+    ends = torch.where(step_mask, step_ends, tokens).reshape(rows, count - 1)
     # Number of steps that ended before token t, which is the index of the step that t lies in.
     positions = torch.arange(tokens, device=ends.device).expand(rows, -1)
     step_of_token = torch.searchsorted(ends.contiguous(), positions.contiguous())
-    return to_come.gather(-1, step_of_token).view(*leading, tokens)
+    return values.reshape(rows, count).gather(-1, step_of_token).view(*leading, tokens)
 
 
 def unified_advantages(

@@ -71,6 +71,8 @@ class Objective:
     """Flags of OpenRLHF that the objective needs; the command line wins."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
+    reads_states: bool = False
+    """Whether the policy's hidden states at the ends of steps are needed, of every response (`Rollout.states`)."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
     boxes_answers: ClassVar[bool] = False
@@ -223,6 +225,20 @@ class Objective:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's state."""
+
+    def learned(self) -> dict[str, Any]:
+        """What `token_advantages` has learned from batches, for a checkpoint.
+
+        Unlike `state_dict`, it changes nothing in the sampling: in an asynchronous run it stays with the training.
+        """
+        return {}
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        """Go on from what a checkpoint holds of it."""
+
+    def predictions(self) -> Sequence[Sequence[float]] | None:
+        """What was predicted to be left at each state of each response of the last batch, in tokens; None if not."""
+        return None
 
 
 def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OBJECTIVES = {  # name -> module and class
     **dict.fromkeys(ABLATION, "openrlhf_swap.objectives.swap:Swap"),
+    "length_critic": "openrlhf_swap.objectives.length_critic:LengthCritic",
     "thinkprune": "openrlhf_swap.objectives.thinkprune:ThinkPrune",
     "laser": "openrlhf_swap.objectives.laser:Laser",
     "laser_d": "openrlhf_swap.objectives.laser_d:LaserD",

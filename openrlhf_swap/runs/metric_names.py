@@ -54,6 +54,9 @@ METRICS = {
     "swap/adv_process_absmean": "mean absolute value of A_proc over tokens, before it is weighted by theta",
     "swap/adv_negative_frac": "share of tokens whose advantage is negative",
     "swap/graded_correct": "share of responses that the grader called correct, whatever their score",
+    "swap/critic_r2": "share of the variance of what was still to come (tokens, or step rewards) that the policy's "
+    "states predict, each response by the other groups'",
+    "swap/critic_unsolved": "1 where too little was there to predict it, and the mean of each group took its place",
     "swap/grader_no_answer": "share of responses that are incorrect and state no answer, boxed or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as incorrect",
     "swap/grader_error": "share of responses on which the grader failed; they count as incorrect",

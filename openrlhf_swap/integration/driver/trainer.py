@@ -152,6 +152,7 @@ class TrainerMixin(BasePPOTrainer):
         states = {} if client_states is None else client_states
         # In place, because OpenRLHF saves the same states again if this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
+        states["objective_learned"] = self._objective.learned()
         states["collapse_guard"] = self._collapse.state_dict()
         sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
         if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
@@ -183,6 +184,7 @@ class TrainerMixin(BasePPOTrainer):
         ray.get(self._reward_configured)
         states = super().init_checkpoint_states()
         self._objective.resume(states["global_step"], states.get("objective_state"))
+        self._objective.load_learned(states.get("objective_learned") or {})
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
             self.tensorboard_logger.go_on_after(states["global_step"])
