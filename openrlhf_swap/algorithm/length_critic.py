@@ -45,7 +45,8 @@ class StateBatch:
         correct: (G, N) bool.
         step_ends: (G, N, K) int64; arbitrary where there is no step.
         step_mask: (G, N, K) bool, True for the steps of right and wrong responses.
-        states: (n, d) of all responses in order; `state_mask` tells which is whose.
+        states: (n, d+3) of all responses in order, and with each what has passed: its tokens, their root, the steps;
+            `state_mask` tells which is whose.
     """
 
     lengths: Tensor
@@ -81,12 +82,15 @@ class StateBatch:
                 )
             ends[row, :count] = torch.tensor(list(trace.step_ends), dtype=torch.int64)
             mask[row, :count] = True
+        passed = torch.nn.functional.pad(ends + 1, (1, 0))
+        place = torch.stack([passed, passed.sqrt(), torch.arange(steps + 1).expand_as(passed)], dim=-1)
+        place = place[torch.nn.functional.pad(mask, (1, 0), value=True)]
         return cls(
             lengths=torch.tensor([trace.length for trace in traces]).view(shape),
             correct=torch.tensor([bool(trace.correct) for trace in traces]).view(shape),
             step_ends=ends.view(*shape, -1),
             step_mask=mask.view(*shape, -1),
-            states=torch.cat(states),
+            states=torch.cat([torch.cat(states).double(), place.double()], dim=-1),
         )
 
     @property

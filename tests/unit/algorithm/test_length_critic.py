@@ -114,23 +114,29 @@ def test_with_a_weight_of_zero_it_is_grpo():
 
 
 def test_a_needed_step_is_free_and_a_redundant_one_pays():
-    """States tell how many needed steps are left, at 5 tokens each; a redundant step leaves the state as it was."""
-    groups = []
-    for number in range(12):
-        plan = [True, False, True, True] if number % 2 else [True, True, False, True, False, False]
-        states, ends, to_do = [[3.0]], [], 3
-        for needed in plan:
-            to_do -= needed
-            states.append([float(to_do)])
-            ends.append(5 * len(ends) + 4)
-        groups.append(
-            [StateTrace(5 * len(plan) + 1, True, ends, np.array(states)), trace(30, [], False, np.array([[3.0]]))]
-        )
-    config = CONFIG.replaced(options={"gae_lambda": "0"})
-    found = length_critic_advantages(groups, config, StateCritic(ridge=1e-6))
-    short = found[1][0]
-    needed, redundant = short[0:5].mean(), short[5:10].mean()
-    assert redundant < needed - 1  # in deviations: the redundant one's 5 tokens changed nothing of what is left
+    """States tell how many of three needed steps are left; in between, half of all steps are redundant.
+
+    A step is 5 tokens, so 10 are expected for each needed one: it takes 5 and saves 10, a redundant one takes 5.
+    """
+    rng, groups, plans = np.random.default_rng(0), [], []
+    for _ in range(200):
+        plan, to_do = [], 3
+        while to_do:
+            plan.append(bool(rng.random() < 0.5))
+            to_do -= plan[-1]
+        states = 3.0 - np.cumsum([0, *plan])[:, None]
+        ends = [5 * k + 4 for k in range(len(plan))]
+        wrong = StateTrace(1, False, [], [[3.0]])
+        groups.append([StateTrace(5 * len(plan), True, ends, states), wrong])
+        plans.append(plan)
+    found = length_critic_advantages(groups, CONFIG.replaced(options={"gae_lambda": "0"}), StateCritic())
+    paid = {True: [], False: []}
+    for (right, _), plan in zip(found, plans, strict=True):
+        steps = (right - right[-1]).view(-1, 5)[:, 0]  # without A_out, which all of its tokens have
+        for needed, value in zip(plan, steps.tolist(), strict=True):
+            paid[needed].append(value)
+    assert np.mean(paid[True]) > np.mean(paid[False]) + 1
+    assert np.mean([value < np.mean(paid[True]) - 0.5 for value in paid[False]]) > 0.9
 
 
 @pytest.mark.parametrize(
