@@ -43,6 +43,11 @@ def grades_path(folder: Path, benchmark: str) -> Path:
     return folder / f"{benchmark}{GRADES}"
 
 
+def forced_path(folder: Path, benchmark: str) -> Path:
+    """The file of its accuracies at budgets of thought (`evaluation.forced`)."""
+    return folder / f"{benchmark}.forced.jsonl"
+
+
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that the samples were made with; older folders lack `end_of_thought`, which was R1's."""
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
