@@ -41,7 +41,7 @@ def flags(folder):
         "rollout.max_new_tokens": 320,
         "rollout.micro_batch_size": 32,
         "actor.model_name_or_path": str(POLICY),
-        "actor.adam.lr": "1e-3",
+        "actor.adam.lr": "3e-4",
         "actor.lr_scheduler": "constant",
         "train.batch_size": PROMPTS * RESPONSES,
         "train.micro_batch_size": 32,
@@ -72,7 +72,7 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     ]
 
     card = (first / "policy" / "README.md").read_text(encoding="utf-8")
-    assert "multiple_choice" in card and "gr3" in card
+    assert "| graded by | `multiple_choice` |" in card and "trained with gr3" in card
 
     folders = ["--swap.output_dir", again, "--ckpt.output_dir", again / "policy", "--ckpt.path", again / "checkpoints"]
     result = train("--config", first / "run.yaml", *folders, "--data.max_samples", PROMPTS)
