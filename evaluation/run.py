@@ -34,6 +34,7 @@ from evaluation.samples import (
     samples_path,
     settings_path,
     sort_file,
+    write_flags,
 )
 from evaluation.tables import evaluation_table
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
@@ -54,6 +55,7 @@ from openrlhf_swap.runs.provenance import fingerprint, made_of
 
 Files = dict[str, Path]
 MARK = "[evaluation]"
+ONCE = ("config", "verbose", "grade_again")  # flags of a single start
 
 
 def main(argv: list[str]) -> None:
@@ -191,12 +193,13 @@ def _weights(origin: Row) -> Row:
 
 
 def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
-    """Write `run.json`: the settings, the provenance of this start, and the commands of earlier starts."""
+    """Write `run.json` (settings, provenance of this start, commands of earlier ones) and `run.yaml`, its flags."""
     earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
     origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
     settings = {name: getattr(args, name) for name in SETTINGS}
     content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
     write_text(settings_path(args.output), to_line(content, indent=2))
+    write_flags(args.output, {name: value for name, value in vars(args).items() if name not in ONCE})
 
 
 def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:

@@ -80,6 +80,20 @@ def test_a_plan_and_an_evaluation_read_their_flags_from_a_file(file):
     assert (args.model, args.benchmarks, args.top_p, args.samples) == ("m", ["aime24", "gpqa_diamond"], 0.9, 4)
 
 
+def test_the_file_of_an_evaluation_gives_its_flags_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.jsonl").touch()
+    given = ["--model", "m", "--output", "o", "--benchmarks", "own.jsonl", "aime24", "--suffix", "", "--grade-again"]
+    args = evaluation.parse([*given, "--limit", "3", "--seed", "0", "--end-of-thought", "</think>"])
+    (tmp_path / "o").mkdir()
+    evaluation.write_settings(args, {"inputs": {}, "command": "c"}, {}, [])
+    flags = ["--config", str(tmp_path / "o" / "run.yaml")]
+    again = evaluation.parse(with_file(flags))
+    own, folder = str(tmp_path / "own.jsonl"), tmp_path / "o"
+    assert vars(again) == {**vars(args), "benchmarks": [own, "aime24"], "output": folder, "grade_again": False}
+    assert evaluation.parse(with_file([*flags, "--output", "new"])).output.name == "new"
+
+
 def test_the_file_of_a_run_gives_the_same_settings_again(tmp_path, prompts_file):
     given = ["--swap.objective", "lapo", "--swap.lapo.first_stage_steps", "7", "--swap.temperature", "inf"]
     given += ["--swap.close_template", r"</think>\n\boxed{", "--swap.grader", r"regex:Answer: (\w+)", "--swap.verbose"]
