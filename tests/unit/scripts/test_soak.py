@@ -101,7 +101,15 @@ ENDED = {
     "errors": ["error: x"],
     "by_us": False,
 }
-ENDED |= {"left_over": [], "gone_after": 1.0, "seconds": 9, "first_step_after": 5, "steps": 2, "struck": ["kill"]}
+ENDED |= {
+    "damaged": None,
+    "left_over": [],
+    "gone_after": 1.0,
+    "seconds": 9,
+    "first_step_after": 5,
+    "steps": 2,
+    "struck": ["kill"],
+}
 
 
 @pytest.mark.parametrize(
