@@ -34,10 +34,12 @@ KINDS = {
 DAMAGE = ("torn file", "flipped bit")  # follow when the run has ended, by a kill
 ROOM = {"policy": 4 * 2**20, "trainer": 4096}  # bytes that a file may have on the full disk
 
+EARLY = 0.2  # share of the faults that may strike a run that has not done a step yet
+
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that strikes `after` seconds of the one before; `draw` chooses the file and the place in it."""
+    """A fault that strikes `after` seconds; `draw` chooses a file, a place in it, and whether it may strike early."""
 
     after: float
     kind: str
@@ -67,22 +69,27 @@ def role_of(command):
 
 
 class Plan:
-    """The faults of a seed, one after the other; `due` is the soak's second at which the next one strikes."""
+    """The faults of a seed, one after the other, by the soak's seconds."""
 
     def __init__(self, seed, apart, taken, now):
         self._faults = schedule(seed, apart)
         for _ in range(taken):  # by an earlier start
             next(self._faults)
-        self._draw(now)
+        self._next, self._since = next(self._faults), now
 
-    def _draw(self, now):
-        self._next = next(self._faults)
-        self.due = now + self._next.after
+    def is_due(self, now, first_step):
+        """Whether the next fault strikes now, in a run whose first new step was done at `first_step`, if it was.
+
+        Most wait for that step, because a busy machine would otherwise never get beyond it.
+        """
+        if self._next.draw < EARLY:
+            return now >= self._since + self._next.after
+        return first_step is not None and now >= max(first_step, self._since) + self._next.after
 
     def take(self, now):
         """The fault that is due; the one after it follows in its time."""
         fault = self._next
-        self._draw(now)
+        self._next, self._since = next(self._faults), now
         return fault
 
 

@@ -113,7 +113,7 @@ class Training:
             now = self.clock()
             attempt.look(now)
             attempt.let_go_on(now)
-            if plan is not None and now >= plan.due:
+            if plan is not None and plan.is_due(now, attempt.first_step):
                 attempt.disturb(plan.take(now), now)
             if not attempt.by_us and (now - attempt.last_step > STUCK_SECONDS or now > end_at):
                 attempt.by_us = True

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 from soak import report
-from soak.faults import KINDS, MARKS, Fault, Plan, damage, role_of, schedule
+from soak.faults import EARLY, KINDS, MARKS, Fault, Plan, damage, role_of, schedule
 from soak.training import differences
 
 from openrlhf_swap.runs import checkpoints
@@ -26,9 +26,18 @@ def test_a_seed_gives_the_same_faults_each_time():
 def test_a_plan_goes_on_where_an_earlier_start_was():
     faults = list(islice(schedule(3, APART), 4))
     plan = Plan(3, APART, taken=0, now=10.0)
-    assert plan.due == 10 + faults[0].after
-    assert [plan.take(1000.0) for _ in range(3)] == faults[:3] and plan.due == 1000 + faults[3].after
+    assert [plan.take(1000.0) for _ in range(3)] == faults[:3]
     assert Plan(3, APART, taken=3, now=50.0).take(60.0) == faults[3]
+
+
+def test_most_faults_wait_for_a_runs_first_step():
+    early = [fault.draw < EARLY for fault in islice(schedule(3, APART), 300)]
+    assert 0.1 < sum(early) / 300 < 0.3
+    for number, (fault, is_early) in enumerate(zip(islice(schedule(3, APART), 20), early, strict=False)):
+        plan = Plan(3, APART, taken=number, now=10.0)
+        assert plan.is_due(10 + fault.after, None) == is_early and not plan.is_due(9 + fault.after, 0.0)
+        assert plan.is_due(10 + fault.after, 10.0) and plan.is_due(10 + fault.after, 11.0) == is_early
+        assert plan.is_due(100 + fault.after, 100.0)
 
 
 @pytest.mark.parametrize("kind", ["torn file", "flipped bit"])
@@ -92,7 +101,15 @@ ENDED = {
     "errors": ["error: x"],
     "by_us": False,
 }
-ENDED |= {"left_over": [], "gone_after": 1.0, "seconds": 9, "first_step_after": 5, "steps": 2, "struck": ["kill"]}
+ENDED |= {
+    "damaged": None,
+    "left_over": [],
+    "gone_after": 1.0,
+    "seconds": 9,
+    "first_step_after": 5,
+    "steps": 2,
+    "struck": ["kill"],
+}
 
 
 @pytest.mark.parametrize(
