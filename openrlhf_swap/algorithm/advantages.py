@@ -41,7 +41,8 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     gains = monotone_gains(batch.answer_logprobs, batch.step_mask)
     changes = local_gains(batch.answer_logprobs, batch.step_mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, coefficients.temperature)
+    temperature = step_temperature(changes, batch.step_mask, coefficients)
+    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, temperature)
     rewards = gains - penalties
     normalised = normalise_step_rewards(
         rewards, batch.step_mask, coefficients.eps, coefficients.centres_steps, coefficients.step_noise
@@ -53,6 +54,26 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     deviation = torch.where(spreads, deviation, math.nan)
     price = mean / (deviation.clamp(min=coefficients.step_noise) + coefficients.eps) * coefficients.centres_steps
     return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation, price)
+
+
+def step_temperature(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
+    """In nats, tau: one number, or so many standard deviations of each group's gains.
+
+    The deviation is pooled over the same steps as sigma, and `step_noise` bounds it from below likewise.
+
+    Args:
+        gains: (G, N, K) that the weights are made of.
+        step_mask: (G, N, K) bool.
+        coefficients: tau, its unit, `step_noise` and `eps`.
+
+    Returns:
+        tau, or (G, 1, 1) float64, infinite for a group with fewer than two steps or no spread: uniform weights.
+    """
+    if not coefficients.in_deviations:
+        return coefficients.temperature
+    _, deviation, spreads = _moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
+    deviation = torch.where(spreads, deviation.clamp(min=coefficients.step_noise), torch.inf)
+    return (coefficients.temperature * deviation).unsqueeze(-1)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:

@@ -39,6 +39,10 @@ METRICS = {
     "swap/step_price": "mean mu/sigma, what the normalisation subtracts from every step, over groups with a signal",
     "swap/step_break_even": "theta mu/sigma over the root of N: the accuracy that a step must add to pay for itself",
     "swap/penalty_mass": "mean P of correct responses, the penalty of a response for exceeding the target length",
+    "swap/weights_from_uniform": (
+        "share of a response's penalty that uniform weights would place on other steps, mean over penalised ones; "
+        "0 is uniform_penalty"
+    ),
     "swap/steps_per_rollout": "mean steps of a correct response",
     "swap/gain_mean": "mean information gain Delta of a step, in nats per answer token",
     "swap/gain_std": "standard deviation of Delta over steps",

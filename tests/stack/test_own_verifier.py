@@ -79,7 +79,7 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     repeated = list(read_rows(again / "metrics.jsonl"))
     assert [line["step"] for line in repeated] == [1, 2, 3, 4]
-    # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order in which responses ended.
+    # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order of arrival.
     sampled = [name for name in metrics[0] if name.startswith(("length/", "swap/accuracy", "reward/mean"))]
     assert {name: repeated[0][name] for name in sampled} == {name: metrics[0][name] for name in sampled}
     settings = [json.loads((folder / "swap_config.json").read_text())["swap"] for folder in (first, again)]

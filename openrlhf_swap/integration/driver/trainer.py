@@ -19,6 +19,7 @@ from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.inventory import TRAINER
 from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
+from openrlhf_swap.objectives.ablation import penalty_temperature
 from openrlhf_swap.objectives.contract import metrics_of
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -90,6 +91,7 @@ class TrainerMixin(BasePPOTrainer):
         )
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self._collapse = guards.CollapseGuard()
+        self._uniform_weights = guards.UniformWeights(penalty_temperature(self._objective.config))
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
 
     def fit(self, global_step: int = 0) -> None:
@@ -115,6 +117,8 @@ class TrainerMixin(BasePPOTrainer):
             warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
             if global_step == 1:
                 warnings += guards.first_step_warnings(status)
+            for note in self._uniform_weights.observe(metrics):
+                print(f"[swap] note at step {global_step}: {note}", flush=True)
             for warning in warnings:
                 print(f"[swap] warning at step {global_step}: {warning}", flush=True)
         if reason is not None:
