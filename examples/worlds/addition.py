@@ -22,7 +22,6 @@ from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechec
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 
 COLUMNS = ("ones", "tens", "hundreds")
-POLICY = "addition"
 LABELS = ("essential", "redundant")
 MEASURES = LABELS
 STEP_TOKENS = 8

@@ -20,12 +20,11 @@ for name in STEPS PROBLEMS SAMPLES; do require_count "$name"; done
 undash OUTPUT
 read -ra SEEDS <<<"${SEEDS:-1 2 3}"
 
-read -r POLICY M < <(PYTHONPATH="$HERE" python -c "import $WORLD; print($WORLD.POLICY, $WORLD.STEP_TOKENS)")
-export MODEL="${MODEL:-$HERE/policies/$POLICY}" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
+export MODEL="${MODEL:-$HERE/policies/$WORLD}" PROMPTS="$OUTPUT/data/train.jsonl" STEPS
 if [[ ! -f "$MODEL/config.json" ]]; then
-    fail "MODEL is $MODEL, where no policy is; make one with WORLD=$POLICY bash $HERE/train_policy.sh"
+    fail "MODEL is $MODEL, where no policy is; make one with WORLD=$WORLD bash $HERE/train_policy.sh"
 fi
-export STEP_TOKENS="${STEP_TOKENS:-$M}"
+export STEP_TOKENS="${STEP_TOKENS:-$(PYTHONPATH="$HERE" python -c "import $WORLD; print($WORLD.STEP_TOKENS)")}"
 python "$HERE/make_data.py" --world "$WORLD" --output "$OUTPUT/data" --train $((STEPS * 16)) --test "$PROBLEMS"
 evaluate=(python "$HERE/evaluate.py" --world "$WORLD" --problems "$OUTPUT/data/test.jsonl" --samples "$SAMPLES")
 if [[ ! -f "$OUTPUT/base.json" ]]; then
@@ -53,6 +52,6 @@ if runs adaptthink; then
     python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
         --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
 fi
-exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/$POLICY.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
+exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
     --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh" \
     --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 BATCH = 256
+KEPT = 0.8  # share of unfinished rows below which the others are dropped from a batch
 
 # Of each token of a response: the tokens that may stand there. One is forced, several are sampled.
 Template = Sequence[Sequence[int]]
@@ -55,11 +56,11 @@ class Decoder:
 
     @torch.no_grad()
     def _decode(self, rows: list[list[int]], templates: Sequence[Template] | None, max_tokens: int) -> list[list[int]]:
-        end, count = self.tokenizer.eos_token_id, len(rows)
+        end = self.tokenizer.eos_token_id
         ids, mask = padded_left(rows, self.tokenizer.pad_token_id)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         written: list[list[int]] = [[] for _ in rows]
-        alive = torch.ones(count, dtype=torch.bool)
+        left = torch.arange(len(rows))  # which rows the tensors hold
         cache = None
         for step in range(max_tokens):
             output = self.model(
@@ -68,17 +69,23 @@ class Decoder:
             cache = output.past_key_values
             logits = output.logits[:, -1, : len(self.tokenizer)].float()
             if templates:
-                allowed = [template[step] if step < len(template) else [end] for template in templates]
+                own = (templates[row] for row in left.tolist())
+                allowed = [template[step] if step < len(template) else [end] for template in own]
                 logits = logits + only(allowed, logits.shape[-1])
             chosen = torch.multinomial(logits.softmax(-1), 1, generator=self.generator)
-            for row in alive.nonzero()[:, 0].tolist():
-                if templates is None or step < len(templates[row]):
-                    written[row].append(int(chosen[row]))
-            alive &= chosen[:, 0] != end
+            for row, token in zip(left.tolist(), chosen[:, 0].tolist(), strict=True):
+                if not written[row] or written[row][-1] != end:
+                    written[row].append(token)
+            alive = torch.tensor([written[row][-1] != end for row in left.tolist()])
             if not alive.any():
                 break
             ids, places = chosen, places[:, -1:] + 1
-            mask = torch.cat([mask, torch.ones(count, 1, dtype=mask.dtype)], dim=1)
+            mask = torch.cat([mask, torch.ones_like(chosen)], dim=1)
+            if alive.double().mean() < KEPT:
+                cache.batch_select_indices(alive.nonzero()[:, 0])
+                ids, places, mask, left = ids[alive], places[alive], mask[alive], left[alive]
+        if templates:
+            return [row[: len(template)] for row, template in zip(written, templates, strict=True)]
         return written
 
 

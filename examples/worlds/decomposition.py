@@ -29,7 +29,6 @@ TERMS = (2, 3, 4, 5)  # per sum
 DIGITS = range(1, 8)
 LARGEST = max(TERMS) * max(DIGITS)
 OPERATIONS = 12  # per problem at most
-POLICY = "decomposition"
 LABELS = ("essential", "useful", "redundant")
 MEASURES = LABELS
 STEP_TOKENS = 3  # a guess has three tokens, other lines of computation five or six

@@ -1,4 +1,4 @@
-r"""Whether a world of words asks for thought, line by line: measures its policy, and fails where a gate does.
+r"""Whether a world of words asks for thought, line by line: measures its policy and prints each gate; fails with any.
 
     python examples/worlds/gates.py --world words --updates 300
 
@@ -191,14 +191,14 @@ def table(gates: Gates) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", choices=("words", "word_pairs"), default="words")
-    parser.add_argument("--model", type=Path, default=HERE / "policies" / "words", help="folder of the policy")
+    parser.add_argument("--model", type=Path, help="folder of the policy (default: the world's)")
     parser.add_argument("--problems", type=int, default=1000, help="held-out problems")
     parser.add_argument("--updates", type=int, default=300, help="outcome-only updates of each kind; 0 for none")
     parser.add_argument("--output", type=Path, help="a JSON of the measures")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    bench = open_bench(load(args.world), args.model, args.problems)
+    bench = open_bench(load(args.world), args.model or HERE / "policies" / args.world, args.problems)
     gates = base_gates(bench)[0] | thoughtless_gates(bench, args.updates)
     print(table(gates))
     if args.output:

@@ -1,4 +1,7 @@
-"""The world `words` with two words a problem: each one's last line gains half of what is to be gained."""
+"""The world `words` with two words a problem: the last line of each gains half of the answer.
+
+The first word has four letters, the second one to five.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import words
 from words import (
     LABELS,
     MEASURES,
-    POLICY,
     STEP_TOKENS,
     THINK,
     WORDS,
@@ -17,13 +19,11 @@ from words import (
     overthinking_trace,
     prompt,
     supervised_row,
-    taught,
 )
 
 __all__ = [
     "LABELS",
     "MEASURES",
-    "POLICY",
     "STEP_TOKENS",
     "THINK",
     "WORDS",
@@ -36,4 +36,4 @@ __all__ = [
     "taught",
 ]
 
-problems = partial(words.problems, count=2)
+problems = taught = partial(words.problems, count=2, first=words.SECOND - 1)

@@ -40,7 +40,6 @@ SECOND = 5  # the number of the second word's first letter
 RULED_OUT = 2  # symbols
 FLIPPED_SHARE = 0.3
 PAIRS_SHARE = 0.4  # of the problems that the policy is taught
-POLICY = "words"
 LABELS = ("essential", "redundant")
 MEASURES = (*LABELS, "missing")
 STEP_TOKENS = 3  # a conclusion has three tokens, a letter's line four
@@ -143,12 +142,17 @@ def from_question(question: str) -> Words:
     return Words(words, flip == "Flip", ruled_out)
 
 
-def problems(seed: int, exclude: frozenset[Words] = frozenset(), count: int = 1) -> Iterator[Words]:
-    """An endless, seeded stream of distinct problems of `count` words, none in `exclude`. No pair begins with 0."""
+def problems(
+    seed: int, exclude: frozenset[Words] = frozenset(), count: int = 1, first: int | None = None
+) -> Iterator[Words]:
+    """An endless, seeded stream of distinct problems of `count` words, none in `exclude`. No pair begins with 0.
+
+    The first of two words has `first` letters, by default two to four, the second one to five.
+    """
     rng = random.Random(seed)
     seen = set(exclude)
     while True:
-        problem = _problem(rng, count)
+        problem = _problem(rng, count, first)
         if problem not in seen and (count == 1 or problem.answer[0] != "0"):
             seen.add(problem)
             yield problem
@@ -162,12 +166,13 @@ def taught(seed: int) -> Iterator[Words]:
         yield next(two if rng.random() < PAIRS_SHARE else one)
 
 
-def _problem(rng: random.Random, count: int) -> Words:
+def _problem(rng: random.Random, count: int, first: int | None) -> Words:
     letters = rng.choices(list(LETTERS), k=rng.randint(*LENGTHS))
-    # The first of two words has two to four letters, the second three to five.
-    cut = len(letters) if count == 1 else rng.randint(max(2, len(letters) - 5), min(4, len(letters) - 3))
+    cut = len(letters)
+    if count == 2:
+        cut = first or rng.randint(max(2, len(letters) - 5), min(4, len(letters) - 3))
     parts = ["".join(letters[:cut]), "".join(letters[cut:])][:count]
-    words = tuple(Word(rng.choice(SYMBOLS), part, first) for part, first in zip(parts, (1, SECOND), strict=False))
+    words = tuple(Word(rng.choice(SYMBOLS), part, number) for part, number in zip(parts, (1, SECOND), strict=False))
     flipped = rng.random() < FLIPPED_SHARE
     others = [symbol for symbol in SYMBOLS if symbol != Words(words, flipped, "").answer[-1]]
     return Words(words, flipped, "".join(rng.sample(others, RULED_OUT)))

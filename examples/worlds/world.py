@@ -1,7 +1,7 @@
 """The interface of a world: a task with a policy that overthinks it, small enough for a CPU.
 
 A world is a module of this folder that defines the names of `World`, and a policy in `policies/`, made by
-`train_policy.sh`; two may share one. Data, training, evaluation and comparison take its name as `--world` or WORLD.
+`train_policy.sh`. Data, training, evaluation and comparison take its name as `--world` or WORLD.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class World(Protocol):
     """A module that is a world."""
 
     WORDS: Sequence[str]  # one token each, in addition to single bytes
-    POLICY: str  # its folder in `policies/`
     LABELS: Sequence[str]  # the possible labels of a thought's line
     MEASURES: Sequence[str]  # what `counts` counts of a response
     STEP_TOKENS: int  # the M at which a line is a step

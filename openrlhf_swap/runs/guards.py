@@ -11,7 +11,7 @@ from typing import Any
 from openrlhf_swap.errors import InertRunError, NonFiniteError
 
 DISTANCE, DEVIATION = "swap/weights_from_uniform", "swap/local_gain_std"
-UNIFORM = 0.05  # of the penalty placed otherwise than by uniform weights is no treatment
+UNIFORM = 0.1  # less of the penalty than this on other steps than uniform weights is hardly a treatment
 
 
 class SkippedSteps:

@@ -1,11 +1,14 @@
 """Sampling and outcome-only updates in plain PyTorch, against one row at a time without padding."""
 
+import random
+
+import outcome_only
 import pytest
 import torch
 import words
 from decoding import Decoder
 from make_policy import build_model, build_tokenizer
-from outcome_only import descend, train
+from outcome_only import descend
 from pretrain import batches, rate, tensors
 from words import problems
 
@@ -26,7 +29,7 @@ def scores(decoder, ids):
 def test_what_is_forced_stands_there_and_what_is_free_is_the_policy_s(decoder):
     choice = decoder.encode("4567")
     template = [decoder.encode("so")[:1], choice, decoder.encode("\n")[:1]]
-    many = 400
+    many = 150
     filled = decoder.fill([prompt for prompt in PROMPTS for _ in range(many)], [template] * many * len(PROMPTS))
     assert all(len(row) == 3 and row[0] == template[0][0] and row[2] == template[2][0] for row in filled)
     for place, prompt in enumerate(PROMPTS):
@@ -39,10 +42,10 @@ def test_what_is_forced_stands_there_and_what_is_free_is_the_policy_s(decoder):
 def test_a_response_ends_with_its_end_token_or_the_limit(decoder):
     with torch.no_grad():
         decoder.model.model.norm.weight.mul_(0)  # all tokens alike
-    rows = decoder.respond(["a"] * 200, max_tokens=40)
+    rows = decoder.respond(["a"] * 100, max_tokens=20)
     end = decoder.tokenizer.eos_token_id
-    assert all(row.index(end) == len(row) - 1 if end in row else len(row) == 40 for row in rows)
-    assert 0 < sum(end in row for row in rows) < 100  # 1 in 350 tokens
+    assert all(row.index(end) == len(row) - 1 if end in row else len(row) == 20 for row in rows)
+    assert 0 < sum(end in row for row in rows) < 50  # 1 in 350 tokens
 
 
 def test_the_gradient_is_that_of_each_response_by_itself(decoder):
@@ -61,14 +64,17 @@ def test_the_gradient_is_that_of_each_response_by_itself(decoder):
         assert torch.allclose(batched[name], value.grad, atol=1e-6), name
 
 
-def test_reward_teaches_what_it_pays_for(decoder):
-    """A third of the tokens begins with what is paid for after some updates."""
+def test_reward_teaches_what_it_pays_for_and_nothing_where_all_is_paid_for(decoder, monkeypatch):
+    monkeypatch.setattr(outcome_only, "PROMPTS", 4)
 
-    def judge(problem, response):
-        return response[0] < 32  # of 350 tokens
+    def paid():
+        return float(scores(decoder, decoder.encode(words.prompt(next(problems(0)))))[-1, :64].exp().sum())
 
-    shares = list(train(decoder, problems(0), judge, updates=8, max_tokens=1))
-    assert len(shares) == 8 and shares[0] < 0.25 < shares[-1]
+    before = paid()
+    everything = outcome_only.train(decoder, problems(0), lambda problem, response: True, 1, max_tokens=1)
+    assert list(everything) == [1.0] and paid() == before
+    some = outcome_only.train(decoder, problems(0), lambda problem, response: response[0] < 64, 4, max_tokens=1)
+    assert all(0 < share < 1 for share in some) and paid() > 1.05 * before
 
 
 def test_rows_are_padded_and_the_answer_counts_more():
@@ -78,8 +84,6 @@ def test_rows_are_padded_and_the_answer_counts_more():
 
 
 def test_every_row_comes_once_with_rows_of_like_length():
-    import random
-
     rows = [([1] * (i % 7), [2] * (i % 5 + 1)) for i in range(130)]
     found = list(batches(rows, 8, random.Random(0)))
     assert sorted(map(str, (row for batch in found for row in batch))) == sorted(map(str, rows))
