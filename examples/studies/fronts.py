@@ -29,7 +29,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -37,7 +37,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import read_rows, write_text
+from openrlhf_swap.files import read_rows
 
 COST = 20.0  # points of accuracy that the base's excess length counts as; chosen before the first run
 MULTIPLES = (1.1, 1.25, 1.5)  # of L*
@@ -122,7 +122,7 @@ def front(points: Sequence[Point], tokens: float) -> float:
 def area(points: Sequence[Point], shortest: float, longest: float) -> float:
     """The front's mean over log tokens between two lengths: it is a staircase, so the integral is exact."""
     corners = sorted({shortest, longest, *(p.tokens for p in points if shortest < p.tokens < longest)})
-    pieces = zip(corners, corners[1:], strict=False)
+    pieces = pairwise(corners)
     total = sum(front(points, left) * math.log(right / left) for left, right in pieces)
     return total / math.log(longest / shortest)
 

@@ -98,7 +98,7 @@ def test_runs_are_read(tmp_path):
     assert (base.method, base.accuracy, base.redundant) == (BASE, 60.0, 9)
     assert (first.strength, first.seed, first.accuracy, first.tokens) == ("0.3", 2, pytest.approx(75), 55.0)
     assert math.isnan(first.missing) and (last.missing, last.redundant) == (1, 2)
-    with pytest.raises(DataError, match="without base.json; run compare.sh"):
+    with pytest.raises(DataError, match=r"without base\.json; run compare\.sh"):
         read_runs(run)
 
 
