@@ -20,7 +20,7 @@ MARKS = {
     "raylet": "/raylet/raylet ",
     "gcs": "/gcs/gcs_server ",
 }
-OTHER = "Ray's helpers"
+OTHER, UNNAMED = "Ray's helpers", "actors without a title"  # which Ray does not always manage to set
 # Kind -> whom it may strike, how often it is drawn, and how many seconds it lasts.
 KINDS = {
     "kill": ((*MARKS,), 8, (0, 0)),
@@ -58,13 +58,13 @@ def schedule(seed, apart):
         yield Fault(rng.uniform(*apart), kind, rng.choice(targets), rng.uniform(*span), rng.random())
 
 
-def role_of(command):
-    """The role of a process by its command line; None for one that cannot be told yet."""
-    found = [role for role, mark in MARKS.items() if mark in command]
+def role_of(command, name=""):
+    """The role of a process by its command line and the kernel's name for it; UNNAMED for an actor without a title."""
+    found = [role for role, mark in MARKS.items() if mark in command or mark[:15] == name]
     if not found and "multiprocessing.spawn" in command:
         return "engine"  # it does not always manage to set its own title
     if not found and ("default_worker.py" in command or command.startswith("ray::IDLE")):
-        return None
+        return UNNAMED
     return found[0] if found else OTHER
 
 

@@ -1,13 +1,16 @@
 """What a soak has shown, from its events: Markdown, a picture of the memory, and what is a defect."""
 
+import math
+from itertools import pairwise
 from statistics import mean, median
+from textwrap import fill
 
 from tabulate import tabulate
 
 BEGIN, END = "<!-- soak -->\n", "<!-- end of the soak -->\n"
 FEWEST = 8  # samples of memory that a trend needs
-HEADERS = ["processes", "calm: first", "last", "an hour", "all: first", "last", "an hour"]
-HEADERS += ["starts", "median growth in one", "largest"]
+HEADERS = ["processes", "calm: 1st quarter", "2nd", "3rd", "4th", "an hour", "all: 1st quarter", "4th", "an hour"]
+HEADERS += ["growth in a start: median", "largest", "starts"]
 ENDED = (0, 2, -9)  # finished, one of our errors, killed
 
 
@@ -36,19 +39,19 @@ def _defects_of_attempt(row):
     return found
 
 
-def trend(points):
-    """Mean of the first and of the last quarter of (second, MiB) points, and the slope in MiB an hour.
-
-    None for fewer than `FEWEST` points. The slope is that of the least squares.
-    """
+def quarters(points):
+    """Mean MiB of each quarter of (second, MiB) points; none for fewer than `FEWEST`."""
     if len(points) < FEWEST:
-        return None
-    quarter = len(points) // 4
-    times, sizes = zip(*points, strict=True)
-    middle, level = mean(times), mean(sizes)
-    spread = sum((time - middle) ** 2 for time in times)
-    slope = sum((time - middle) * (size - level) for time, size in points) / spread
-    return mean(sizes[:quarter]), mean(sizes[-quarter:]), 3600 * slope
+        return []
+    ends = [n * len(points) // 4 for n in range(5)]
+    return [mean(size for _, size in points[start:end]) for start, end in pairwise(ends)]
+
+
+def slope(points):
+    """What (second, MiB) points grow by in an hour, by least squares."""
+    middle, level = mean(time for time, _ in points), mean(size for _, size in points)
+    spread = sum((time - middle) ** 2 for time, _ in points)
+    return 3600 * sum((time - middle) * (size - level) for time, size in points) / spread
 
 
 def memory_of_attempts(events):
@@ -65,16 +68,15 @@ def memory_of_attempts(events):
 
 
 def _memory_rows(events):
-    attempts = memory_of_attempts(events)
-    roles = sorted({role for points in attempts for role in points})
-    for role in roles:
-        whole = [point for points in attempts[1:] for point in points.get(role, [])]
-        trends = [found for points in attempts[1:] if (found := trend(points.get(role, [])))]
-        calm, soak = trend(attempts[0].get(role, [])), trend(whole)
-        if calm and soak and trends:
-            growth = [last - first for first, last, _ in trends]
-            row = [role, *calm, *soak, len(trends), median(growth), max(growth)]
-            yield [f"{value:.0f}" if isinstance(value, float) else value for value in row]
+    calm, *starts = memory_of_attempts(events)
+    for role in sorted(calm):
+        alone, whole = calm[role], [point for start in starts for point in start.get(role, [])]
+        if not quarters(alone) or not quarters(whole):
+            continue
+        growth = [found[-1] - found[0] for start in starts if (found := quarters(start.get(role, [])))]
+        row = [*quarters(alone), slope(alone[len(alone) // 2 :]), *quarters(whole)[::3], slope(whole)]
+        row += [median(growth), max(growth)] if growth else [math.nan, math.nan]
+        yield [role, *(f"{value:.0f}" for value in row), len(growth)]
 
 
 def report(events, settings):
@@ -90,36 +92,43 @@ def report(events, settings):
     minutes = max([row["at"] for row in soak], default=0) / 60
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
     damaged = sum(row["damaged"] is not None for row in attempts)
+    equal = (
+        "Each step has the calm run's metrics bit by bit, except times, memory and `swap/grader_slow`, which are of "
+        "the clock; each finished round has its policy and its tables of rollouts, byte by byte."
+    )
+    summary = (
+        f"`bash scripts/soak.sh {flags} --output DIR`: a calm run of {calm['steps']} steps took "
+        f"{calm['seconds'] / 60:.0f} minutes; then {len(struck)} faults struck {len(attempts)} starts within "
+        f"{minutes:.0f} minutes. {len(rounds)} rounds of {settings['steps']} steps were finished, and "
+        f"{sum(row['steps'] for row in attempts)} steps compared, with those that were done again. "
+        f"{equal if not wrong else f'There were {len(wrong)} defects, listed below.'} {damaged} times a file of the "
+        f"newest checkpoint was damaged. {max(gone, default=0):.1f} s after the end of a command, or earlier, all "
+        f"that it had started was gone. A start took {median(first or [0]):.0f} s to its first new step (median; at "
+        f"most {max(first, default=0)})."
+    )
+    memory = (
+        "Memory of the processes in MiB (proportional set size): means of the quarters of the calm run, and what it "
+        "grew by in an hour in its second half, by least squares; the same of all that time together; and from the "
+        f"first to the last quarter of single starts of at least {FEWEST} samples. Actors without a title, which Ray "
+        "does not always set, are left out."
+    )
     lines = [
-        f"`bash scripts/soak.sh {flags} --output DIR`: a calm run of {calm['steps']} steps "
-        f"({calm['seconds'] / 60:.0f} minutes), then {minutes:.0f} minutes in which {len(struck)} faults struck "
-        f"{len(attempts)} starts. {len(rounds)} rounds of {settings['steps']} steps were finished; "
-        f"{sum(row['steps'] for row in attempts)} steps were done and compared, those that were done again included. "
-        "Each has the calm run's metrics bit by bit, except times, memory and `swap/grader_slow`, which are of the "
-        "clock; each finished round has its policy and its tables of rollouts, byte by byte. "
-        if not wrong
-        else f"`bash scripts/soak.sh {flags} --output DIR`: **{len(wrong)} defects.** ",
-        f"Within {max(gone, default=0):.1f} s of the end of a command, all processes that it had started were gone. "
-        f"{damaged} times a file of the newest checkpoint was damaged. "
-        f"A start took {median(first or [0]):.0f} s to its first new step (median; at most {max(first, default=0)}).",
+        _filled(summary),
         *(f"* {line}" for line in wrong),
         "",
         tabulate(list(_fault_rows(soak)), ["fault", "struck", "times", "the run", "the command"], "github"),
         "",
-        "Memory (proportional set size, MiB; mean of the first and of the last quarter, and MiB an hour by least "
-        "squares): of the calm run, of all that time together, and within single starts "
-        f"with at least {FEWEST} samples.",
+        _filled(memory),
         "",
-        tabulate(
-            list(_memory_rows(events)),
-            HEADERS,
-            "github",
-            disable_numparse=True,
-        ),
+        tabulate(list(_memory_rows(events)), HEADERS, "github", disable_numparse=True),
         "",
         "![Memory of each kind of process over the soak](../pictures/soak.png)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _filled(text):
+    return fill(text, 119, break_long_words=False, break_on_hyphens=False)
 
 
 def _fault_rows(soak):

@@ -139,8 +139,8 @@ class Attempt:
         """Compare the new steps, and sample the memory when it is time."""
         for each in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                role = faults.role_of(" ".join(each.cmdline()) or each.name())
-                self.roles[each] = role or self.roles.get(each)
+                role = faults.role_of(" ".join(each.cmdline()), each.name())
+                self.roles[each] = self.roles.get(each, role) if role == faults.UNNAMED else role
         for row in self.training.rows():
             if row not in self.before and row not in self.seen:
                 self.seen.append(row)
@@ -163,7 +163,7 @@ class Attempt:
         if fault.kind in faults.DAMAGE:
             self.damaging = fault
         self.struck.append(fault.kind)
-        struck = sorted({self.roles.get(each) or fault.target for each in chosen})
+        struck = sorted({self.roles.get(each, fault.target) for each in chosen})
         self.record("fault", **faults.described(fault), struck=struck, step=len(self.training.rows()))
 
     def let_go_on(self, now):
@@ -199,7 +199,7 @@ def memory_by_role(roles):
     for process, role in roles.items():
         if is_alive(process):
             with contextlib.suppress(psutil.Error):
-                found[role or faults.OTHER] = found.get(role or faults.OTHER, 0) + process.memory_full_info().pss
+                found[role] = found.get(role, 0) + process.memory_full_info().pss
     return {role: round(size / 2**20, 1) for role, size in sorted(found.items())}
 
 

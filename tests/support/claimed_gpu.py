@@ -12,7 +12,6 @@ from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "claimed"
@@ -84,8 +83,28 @@ class ClaimedTensor(torch.Tensor):
         raise AssertionError(f"{function} on a claimed tensor outside of `claiming`")
 
 
+def tensors_in(tree):
+    """The tensors in nested lists, tuples and dicts; torch's pytree is too slow for a hundred thousand calls."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for each in tree:
+            yield from tensors_in(each)
+    elif isinstance(tree, dict):
+        yield from tensors_in([*tree.values()])
+
+
+def with_tensors(tree, change):
+    """The same with `change` of each tensor."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, list | tuple):
+        return type(tree)([with_tensors(each, change) for each in tree])
+    return {name: with_tensors(each, change) for name, each in tree.items()} if isinstance(tree, dict) else tree
+
+
 def unwrapped(tree):
-    return tree_map_only(ClaimedTensor, lambda tensor: tensor.held, tree)
+    return with_tensors(tree, lambda tensor: tensor.held if isinstance(tensor, ClaimedTensor) else tensor)
 
 
 class _Dispatch(TorchDispatchMode):
@@ -96,7 +115,7 @@ class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         name = function.overloadpacket.__name__
-        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        tensors = [*tensors_in(args), *tensors_in(kwargs)]
         claimed = [tensor for tensor in tensors if isinstance(tensor, ClaimedTensor)]
         target = kwargs["device"].type if kwargs.get("device") is not None else None
         # A number may stand on the host: its value goes along with the launch.
@@ -113,9 +132,7 @@ class _Dispatch(TorchDispatchMode):
         if name.endswith("_") and not name.endswith("__") and isinstance(args[0], torch.Tensor):
             return args[0]
         there = target == NAME if target is not None else bool(claimed)
-        return (
-            tree_map_only(torch.Tensor, ClaimedTensor, result) if there and name != "_local_scalar_dense" else result
-        )
+        return with_tensors(result, ClaimedTensor) if there and name != "_local_scalar_dense" else result
 
     def _count(self, name, args, claimed, target):
         if not claimed:

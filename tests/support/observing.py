@@ -3,6 +3,7 @@
 import gc
 import importlib
 import logging
+import operator
 import os
 import resource
 import signal
@@ -50,16 +51,21 @@ def import_originals():
 
 
 def names():
-    """Every attribute of every module of other packages, and of every class in them."""
+    """The attributes of every module of other packages, and of every class in them, by what has them."""
     found = {}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in OTHERS and module_name not in STANDARD:
             continue
-        for name, value in list(vars(module).items()):
-            found[f"{module_name}.{name}"] = value
+        own = found[module_name, None] = dict(vars(module))
+        for name, value in own.items():
             if isinstance(value, type) and value.__module__ == module_name:
-                found |= {f"{module_name}.{name}.{inner}": part for inner, part in vars(value).items()}
+                found[module_name, name] = dict(vars(value))
     return found
+
+
+def are_same(now, before):
+    """Whether two dicts hold the same objects in the same order; there are too many to look at each."""
+    return list(now) == list(before) and all(map(operator.is_, now.values(), before.values()))
 
 
 def methods():
@@ -106,10 +112,12 @@ class Watch:
     def changes(self):
         absent = object()
         found = set()
-        for name, value in names().items():
-            before = self.names.get(name, absent)
-            if value is not before and name not in BY_THEMSELVES and (before is not absent or is_ours(value)):
-                found.add(("NAME", name))
+        for owner, now in names().items():
+            then = self.names.get(owner, {})
+            for name, value in () if are_same(now, then) else now.items():
+                before, path = then.get(name, absent), ".".join(filter(None, (*owner, name)))
+                if value is not before and path not in BY_THEMSELVES and (before is not absent or is_ours(value)):
+                    found.add(("NAME", path))
         for (key, name), (thing, value) in methods().items():
             _, before = self.methods.get((key, name), (None, absent))
             if value is not before and (hasattr(type(thing), name) or before is not absent):

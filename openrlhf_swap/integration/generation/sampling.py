@@ -199,8 +199,8 @@ class SwapSamplesGenerator(SamplesGenerator):
             if not ready:
                 raise GenerationError(
                     f"no prompt was finished within --swap.generation_timeout {limit:g} seconds, "
-                    f"{sum(map(bool, open_parts))} of {len(parts)} are open: a rollout engine is stuck. Start again "
-                    "with --ckpt.load_enable; give more time if the engines were still at work"
+                    f"{sum(map(bool, open_parts))} of {len(parts)} are open: a rollout engine or its grader is "
+                    "stuck. Start again with --ckpt.load_enable; give more time if the engines were still at work"
                 )
             for number in (prompt_of[ref] for ref in ready):
                 open_parts[number] -= 1

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 from soak import report
-from soak.faults import EARLY, KINDS, MARKS, Fault, Plan, damage, role_of, schedule
+from soak.faults import EARLY, KINDS, MARKS, UNNAMED, Fault, Plan, damage, role_of, schedule
 from soak.training import differences
 
 from openrlhf_swap.runs import checkpoints
@@ -66,12 +66,17 @@ def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, k
         ("python -c import json, sys; from openrlhf_swap.rewards.worker import serve; serve(*limits)", "grader"),
         ("/ray/core/src/ray/raylet/raylet --raylet_socket_name=x", "raylet"),
         ("/ray/core/src/ray/gcs/gcs_server --log_dir=x", "gcs"),
-        ("ray::IDLE", None),
+        ("ray::IDLE", UNNAMED),
+        ("python /ray/_private/workers/default_worker.py --node-ip-address=127.0.0.1", UNNAMED),
         ("ray::DashboardAgent", "Ray's helpers"),
     ],
 )
 def test_roles(command, role):
     assert role_of(command) == role
+
+
+def test_a_role_by_the_kernels_name():
+    assert role_of("python default_worker.py", "ray::IntrinsicR") == "policy"
 
 
 def test_metrics_are_compared_to_the_last_bit_but_for_the_clock():
@@ -83,13 +88,13 @@ def test_metrics_are_compared_to_the_last_bit_but_for_the_clock():
     assert differences(calm, {}) == ["policy/loss", "step", "swap/penalty_mass"]
 
 
-def test_trend():
-    # Eight points: the first quarter holds 100 and 101, the last 106 and 107; a MiB every ten seconds is 360 an hour.
+def test_quarters_and_slope():
+    # Eight points: 100 and 101, ..., 106 and 107; a MiB every ten seconds is 360 an hour.
     points = [(10 * n, 100 + n) for n in range(8)]
-    assert report.trend(points) == pytest.approx((100.5, 106.5, 360))
-    assert report.trend(points[:7]) is None
-    # Least squares by hand of 0, 0, 0, 3 at 0, 1, 2, 3 twice: covariance 4.5 a half over variance 5, 0.9 a second.
-    assert report.trend([(t, 3 * (t == 3)) for t in (0, 1, 2, 3)] * 2)[2] == pytest.approx(0.9 * 3600)
+    assert report.quarters(points) == [100.5, 102.5, 104.5, 106.5] and report.slope(points) == pytest.approx(360)
+    assert report.quarters(points[:7]) == []
+    # Least squares by hand of 0, 0, 0, 3 at 0, 1, 2, 3: covariance 4.5 over variance 5, 0.9 a second.
+    assert report.slope([(t, 3 * (t == 3)) for t in (0, 1, 2, 3)]) == pytest.approx(0.9 * 3600)
 
 
 ENDED = {
@@ -143,9 +148,13 @@ def test_the_report_replaces_its_section_alone(tmp_path):
     ]
     events = [*memory[:8], calm, *memory[8:], fault, ENDED]
     text = report.report(events, {"minutes": "120", "steps": 80})
-    assert "`bash scripts/soak.sh --minutes 120 --steps 80 --output DIR`" in text and "| kill " in text
+    assert (
+        text.startswith("`bash scripts/soak.sh --minutes 120 --steps 80 --output DIR`: a calm run of 2 steps")
+        and "| kill " in text
+    )
     row = next(line for line in text.splitlines() if line.startswith("| engine"))
-    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["900", "906", "360", "900", "906", "360", "1", "6", "6"]
+    cells = [cell.strip() for cell in row.split("|")[2:-1]]
+    assert cells == ["900", "902", "904", "906", "360", "900", "906", "360", "6", "6", "1"]
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n")
     report.insert(text, page)
