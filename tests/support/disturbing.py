@@ -104,10 +104,12 @@ class Run:
             target.send_signal(signal_number)
             disturbed = time.monotonic()
             if signal_number == signal.SIGKILL:
-                assert left_over(others, disturbed + ENDED_SECONDS) == []
+                left = left_over(others, disturbed + ENDED_SECONDS)
+                assert left == [], left
             gone = time.monotonic() - disturbed
             status = process.wait(timeout=300)
-            assert left_over(others, time.monotonic() + ENDED_SECONDS) == []
+            left = left_over(others, time.monotonic() + ENDED_SECONDS)
+            assert left == [], left
         self.done += self.new_rows()
         name = process_name or "driver"
         print(

@@ -7,10 +7,10 @@ A slot that Ray assigns stands for a GPU, a file in FOLDER for a tensor in its m
 update does not reach vLLM; with HELD_UPDATE=FILE the first stays on its way, and FILE appears.
 """
 
-import asyncio
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -50,6 +50,12 @@ torch.multiprocessing.reductions.reduce_tensor = share
 class FakeWorker(cpu_vllm.CpuWorker):
     """The extension of vLLM's worker."""
 
+    def update_weight_cuda_ipc(self, *args, **kwargs):
+        if held := os.environ.get("HELD_UPDATE"):
+            Path(held).touch()
+            time.sleep(600)
+        super().update_weight_cuda_ipc(*args, **kwargs)
+
 
 class FakePolicyActor(reward_actor.IntrinsicRewardActor):
     """The policy's actor."""
@@ -82,9 +88,6 @@ class FakeRolloutActor(cpu_vllm.CpuRolloutActor):
 
     async def update_weight_cuda_ipc(self, name, dtype, shape, ipc_handles, empty_cache=False):
         assert self._resident == {"weights"}, f"an update with {self._resident}"
-        if held := os.environ.get("HELD_UPDATE"):
-            Path(held).touch()
-            await asyncio.sleep(600)
         update = self._updates + 1
         self._updates += empty_cache  # set with the last parameter
         if update != self._dropped:
