@@ -22,6 +22,7 @@ from tabulate import tabulate
 SMALL = {
     "advantages": ["--groups", "32", "--tokens", "4000"],
     "cpu_step": ["--steps", "2"],
+    "critic": ["--lengths", "2000", "--layers", "4", "--repeats", "3", "--responses", "256"],
     "driver": ["--responses", "256", "--tokens", "3000"],
     "evaluation": ["--problems", "50", "--repeats", "2"],
     "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],

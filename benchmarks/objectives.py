@@ -24,8 +24,12 @@ NOT_ALONE = {"adaptthink", "lc_r1"}  # need metadata that they attach to a respo
 
 
 def is_plain(objective: Objective) -> bool:
-    """Whether an objective neither scores nor continues responses, and samples no others."""
-    return not objective.scores_steps and objective.continues == "no" and objective.monitor() is None
+    """Whether an objective asks the policy for no more than log-probabilities, and samples nothing else."""
+    return (
+        not (objective.scores_steps or objective.reads_states)
+        and objective.continues == "no"
+        and objective.monitor() is None
+    )
 
 
 def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id: int) -> float:

@@ -198,13 +198,10 @@ def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -
     return row, both.wall / plain.wall
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--families", nargs="+", default=["qwen2"], help="any of qwen2, gemma3_text, qwen3_5_text, ..."
-    )
+def model_parser(description: str | None) -> argparse.ArgumentParser:
+    """The flags of a random model and its responses."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 12000], help="response tokens")
-    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="share of the tokens of each response")
     parser.add_argument("--steps", type=int, default=25, help="K of the longest response")
     parser.add_argument("--branch", type=int, default=24, help="tokens of close template and answer")
     parser.add_argument("--hidden", type=int, default=512)
@@ -215,6 +212,15 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=3)
+    return parser
+
+
+def main() -> None:
+    parser = model_parser(__doc__)
+    parser.add_argument(
+        "--families", nargs="+", default=["qwen2"], help="any of qwen2, gemma3_text, qwen3_5_text, ..."
+    )
+    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="share of the tokens of each response")
     parser.add_argument("--without-reference", action="store_true", help="do not score prefix by prefix as well")
     args = parser.parse_args()
 

@@ -42,6 +42,7 @@ OWN = {
         ("step_only", "no_penalty", "static_penalty", "uniform_penalty"), "rows of the paper's ablation, as `swap`"
     ),
     "vsrm_scores": "not published: ours, after `vsrm`",
+    "length_critic": "not published: ours",
 }
 
 

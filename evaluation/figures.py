@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.forced import forced_path
 from evaluation.measures import Measures, measure_evaluation
-from evaluation.samples import graded_samples, samples_path
+from evaluation.samples import forced_path, graded_samples, samples_path
 from evaluation.stats import Floats
 from evaluation.traces import read_scored, read_steps
 from openrlhf_swap.command import Parser, run_command
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+STYLES = {"cut": "--o", "vllm": ":s"}  # of forced answers, by what ended the thought
 SIZE = (4.2, 3.4)  # inches, of one panel
 
 
@@ -96,9 +96,11 @@ def budget(folders: Sequence[Path]) -> Figure:
         for folder in runs:
             values = 100 * np.array(accuracy_within(folder, name, budgets.tolist()))
             (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
-            if forced := [(row["budget"], 100 * row["accuracy"]) for row in read_rows(forced_path(folder, name))]:
-                points = zip(*forced, strict=True)
-                panel.plot(*points, "--o", color=line.get_color(), label=f"{folder.name}, forced")
+            rows = list(read_rows(forced_path(folder, name)))
+            for by, style in STYLES.items():
+                if forced := sorted((r["budget"], 100 * r["accuracy"]) for r in rows if r.get("by", "cut") == by):
+                    label = f"{folder.name}, forced" + (" by vLLM" if by == "vllm" else "")
+                    panel.plot(*zip(*forced, strict=True), style, color=line.get_color(), label=label)
     return figure
 
 

@@ -34,6 +34,7 @@ class Task:
     id: str
     sample: int
     problem: str
+    instructed: bool = False
 
 
 class Sampler:
@@ -56,7 +57,7 @@ class Sampler:
         """Sample every task and append it to its benchmark's file in `files`; yields the token count of each sample.
 
         A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix` is
-        appended to each problem; `end_of_thought` closes a thought.
+        appended to each problem that has no instruction; `end_of_thought` closes a thought.
         """
         with ExitStack() as stack:
             append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
@@ -85,7 +86,7 @@ def _sampled(
     while True:
         while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
             number, task = entry
-            ids = prompt_ids(tokenizer, task.problem + suffix)
+            ids = prompt_ids(tokenizer, task.problem + ("" if task.instructed else suffix))
             if len(ids) < engine.model_config.max_model_len:
                 seed = seed_of(task.benchmark, task.id, task.sample, settings.seed)
                 parameters = SamplingParams(**{**asdict(settings), "seed": seed}, **fixed)

@@ -12,6 +12,7 @@ from evaluation.samples import grades_path, key_of, samples_path
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grade, Grader
+from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.answers import last_boxed, stated_answer, strip_answer, text_after_thought
 
 AT_A_TIME = 512
@@ -29,27 +30,37 @@ def grade_file(
 
     Grades the text after the first `end_of_thought`, or the whole response if there is none.
     """
-    answers = {problem.id: problem.answer for problem in problems}
+    asked = {problem.id: problem for problem in problems}
     path = grades_path(folder, benchmark)
     if again:
         path.unlink(missing_ok=True)
     done = {key_of(row) for row in read_rows(path)}
     rows_left = (row for row in read_rows(samples_path(folder, benchmark)) if key_of(row) not in done)
-    left = (row for row in rows_left if row["id"] in answers)
+    left = (row for row in rows_left if row["id"] in asked)
     with appending(path) as append, tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar:
         while rows := list(islice(left, AT_A_TIME)):
-            grades = grader.grade_many([(row["text"], answers[row["id"]]) for row in rows], end_of_thought)
+            tasks = [_task(row["text"], asked[row["id"]]) for row in rows]
+            grades = grader.grade_many(tasks, end_of_thought)
             for row, grade in zip(rows, grades, strict=True):
                 append(_line(row, grade, end_of_thought))
             bar.update(len(rows))
 
 
+def _task(text: str, problem: Problem) -> Task:
+    return Task(text, problem.answer, problem.problem, problem.metadata)
+
+
 def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:
     """A grade, with the answers extracted in two ways: after the thought, and from the whole response.
 
-    The first is what the grader takes as the stated answer, and what the majority vote counts.
+    The first is what the grader takes as the stated answer, and what the majority vote counts. A verifier's own score
+    and reason stand beside them.
     """
     found = stated_answer(text_after_thought(row["text"], end_of_thought)), last_boxed(row["text"])
     stated, boxed = (None if answer is None else strip_answer(answer) for answer in found)
     verdict = {"id": row["id"], "sample": row["sample"], "correct": grade.correct, "status": grade.status}
-    return {**verdict, "answer": stated, "answer_anywhere": boxed}
+    if grade.stated is not None:
+        stated = grade.stated
+    more: Row = {"score": grade.score} if grade.score != float(grade.correct) else {}
+    more |= {"why": grade.why} if grade.why else {}
+    return {**verdict, "answer": stated, "answer_anywhere": boxed, **more}

@@ -11,10 +11,10 @@ from statistics import fmean, median
 
 import numpy as np
 
-from evaluation.samples import graded_benchmarks, graded_samples, no_samples
-from evaluation.stats import Floats, bootstrap_interval, majority_is_correct, pass_at_k
+from evaluation.samples import forced_path, graded_benchmarks, graded_samples, no_samples
+from evaluation.stats import Floats, area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.data.benchmarks import BENCHMARKS
-from openrlhf_swap.files import Row
+from openrlhf_swap.files import Row, read_rows
 
 
 @dataclass
@@ -62,8 +62,25 @@ def measure_benchmark(folder: Path, name: str) -> Measures:
         groups[sample["id"]].append({**sample, **grade, "text": None})
     accuracy = np.array([fmean(row["correct"] for row in group) for group in groups.values()])
     tokens = np.array([fmean(row["tokens"] for row in group) for group in groups.values()])
-    values = _values(list(groups.values()), accuracy, tokens) if groups else {}
+    values = {**_values(list(groups.values()), accuracy, tokens), **areas(folder, name)} if groups else {}
     return Measures(list(groups), accuracy, tokens, {name: float(value) for name, value in values.items()})
+
+
+def areas(folder: Path, name: str) -> dict[str, float]:
+    """The areas under the accuracy curves over budgets of thought, with the range of the budgets.
+
+    For each way to end a thought (`evaluation.forced --by`) that has at least two budgets: `area_cut`,
+    `budget_cut_least` and `budget_cut_most`, or the same with `vllm`.
+    """
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in read_rows(forced_path(folder, name)):
+        curves[row.get("by", "cut")][row["budget"]] = row["accuracy"]
+    values: dict[str, float] = {}
+    for by, curve in curves.items():
+        if len(curve) > 1:
+            values |= {f"budget_{by}_least": min(curve), f"budget_{by}_most": max(curve)}
+            values[f"area_{by}"] = area_under(list(curve), list(curve.values()))
+    return values
 
 
 def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -> dict[str, float]:
@@ -78,6 +95,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         "accuracy": accuracy.mean(),
         "accuracy_low": low,
         "accuracy_high": high,
+        **_mean_score(rows),
         f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
         f"maj@{samples}": fmean(
             majority_is_correct([row["answer"] for row in g], [row["correct"] for row in g]) for g in groups
@@ -93,3 +111,10 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         "accuracy_per_1k_tokens": accuracy.mean() / (tokens.mean() / 1000),
         **{f"grader_{status}": statuses[status] / len(rows) for status in sorted(statuses) if status != "ok"},
     }
+
+
+def _mean_score(rows: Sequence[Row]) -> dict[str, float]:
+    """The mean score, where a verifier gave some between 0 and 1."""
+    if not any("score" in row for row in rows):
+        return {}
+    return {"score": fmean(row.get("score", float(row["correct"])) for row in rows)}

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from evaluation.generate import Sampler, SamplingSettings, Task
 from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
+from evaluation.problems import Problems, load_problems
 from evaluation.samples import (
     SETTINGS,
     key_of,
@@ -33,15 +34,18 @@ from evaluation.samples import (
     samples_path,
     settings_path,
     sort_file,
+    write_flags,
 )
 from evaluation.tables import evaluation_table
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark, short_name
+from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.objectives.recipes import CONFIG, with_file
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
@@ -49,9 +53,9 @@ from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import fingerprint, made_of
 
-Problems = dict[str, list[Problem]]
 Files = dict[str, Path]
 MARK = "[evaluation]"
+ONCE = ("config", "verbose", "grade_again")  # flags of a single start
 
 
 def main(argv: list[str]) -> None:
@@ -61,7 +65,7 @@ def main(argv: list[str]) -> None:
         ConfigError: for settings that are invalid, or differ from those in the folder.
         DataError: for a benchmark that cannot be used.
     """
-    args = parse(argv)
+    args = parse(with_file(argv))
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
@@ -87,11 +91,11 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
     if tasks:
         print(f"{MARK} starting vLLM with {args.model}", flush=True)
         sample(args, tasks, total)
-    grader = Grader()
     for name, rows in problems.items():
         sort_samples(samples_path(args.output, name), name, rows)
+        grader = Grader(verifier=rows[0].grader)
         grade_file(args.output, name, rows, grader, args.end_of_thought, args.grade_again)
-    grader.close()
+        grader.close()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -102,7 +106,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--benchmarks",
         nargs="+",
         default=["math500", "amc23", "aime24", "aime25", "olympiadbench"],
-        help=f"some of {', '.join(BENCHMARKS)}, or JSONL files with problem and answer (default: the paper's five)",
+        help=f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default",
+    )
+    parser.add_argument(
+        "--grader",
+        default=MATH,
+        help="for JSONL files with problem and answer: math, multiple_choice, unit_tests, regex:PATTERN, or a "
+        "function as module:function (default: math)",
     )
     parser.add_argument("--output", type=Path, required=True, help="folder for this evaluation")
     parser.add_argument("--data", type=Path, help="folder with local copies of the benchmarks; the hub by default")
@@ -125,25 +135,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, help="limit for prompt and response; the model's by default")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
+    parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")
     parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
     add_trust_flag(parser)
     return parser.parse_args(argv)
-
-
-def load_problems(args: argparse.Namespace) -> Problems:
-    """The problems of each benchmark, keyed by the name used in its files.
-
-    Raises:
-        ConfigError: for a number below 1, an unknown benchmark, or two benchmarks with the same name.
-        DataError: for a benchmark that cannot be used.
-    """
-    for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
-        if getattr(args, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use at least 1")
-    if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
-        raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
-    return {short_name(name): load_benchmark(name, args.data)[: args.limit] for name in args.benchmarks}
 
 
 def end_of_thought(args: argparse.Namespace) -> str:
@@ -197,12 +193,13 @@ def _weights(origin: Row) -> Row:
 
 
 def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
-    """Write `run.json`: the settings, the provenance of this start, and the commands of earlier starts."""
+    """Write `run.json` (settings, provenance of this start, commands of earlier ones) and `run.yaml`, its flags."""
     earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
     origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
     settings = {name: getattr(args, name) for name in SETTINGS}
     content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
     write_text(settings_path(args.output), to_line(content, indent=2))
+    write_flags(args.output, {name: value for name, value in vars(args).items() if name not in ONCE})
 
 
 def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
@@ -212,7 +209,7 @@ def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
         merge_parts(samples_path(folder, name))
         done = {key_of(row) for row in read_rows(samples_path(folder, name))}
         tasks += [
-            Task(name, problem.id, number, problem.problem)
+            Task(name, problem.id, number, problem.problem, problem.instructed)
             for problem, number in product(rows, range(samples))
             if (problem.id, number) not in done
         ]

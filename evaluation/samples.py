@@ -14,17 +14,40 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import Row, drop_unfinished_line, parse_row, read_rows, replacing
+from openrlhf_swap.files import Row, drop_unfinished_line, parse_row, read_rows, replacing, write_text
+from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.families import R1
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
 SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix", "end_of_thought")
+PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
 GRADES = ".grades.jsonl"
 
 
 def settings_path(folder: Path) -> Path:
     """The file of the settings that the samples were made with."""
     return folder / "run.json"
+
+
+def write_flags(folder: Path, flags: Row) -> None:
+    """Write an evaluation's flags, by name with underscores, as a file for `--config` that starts it again.
+
+    Files and folders are written with their whole paths; a flag that was not given, and a switch that is off, not at
+    all.
+    """
+    import yaml
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        return str(Path(value).absolute()) if isinstance(value, Path) or Path(value).exists() else value
+
+    given = {name: value for name, value in flags.items() if value is not None and value is not False}
+    given |= {name: whole(given[name]) for name in PATHS if name in given}
+    content = {"flags": {name.replace("_", "-"): value for name, value in given.items()}}
+    path = folder / "run.yaml"
+    about = f"# All settings of an evaluation: python -m evaluation.run --config {path}\n"
+    write_text(path, about + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000))
 
 
 def samples_path(folder: Path, benchmark: str) -> Path:
@@ -42,6 +65,11 @@ def grades_path(folder: Path, benchmark: str) -> Path:
     return folder / f"{benchmark}{GRADES}"
 
 
+def forced_path(folder: Path, benchmark: str) -> Path:
+    """The file of its accuracies at budgets of thought (`evaluation.forced`)."""
+    return folder / f"{benchmark}.forced.jsonl"
+
+
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that the samples were made with; older folders lack `end_of_thought`, which was R1's."""
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
@@ -51,6 +79,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:
     """The problems of a benchmark, as they were asked, by id."""
     return {row["id"]: row for row in read_rows(problems_path(folder, benchmark))}
+
+
+def asked(problem: Row, suffix: str) -> str:
+    """A problem as it was asked: with the suffix, unless it has an instruction of its own."""
+    return str(problem["problem"]) + ("" if problem.get("instructed") else suffix)
+
+
+def task_of(problem: Row, response: str) -> Task:
+    """What is graded: a response to a problem."""
+    return Task(response, problem["answer"], problem["problem"], problem.get("metadata", {}))
 
 
 def graded_benchmarks(folder: Path) -> list[str]:

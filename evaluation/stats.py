@@ -39,6 +39,16 @@ def bootstrap_interval(values: Floats, level: float = 0.95, seed: int = 0) -> tu
     return float(low), float(high)
 
 
+def area_under(budgets: Sequence[int], accuracies: Sequence[float]) -> float:
+    """Mean height of an accuracy curve over budgets on a logarithmic axis, between the smallest and the largest one.
+
+    Between two budgets the curve is a straight line on that axis. Needs at least two different budgets.
+    """
+    points = sorted(zip(budgets, accuracies, strict=True))
+    x, y = np.log([budget for budget, _ in points]), np.array([accuracy for _, accuracy in points])
+    return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / (x[-1] - x[0]))
+
+
 def paired_difference(first: Floats, second: Floats, seed: int = 0) -> tuple[float, float, float]:
     """Mean of second - first over the same problems, and its 95% interval."""
     difference = second - first

@@ -31,6 +31,8 @@ COLUMNS = {
     "pass@k": "pass@k %",
     "maj@k": "maj@k %",
 }
+# Of evaluations with budgets of thought: the area under accuracy over the logarithm of the budget, and its range.
+AREAS = {"area_cut": "area % (cut)", "area_vllm": "area % (vllm)"}
 
 
 def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
@@ -44,12 +46,17 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
 
 def evaluation_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table: one row per evaluation and benchmark."""
+    found = {key for measures in runs.values() for measured in measures.values() for key in measured.values}
+    areas = [key for key in AREAS if key in found]
     rows = [
-        [run, title_of(name), f"{measured.values['problems']:.0f}", *_cells(measured.values)]
+        [
+            *(run, title_of(name), f"{measured.values['problems']:.0f}", *_cells(measured.values)),
+            *(_area(measured.values, key) for key in areas),
+        ]
         for run, measures in runs.items()
         for name, measured in measures.items()
     ]
-    return ["evaluation", "benchmark", "problems", *COLUMNS.values()], rows
+    return ["evaluation", "benchmark", "problems", *COLUMNS.values(), *(AREAS[key] for key in areas)], rows
 
 
 def difference_table(runs: Mapping[str, Evaluation], style: str) -> str:
@@ -87,6 +94,14 @@ def _cells(values: Mapping[str, float]) -> list[str]:
     cells["interval"] = f"{cells['accuracy_low']}-{cells['accuracy_high']}"
     cells |= {"pass@k": f"{cells[f'pass@{k}']} (k={k})", "maj@k": cells[f"maj@{k}"]}
     return [cells[key] for key in COLUMNS]
+
+
+def _area(values: Mapping[str, float], key: str) -> str:
+    """The area under a curve with its budgets, outside of which it says nothing; empty without a curve."""
+    if key not in values:
+        return ""
+    least, most = (values[f"{key.replace('area', 'budget')}_{end}"] for end in ("least", "most"))
+    return f"{100 * values[key]:.1f} ({least:.0f}-{most:.0f})"
 
 
 def _difference(first: Measures, second: Measures) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from evaluation.samples import graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
+from evaluation.samples import asked, graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
 from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, replacing, to_line
@@ -43,9 +43,9 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
         for sample, grade in graded_samples(folder, name):
             if samples is None or sample["sample"] < samples:
                 problem = problems[sample["id"]]
-                asked = {"problem": problem["problem"] + suffix, "answer": problem["answer"]}
+                question = {"problem": asked(problem, suffix), "answer": problem["answer"]}
                 sampled = {"response": sample["text"], "correct": grade["correct"], "tokens": sample["tokens"]}
-                yield {"benchmark": name, "id": sample["id"], "sample": sample["sample"], **asked, **sampled}
+                yield {"benchmark": name, "id": sample["id"], "sample": sample["sample"], **question, **sampled}
 
 
 def read_scored(file: Path) -> list[Row]:

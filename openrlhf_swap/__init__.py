@@ -7,8 +7,12 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Scorer": "openrlhf_swap.scoring.scorer",
+    "StateCritic": "openrlhf_swap.algorithm.state_critic",
+    "StateTrace": "openrlhf_swap.algorithm.length_critic",
     "StepTrace": "openrlhf_swap.algorithm.batch",
     "SwapConfig": "openrlhf_swap.config",
+    "length_critic_advantages": "openrlhf_swap.objectives.length_critic",
+    "read_states": "openrlhf_swap.scoring.states",
     "segment_steps": "openrlhf_swap.algorithm.steps",
     "swap_advantages": "openrlhf_swap.objectives.swap",
 }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from openrlhf_swap.errors import ConfigError
 
+DEVIATIONS = "sd"  # behind a temperature that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
 TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # suffixes of pydantic's names for type errors
 
@@ -86,9 +88,10 @@ class FlagSettings(BaseModel):
 
 def _parsed(text: Any, kind: Any) -> Any:
     """Text as a number or a switch where one is expected; text that cannot be parsed is left for the validation."""
-    if kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
+    for number in (kind, *get_args(kind)):
+        if number in (int, float):
+            with suppress(ValueError):
+                return number(text)
     return {"true": True}.get(text, text) if kind is bool else text
 
 
@@ -99,8 +102,10 @@ def extra(spec: FieldInfo) -> dict[str, Any]:
 
 
 def type_name(spec: FieldInfo) -> str:
-    """The type of a setting: int, float, str or bool; a choice is str."""
+    """The type of a setting: int, float, str or bool; a choice is str, a number that text may stand for a float."""
     kind = spec.annotation
+    if float in get_args(kind):
+        kind = float
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
     return kind.__name__ if isinstance(kind, type) else str(kind)
@@ -109,6 +114,19 @@ def type_name(spec: FieldInfo) -> str:
 def short_name(objective: str) -> str:
     """The name of an objective in flags and metrics: its own, or that of its class."""
     return objective.rpartition(":")[2]
+
+
+def nats_or_deviations(temperature: float | str) -> tuple[float, bool]:
+    """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd.
+
+    Raises:
+        ValueError: for what is neither, or not positive.
+    """
+    number = float(str(temperature).removesuffix(DEVIATIONS))
+    relative = isinstance(temperature, str) and temperature.endswith(DEVIATIONS)
+    if not number > 0 or (relative and math.isinf(number)) or (isinstance(temperature, str) and not relative):
+        raise ValueError(f"{temperature} is no temperature")
+    return number, relative
 
 
 _COUNT: Any = {"remedy": "use a whole number of at least 1", "ge": 1}
@@ -135,22 +153,21 @@ class SwapConfig(FlagSettings):
     length_coef: float = setting(
         1.0, "lambda: penalty mass of a response twice as long as the target; 0 disables the penalty", **_WEIGHT
     )
-    temperature: float = setting(
+    temperature: float | str = setting(
         1.0,
-        "tau, in nats: a small value concentrates the penalty on the steps with the least gain, inf spreads it evenly "
-        "(no value in the paper)",
-        "use a positive number of nats, or inf for a uniform penalty",
-        gt=0,
+        "tau, in nats, or in standard deviations of a group's local gains, such as 0.5sd: a small value concentrates "
+        "the penalty on the steps with the least gain, inf spreads it evenly (no value in the paper)",
+        "use a positive number of nats, a number of deviations such as 0.5sd, or inf for a uniform penalty",
     )
     outcome_weight: float = setting(1.0, "beta: weight of the group-normalised outcome advantage", **_WEIGHT)
     process_weight: float = setting(
         0.3, "theta: weight of the process advantage of correct responses; 0 is GRPO", **_WEIGHT
     )
-    step_baseline: Literal["mean", "zero"] = setting(
+    step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
-        "what is subtracted from step rewards before they are divided by their deviation: mean (the paper's), which "
-        "charges every step the same, or zero, which charges none (not in the paper)",
-        "use mean or zero",
+        "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
+        "charges none; state: those to come that the policy's states predict, off A_proc (both not in the paper)",
+        "use mean, zero or state",
     )
     step_noise: float = setting(
         0.0,
@@ -191,6 +208,12 @@ class SwapConfig(FlagSettings):
         """M, K and the newline patience, as `segment_steps` takes them."""
         return self.step_tokens, self.max_steps, self.newline_patience
 
+    @field_validator("temperature")
+    @classmethod
+    def _is_a_temperature(cls, value: float | str) -> float | str:
+        nats_or_deviations(value)
+        return value
+
     def model_post_init(self, _: Any) -> None:
         """Check rules about several settings."""
         if self.objective == "step_only" and self.process_weight == 0:
@@ -200,6 +223,13 @@ class SwapConfig(FlagSettings):
 class RunConfig(FlagSettings):
     """Settings of a run: what it monitors, writes and allows."""
 
+    grader: str = setting(
+        "math",
+        "what judges a response: math (math-verify), multiple_choice, unit_tests, regex:PATTERN, or a function of "
+        "your own as module:function (docs/use/own_verifier.md)",
+        "use math, multiple_choice, unit_tests, regex:PATTERN or module:function",
+        min_length=1,
+    )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",

@@ -21,10 +21,11 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.defaults import as_words
+from openrlhf_swap.flags.grader_rules import check_grader
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
-from openrlhf_swap.objectives.recipes import with_recipe
+from openrlhf_swap.objectives.recipes import CONFIG, with_file, with_recipe
 from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
 from openrlhf_swap.sizing.plan import PROMPT, make_plan
 from openrlhf_swap.sizing.report import report
@@ -40,7 +41,7 @@ SHARED_NODE = {  # as in scripts/train_swap_r1.sh
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    own, rest = _parser().parse_known_args(argv)
+    own, rest = _parser().parse_known_args(with_file(argv))
     plan = make_plan(own, gpu_bytes(own.gpu), *training_command(own, rest))
     print(json.dumps(plan, indent=2) if own.json else report(plan))
     return 0 if plan["fits"] else 1
@@ -62,6 +63,7 @@ def _parser() -> Parser:
     add("--node-memory", type=float, metavar="GIB", help="main memory of a node; warns if it is too small")
     rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives hours"
     add("--tokens-per-second", type=float, metavar="N", help=rate)
+    add(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
@@ -89,7 +91,9 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
     unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]
     argv = [*unknown, *as_words(placement), *given]
     checked_arguments(argv, config, run, on_cpu=False)
-    return config, run, arguments_of_objective(argv, config, on_cpu=False)
+    args = arguments_of_objective(argv, config, on_cpu=False)
+    check_grader(args, config, run)
+    return config, run, args
 
 
 def _placement(own: argparse.Namespace, given: list[str]) -> dict[str, str | None]:

@@ -26,14 +26,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import Parser, flags_called, run_command
 from openrlhf_swap.data.benchmarks import Problem, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
 from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
+from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.tables import LOADERS, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 from openrlhf_swap.rollouts.answers import SUFFIX
 
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
@@ -50,17 +52,20 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all rows")
+    if args.grader != MATH:
+        with flags_called({FLAG: "--grader"}):
+            find_verifier(args.grader)
     make_output_folder(args.output, args.input)
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
-    rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix)
+    rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix, args.grader)
     index = None if args.no_benchmarks else BenchmarkIndex(load_benchmarks(args.benchmarks))
-    reasons = find_reasons(rows, index)
+    reasons = find_reasons(rows, index, args.grader)
     kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
     dropped = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason is not None]
     if not kept:
         counts = Counter(reason["reason"] for _, reason in dropped)
-        summary = ", ".join(f"{counts[reason]} with {reason}" for reason in REASONS if counts[reason])
+        summary = ", ".join(f"{counts[reason]} with {reason}" for reason in sorted(counts, key=_place))
         raise DataError(f"--input is {args.input}, of which no row can be used: {summary}")
     _write(
         removed_path(args.output),
@@ -70,7 +75,7 @@ def main(argv: list[str]) -> None:
     _write(
         args.output,
         (
-            {**row.id_column, "problem": row.prompt(args.suffix, as_chat), "answer": row.answer}
+            {**row.id_column, "problem": row.prompt(args.suffix, as_chat), "answer": row.answer, **row.metadata}
             for row in kept[: args.limit]
         ),
     )
@@ -79,6 +84,8 @@ def main(argv: list[str]) -> None:
     print("\n".join(_summary(args, len(kept), dropped)))
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
+    if not answer_is_text(args.grader):
+        return
     print("Answers as they are graded and scored, for example:")
     print("\n".join(f"  {line}" for line in examples((row.given, row.answer) for row in kept)))
 
@@ -96,6 +103,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--split", default="train", help="split of a hub data set (default: %(default)s)")
     parser.add_argument("--revision", help="commit, tag or branch of a hub data set; the newest by default")
+    parser.add_argument("--grader", default=MATH, help="as in training: --swap.grader (default: %(default)s)")
     keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
     parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
     parser.add_argument("--answer-key", default="answer", help=keys % "answers")
@@ -164,13 +172,18 @@ def _not_writable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"--output needs {path}, which cannot be written to ({error.strerror}); use another folder")
 
 
+def _place(reason: str) -> int:
+    return REASONS.index(reason) if reason in REASONS else len(REASONS)
+
+
 def _summary(args: argparse.Namespace, kept: int, dropped: Sequence[tuple[SourceRow, Reason]]) -> list[str]:
     """Lines with the numbers of rows read, dropped and written."""
     counts = Counter(reason["reason"] for _, reason in dropped)
     repeated = Counter(reason["benchmark"] for _, reason in dropped if "benchmark" in reason)
     written = min(kept, args.limit or kept)
     lines = [f"{kept + len(dropped):6} rows read from {args.input}"]
-    lines += [f"{counts[reason]:6} dropped: {reason}" for reason in REASONS]
+    reasons = REASONS if args.grader == MATH else [*counts]
+    lines += [f"{counts[reason]:6} dropped: {reason}" for reason in reasons]
     if args.no_benchmarks:
         lines += ["       not compared with the benchmarks (--no-benchmarks)"]
     else:

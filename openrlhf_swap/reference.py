@@ -21,8 +21,12 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.data.references import read_task, try_grader
+from openrlhf_swap.errors import reader_errors
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ TRAINING_FLAGS = {
     "--data.label_key": "--label-key",
     "--data.max_len": "--max-model-len",
     "--swap.end_of_thought": "--end-of-thought",
+    FLAG: "--grader",
 }
 
 
@@ -51,6 +56,9 @@ def main(argv: list[str]) -> None:
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
+    if args.grader != MATH:
+        with flags_called(TRAINING_FLAGS):
+            find_verifier(args.grader)
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
@@ -59,9 +67,10 @@ def main(argv: list[str]) -> None:
         tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
         config, messages = resolve_thought(marks, tokenizer)
-        answers = reference_answers(args, tokenizer)
+        tasks = reference_tasks(args, tokenizer)
+        try_grader(args.grader, list(tasks.values()))
     done = {row["key"] for row in read_rows(args.output)}
-    left = [(prompt, answer) for prompt, answer in answers.items() if prompt_key(prompt) not in done]
+    left = [(prompt, task) for prompt, task in tasks.items() if prompt_key(prompt) not in done]
     if not left:
         print(f"{args.output} is complete")
         return
@@ -88,12 +97,17 @@ def _parser() -> Parser:
     parser.add_argument(
         "--max-model-len", type=int, default=None, help="most tokens of prompt and response (default: the model's)"
     )
+    parser.add_argument("--grader", default=MATH, help="as in training: --swap.grader (default: %(default)s)")
     add_trust_flag(parser)
     return parser
 
 
-def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The reference answer of each training prompt, by rendered prompt, without empty ones."""
+def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Task]:
+    """What the responses to each training prompt are graded by, by rendered prompt, without empty ones.
+
+    Raises:
+        DataError: for a data set that cannot be read, or lacks a column, and for a label that cannot be read.
+    """
     from openrlhf_swap.integration.startup.prompts import TRAINING, load_prompts, readable_files, render_prompts
 
     data = SimpleNamespace(
@@ -110,16 +124,22 @@ def reference_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBa
     readable = readable_files(args.dataset, "--data.prompt_dataset", args.output.parent)
     rows = list(load_prompts(training, TRAINING, readable))
     prompts = render_prompts(rows, training, tokenizer)
-    return {prompt: str(row[args.label_key]) for prompt, row in zip(prompts, rows, strict=True) if prompt}
+    tasks = {}
+    for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True), 1):
+        with reader_errors(f"--dataset is {args.dataset}, row {number}: {{reason}}; give the reference answer alone"):
+            task = read_task(row, args.input_key, args.label_key, args.grader)
+        if prompt:
+            tasks[prompt] = task
+    return tasks
 
 
 def sample_reference(
-    questions: Sequence[tuple[str, str]],
+    questions: Sequence[tuple[str, Task]],
     tokenizer: PreTrainedTokenizerBase,
     args: argparse.Namespace,
     config: SwapConfig,
 ) -> Iterator[Row]:
-    """Sample and grade prompts with their reference answers; yields an output row for each, in order."""
+    """Sample and grade prompts with their tasks; yields an output row for each, in order."""
     from openrlhf_swap.integration.generation.engine import open_engine
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
@@ -135,15 +155,15 @@ def sample_reference(
         max_tokens=args.max_tokens,
         skip_special_tokens=False,
     )
-    grader = Grader()
+    grader = Grader(verifier=args.grader)
     for start in range(0, len(questions), PROMPTS_AT_A_TIME):
         part = questions[start : start + PROMPTS_AT_A_TIME]
         # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
         ids = tokenizer([prompt for prompt, _ in part], add_special_tokens=False)["input_ids"]
         outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
-        for (prompt, answer), output in zip(part, outputs, strict=True):
+        for (prompt, task), output in zip(part, outputs, strict=True):
             texts = [response.text for response in output.outputs]
-            grades = grader.grade_many([(text, answer) for text in texts], config.end_of_thought)
+            grades = grader.grade_many([task._replace(response=text) for text in texts], config.end_of_thought)
             correct = [is_right(grade.correct, text, config) for grade, text in zip(grades, texts, strict=True)]
             yield {
                 "key": prompt_key(prompt),

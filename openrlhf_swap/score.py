@@ -4,7 +4,11 @@ r"""Score where reasoning makes progress: log p(answer | prefix) after every ste
 
 Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
 template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
-the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
+the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts). With
+`--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
+
+With `--tokens-left`, each line also gets `tokens_left`: how many tokens were still to come before the first step and
+after each, as the model's own states predict it, by the responses to the other problems of the run.
 
 A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
 skipped, counted and reported. Run again with the same arguments, it resumes where it stopped.
@@ -22,9 +26,13 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.rows import Entry, described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import appending, read_rows
+from openrlhf_swap.files import Row, appending, read_rows, write_rows
+from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import FLAG
 from openrlhf_swap.rollouts.answers import as_text
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
@@ -54,6 +62,8 @@ def main(argv: list[str]) -> None:
         close_template=close,
     )
     run = RunConfig(scoring=args.scoring)
+    if args.grader:
+        check_grader_name(args.grader)
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
@@ -65,7 +75,10 @@ def main(argv: list[str]) -> None:
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
-    outcomes = score_rows(scorer, rows, args.output)
+    grader = Grader(verifier=args.grader) if args.grader else None
+    outcomes = score_rows(scorer, rows, args.output, grader, args.tokens_left)
+    if args.tokens_left:
+        predict_tokens_left(args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
 
@@ -100,8 +113,21 @@ def _parser() -> Parser:
         default=RunConfig().scoring,
         help="shared_prefix, or per_prefix: one forward per prefix, the slow reference (default: %(default)s)",
     )
+    parser.add_argument("--grader", help="also grade each response: as in training, --swap.grader (default: do not)")
+    parser.add_argument(
+        "--tokens-left",
+        action="store_true",
+        help="also predict how many tokens follow each step, from the model's states; the page of traces draws it",
+    )
     add_trust_flag(parser)
     return parser
+
+
+def check_grader_name(name: str) -> None:
+    """Refuse a grader that does not exist, or whose tasks have no answer text; raises ConfigError."""
+    with flags_called({FLAG: "--grader"}):
+        if not answer_is_text(name):
+            raise ConfigError(f"--grader is {name}, whose tasks have no answer text to score: use evaluation.run")
 
 
 def load_model(
@@ -139,8 +165,21 @@ def read_input(source: Path) -> list[Entry]:
     return rows
 
 
-def score_rows(scorer: Scorer, rows: Sequence[Entry], target: Path) -> Counter[str]:
-    """Score every row that `target` does not hold yet; returns how many had each outcome."""
+def score_rows(
+    scorer: Scorer, rows: Sequence[Entry], target: Path, grader: Grader | None = None, with_states: bool = False
+) -> Counter[str]:
+    """Score every row that `target` does not hold yet.
+
+    Args:
+        scorer: of the model.
+        rows: of the input.
+        target: where scored rows are appended.
+        grader: grades each response, if there is one.
+        with_states: whether each row gets `states`, for `predict_tokens_left`.
+
+    Returns:
+        How many had each outcome.
+    """
     done = max((row["row"] + 1 for row in read_rows(target)), default=0)
     left = [entry for entry in rows if entry.number > done]
     outcomes: Counter[str] = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
@@ -150,16 +189,45 @@ def score_rows(scorer: Scorer, rows: Sequence[Entry], target: Path) -> Counter[s
             try:
                 if entry.row is None:
                     raise DataError(entry.fault)
-                scores = scorer.score(*(str(entry.row[name]) for name in FIELDS))
+                problem, answer, response = (str(entry.row[name]) for name in FIELDS)
+                scores = scorer.score(problem, answer, response)
+                if with_states:
+                    trace = scorer.states(problem, response)
+                    scores |= {"states": trace.states.tolist(), "response_tokens": trace.length}
             except DataError as error:
                 outcomes[f"skipped: {str(error).partition(' (')[0]}"] += 1
                 skipped.append(Entry(entry.number, None, str(error)))
                 continue
-            append({**entry.row, "row": entry.number - 1, **scores})
+            graded = _graded(grader, entry.row, scorer.end_of_thought) if grader else {}
+            append({**entry.row, "row": entry.number - 1, **scores, **graded})
             outcomes["scored"] += 1
     if skipped:
         print(f"skipped: {described(skipped)}", file=sys.stderr)
     return outcomes
+
+
+def _graded(grader: Grader, row: Row, end_of_thought: str) -> Row:
+    metadata = {name: value for name, value in row.items() if name not in FIELDS}
+    task = Task(str(row["response"]), str(row["answer"]), str(row["problem"]), metadata)
+    (grade,) = grader.grade_many([task], end_of_thought)
+    return {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
+
+
+def predict_tokens_left(target: Path) -> None:
+    """Replace `states` by `tokens_left` in a file of scored rows; the regression is that of training."""
+    rows = list(read_rows(target))
+    new = [row for row in rows if "states" in row]
+    if not new:
+        return
+    from openrlhf_swap.algorithm.length_critic import StateTrace, predict_tokens
+
+    numbers = {problem: number for number, problem in enumerate(dict.fromkeys(row["problem"] for row in new))}
+    traces = [StateTrace(row.pop("response_tokens"), True, row["step_ends"], row.pop("states")) for row in new]
+    predicted, r2 = predict_tokens(traces, [numbers[row["problem"]] for row in new])
+    for row, values in zip(new, predicted, strict=True):
+        row["tokens_left"] = values
+    write_rows(target, rows)
+    print(f"tokens left: the states of {len(numbers)} problems' responses explain {r2:.0%} of their variance")
 
 
 def _scorable(entry: Entry) -> Entry:

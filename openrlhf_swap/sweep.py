@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from threading import Event
 
 from tabulate import tabulate
 
@@ -35,6 +37,8 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import write_text
 from openrlhf_swap.objectives.ablation import ABLATION
 from openrlhf_swap.objectives.registry import OBJECTIVES
+
+INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)  # how a command ends on Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,18 @@ def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -
     """Run what has no result yet, seed by seed, `--parallel` at once; returns how many runs failed."""
     runs = [(configuration, seed) for seed in dict.fromkeys(args.seeds) for configuration in configurations]
 
+    interrupted = Event()  # a thread of the pool may see Ctrl-C end its command before the main thread sees it
+
     def run(number: int) -> bool:
+        if interrupted.is_set():
+            return False
         configuration, seed = runs[number]
-        return _run(f"[sweep] {number + 1}/{len(runs)} {configuration.name}, seed {seed}", configuration, seed, args)
+        title = f"[sweep] {number + 1}/{len(runs)} {configuration.name}, seed {seed}"
+        try:
+            return _run(title, configuration, seed, args)
+        except KeyboardInterrupt:
+            interrupted.set()
+            raise
 
     pool = ThreadPoolExecutor(args.parallel)
     try:
@@ -179,6 +192,8 @@ def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places:
     if status != 0:
         tail = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         _say(f"[sweep] {name} failed with status {status}: {tail} ({path})")
+    if status in INTERRUPTED:
+        raise KeyboardInterrupt
     return status == 0
 
 

@@ -27,11 +27,21 @@ from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
 from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.flags.grader_rules import check_grader
 from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments, columns_of
+from openrlhf_swap.flags.run_file import write_run_file
 from openrlhf_swap.flags.stock import parse_arguments, stock_parser
 from openrlhf_swap.flags.swap import add_swap_arguments, parse_swap_arguments
-from openrlhf_swap.objectives.recipes import NAMES, describe, named_recipe, read_recipe, with_recipe
+from openrlhf_swap.objectives.recipes import (
+    CONFIG,
+    NAMES,
+    describe,
+    named_recipe,
+    read_recipe,
+    with_file,
+    with_recipe,
+)
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.packages.versions import check_version
 from openrlhf_swap.runs import checkpoints
@@ -60,8 +70,8 @@ def main(argv: list[str]) -> int:
     config, run, rest = parse_swap_arguments(flags)
     if {"-h", "--help"} & set(argv):
         return _print_help(config.objective)
-    if recipe := named_recipe(given):
-        print("\n".join(f"[swap] {line}" for line in describe(recipe, given)))
+    if recipe := named_recipe(with_file(given)):
+        print("\n".join(f"[swap] {line}" for line in describe(recipe, with_file(given))))
     if DRY_RUN in argv:
         print(command_line(MODULE, redacted(flags)))
         return 0
@@ -121,7 +131,7 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> Path
                 check_quickly(flag, file, columns_of(args))
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
-    arguments_of_objective(given, config, on_cpu)
+    check_grader(arguments_of_objective(given, config, on_cpu), config, run)
     return Path(args.ckpt.path)
 
 
@@ -147,12 +157,14 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
         if folder := attrgetter(name)(args):
             argv += [f"--{name}", str(Path(folder).absolute())]
     run_name, run_id = _tracked_run(Path(run.output_dir), args.ckpt.load_enable)
-    if not any(word.startswith(RUN_NAME) for word in given):
+    named = any(word.startswith(RUN_NAME) for word in given)
+    if not named:
         argv += [RUN_NAME, run_name or args.logger.wandb.run_name]
     args = parse_arguments(argv)
     config = config.replaced(options=absolute_paths(objective_class(config.objective), config.options))
     run = run.replaced(output_dir=str(Path(run.output_dir).absolute()))
     config, data, evaluation = resolve_run(args, config, run)
+    settled = argv if named else without(argv, RUN_NAME)  # the data sets as they were given
     if data != args.data.prompt_dataset:
         argv = [*without(argv, "--data.prompt_probs"), "--data.prompt_dataset", data, "--data.prompt_split", "train"]
     if evaluation != args.eval.dataset:
@@ -163,6 +175,7 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
     origin = made_of(MODULE, redacted(typed), **given_data, **used)
     origin["command_with_defaults"] = command_line(MODULE, redacted(argv))
     _write_configuration(config, run, {**origin, **names})
+    write_run_file(Path(run.output_dir), settled, config, run)
     print(f"[swap] {_decided(args, config)}")
 
     from openrlhf_swap.integration.startup.launch import launch
@@ -237,6 +250,7 @@ def _print_help(objective: str) -> int:
     add_swap_arguments(parser)
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
     parser.add_argument("--list-objectives", action="store_true", help="list objectives and their settings, and exit")
+    parser.add_argument(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
     parser.add_argument(DRY_RUN, action="store_true", help="print the command with a recipe's flags, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")

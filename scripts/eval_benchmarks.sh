@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Evaluates a model on the five benchmarks with the paper's settings: 16 samples, temperature 0.6, top-p 0.95, 32,768
-# tokens. If it is killed, the same command resumes. Further flags go to evaluation.run.
+# Evaluates a model on the five benchmarks with the paper's settings, which stand in eval_benchmarks.yaml: 16 samples,
+# temperature 0.6, top-p 0.95, 32,768 tokens. If it is killed, the same command resumes. Further flags go to
+# evaluation.run.
 #   MODEL=...       hub id, or folder in Hugging Face format
 #   OUTPUT=...      folder for this evaluation (default outputs/eval/<model>)
-#   BENCHMARKS="math500 amc23 aime24 aime25 olympiadbench"
+#   BENCHMARKS=...  others, such as "math500 aime24"
 #   DATA=...        folder with local copies of the benchmarks; the hub by default
 #   ENGINES=...     vLLM engines that share the problems (default: as many as the GPUs allow)
 #   TENSOR_PARALLEL=1  GPUs per engine
@@ -25,11 +26,11 @@ require_count TENSOR_PARALLEL
 GPUS="$(count_gpus)"
 ENGINES="${ENGINES:-$(( GPUS > TENSOR_PARALLEL ? GPUS / TENSOR_PARALLEL : 1 ))}"
 require_count ENGINES
-read -ra BENCHMARKS <<<"${BENCHMARKS:-math500 amc23 aime24 aime25 olympiadbench}"
+read -ra BENCHMARKS <<<"${BENCHMARKS:-}"
 
-command=(python -m evaluation.run --model "$MODEL" --output "$OUTPUT" --benchmarks "${BENCHMARKS[@]}"
-    --samples 16 --temperature 0.6 --top-p 0.95 --max-tokens 32768
+command=(python -m evaluation.run --config scripts/eval_benchmarks.yaml --model "$MODEL" --output "$OUTPUT"
     --engines "$ENGINES" --tensor-parallel-size "$TENSOR_PARALLEL")
+(( ${#BENCHMARKS[@]} )) && command+=(--benchmarks "${BENCHMARKS[@]}")
 [[ -n "${SUFFIX+set}" ]] && command+=("--suffix=$SUFFIX")
 [[ -n "$DATA" ]] && command+=(--data "$DATA")
 command+=("${FLAGS[@]}")

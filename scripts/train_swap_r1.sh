@@ -81,23 +81,16 @@ esac
 # Actors on other nodes write there too, and a relative path would depend on where Ray was started.
 (( NUM_NODES > 1 )) && OUTPUT="$(realpath -m -- "$OUTPUT")"
 
-# The paper's numbers; what it does not give (tau, eps, close template, learning rate, clip) is left at our defaults.
-SWAP_ARGS=(
-    --swap.objective swap --swap.step_tokens 350 --swap.max_steps 25 --swap.length_coef 1.0
-    --swap.outcome_weight 1.0 --swap.process_weight 0.3 --swap.output_dir "$OUTPUT"
-)
-DATA_ARGS=(
-    --data.prompt_dataset "$PROMPTS" --data.input_key problem --data.label_key answer --data.apply_chat_template
-    --data.max_len "$MAX_LEN"
-)
+# What does not depend on machine and data: the paper's numbers, and ours where it is silent.
+read_recipe swap_r1
+DATA_ARGS=(--data.prompt_dataset "$PROMPTS" --data.max_len "$MAX_LEN")
 ROLLOUT_ARGS=(
     --rollout.batch_size "$PROMPTS_A_STEP" --rollout.n_samples_per_prompt "$RESPONSES"
-    --rollout.max_new_tokens $((MAX_LEN - 2000)) --rollout.temperature 0.6 --rollout.micro_batch_size "$MICRO_BATCH"
+    --rollout.max_new_tokens $((MAX_LEN - 2000)) --rollout.micro_batch_size "$MICRO_BATCH"
 )
 TRAIN_ARGS=(
-    --actor.model_name_or_path "$MODEL" --actor.adam.lr 1e-6 --actor.gradient_checkpointing_enable
-    --train.batch_size $((PROMPTS_A_STEP * RESPONSES)) --train.micro_batch_size "$MICRO_BATCH"
-    --train.num_episodes 2 --ds.zero_stage "$ZERO_STAGE"
+    --actor.model_name_or_path "$MODEL" --train.batch_size $((PROMPTS_A_STEP * RESPONSES))
+    --train.micro_batch_size "$MICRO_BATCH" --ds.zero_stage "$ZERO_STAGE"
 )
 if (( PACKED )); then
     TRAIN_ARGS+=(
@@ -111,24 +104,22 @@ if (( ASYNC )); then
         --train.async_enable --train.async_queue_size "$QUEUE" --vllm.gpu_memory_utilization "${UTILIZATION:-0.9}"
     )
 else
-    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and vice versa. Here nccl means that each
-    # engine takes the weights from the process on its own GPU (CUDA IPC).
+    # One set of GPUs for everything: vLLM sleeps while DeepSpeed works, and vice versa.
     PLACEMENT_ARGS=(
         --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization "${UTILIZATION:-0.7}"
     )
 fi
 PLACEMENT_ARGS+=(
-    --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$TRAINING_GPUS" --vllm.sync_backend nccl
-    --vllm.num_engines "$((NUM_NODES * ENGINES))" --vllm.tensor_parallel_size 1
+    --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$TRAINING_GPUS"
+    --vllm.num_engines "$((NUM_NODES * ENGINES))"
 )
 # CUDA graphs stay on the GPU while vLLM sleeps, within the plan's allowance, and need not be captured again. Prefix
 # caching stays off: prompts are about a hundredth of the tokens, and a cache that outlives an update would silently
 # corrupt rollouts.
 if [[ "$EAGER" == 1 ]]; then PLACEMENT_ARGS+=(--vllm.enforce_eager); fi
-# Two checkpoints are kept; while the next one is being written, there are three.
 OUTPUT_ARGS=(
-    --ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints" --ckpt.load_enable
-    --ckpt.save_steps "$SAVE_STEPS" --ckpt.save_hf --ckpt.max_num 2
+    --swap.output_dir "$OUTPUT" --ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints"
+    --ckpt.save_steps "$SAVE_STEPS"
     --logger.tensorboard_dir "$OUTPUT/tensorboard" "--logger.wandb.run_name=$(basename -- "$OUTPUT")"
 )
 # The key itself stays in the environment: command lines are shown by ps, stored by Ray and sent to the tracker. With
@@ -148,7 +139,7 @@ show_run() {
     printf '[train] %s\n' "$MODEL on $NUM_NODES x $NUM_GPUS GPUs, $PLACEMENT" "prompts: $PROMPTS$NOTE" "output:  $OUTPUT" \
         "metrics: $TRACKERS" "command:"
     printf '    python -m openrlhf_swap.train'
-    for section in SWAP_ARGS DATA_ARGS ROLLOUT_ARGS TRAIN_ARGS PLACEMENT_ARGS OUTPUT_ARGS FLAGS; do
+    for section in RECIPE_ARGS DATA_ARGS ROLLOUT_ARGS TRAIN_ARGS PLACEMENT_ARGS OUTPUT_ARGS FLAGS; do
         local -n words="$section"
         (( ${#words[@]} )) && printf ' \\\n       '
         for word in "${words[@]}"; do printf ' %q' "$word"; done
@@ -158,7 +149,7 @@ show_run() {
 
 show_run
 COMMAND=(
-    python -m openrlhf_swap.train "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}"
+    python -m openrlhf_swap.train "${RECIPE_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}"
     "${PLACEMENT_ARGS[@]}" "${OUTPUT_ARGS[@]}" "${FLAGS[@]}"
 )
 DRY_RUN=$((DRY_RUN || PRINT)) end_dry_run "${COMMAND[@]}"

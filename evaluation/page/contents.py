@@ -13,7 +13,10 @@ import torch
 
 from evaluation.page.formulas import Tree, split_formulas, to_tree
 from evaluation.traces import read_scored, read_steps
+from openrlhf_swap.algorithm.advantages import step_temperature
+from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
+from openrlhf_swap.config import nats_or_deviations
 from openrlhf_swap.files import Row
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
@@ -25,7 +28,7 @@ CHARTS = {
 }
 
 
-def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float) -> None:
+def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float | str) -> None:
     """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem.
 
     None for each step where a length or a change is missing or not finite.
@@ -39,11 +42,23 @@ def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float) -
         lengths = torch.tensor([[row["length"] for row in group]])
         correct = torch.tensor([[bool(row.get("correct", False)) for row in group]])
         masses = penalty_masses(lengths, correct, length_coef)[0]
+        tau = _nats(group, temperature)
         for row, mass in zip(group, masses, strict=True):
             if None not in row["local_gains"]:
                 changes = torch.tensor(row["local_gains"], dtype=torch.float64)
-                weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), temperature)
+                weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), tau)
                 row["penalties"] = (mass * weights).tolist()
+
+
+def _nats(group: Sequence[Row], temperature: float | str) -> float:
+    """The tau of a group in nats; a number of deviations is of the gains of its correct responses."""
+    number, in_deviations = nats_or_deviations(temperature)
+    gains = torch.tensor(
+        [gain for row in group if row.get("correct") for gain in row["local_gains"] if gain is not None],
+        dtype=torch.float64,
+    ).view(1, 1, -1)
+    coefficients = Coefficients(temperature=number, in_deviations=in_deviations)
+    return float(step_temperature(gains, torch.ones_like(gains, dtype=torch.bool), coefficients))
 
 
 def complete(row: Row) -> Row:
@@ -51,6 +66,7 @@ def complete(row: Row) -> Row:
     count = len(row["gains"])
     fields = {name: _numbers(row.get(name), count) for name in ("gains", "local_gains", "step_ends")}
     fields["answer_logprobs"] = _numbers(row.get("answer_logprobs"), count + 1)
+    fields["tokens_left"] = _numbers(row.get("tokens_left"), count + 1)
     texts = {name: str(row.get(name) or UNKNOWN) for name in ("problem", "answer")}
     steps = list(map(str, row.get("steps") or ()))[:count]
     last = fields["step_ends"][-1]
@@ -72,13 +88,13 @@ def _numbers(values: Any, count: int) -> list[float | None]:
     return finite + [None] * (count - len(finite))
 
 
-def page_data(files: Sequence[Path], length_coef: float, temperature: float, limit: int) -> dict[str, Any]:
+def page_data(files: Sequence[Path], length_coef: float, temperature: float | str, limit: int) -> dict[str, Any]:
     """Column names, the problems with each column's responses, and the formulas in them.
 
     Args:
         files: scored traces, one column each.
         length_coef: lambda of the penalties.
-        temperature: tau of the penalties, nats.
+        temperature: tau of the penalties, nats or deviations, as --swap.temperature takes it.
         limit: maximum number of problems.
 
     Raises:
@@ -155,6 +171,7 @@ def _response(row: Row, formulas: dict[str, Tree]) -> Row:
         "correct": row.get("correct"),
         "tokens": row["length"],
         "curve": list(map(_rounded, row["answer_logprobs"])),
+        "left": list(map(_rounded, row["tokens_left"])) if any(row["tokens_left"]) else [],
         "steps": [
             {
                 "text": split_formulas(text, formulas),

@@ -11,6 +11,7 @@ const element = build("http://www.w3.org/1999/xhtml"), svg = build("http://www.w
 const math = build("http://www.w3.org/1998/Math/MathML");
 // No "-0.00", and no "1 steps".
 const nats = value => value === null ? "–" : value.toFixed(2).replace(/^-(0\.00)$/, "$1");
+const rounded = value => value === null ? "–" : value.toFixed(0);
 const counted = (number, thing) => `${number ?? "–"} ${thing}${number === 1 ? "" : "s"}`;
 const option = (value, text) => element("option", { value }, text);
 const known = values => values.filter(value => value !== null);  // null stands for NaN, and for what is missing
@@ -129,9 +130,17 @@ function curve(r, most) {
     const tall = most > 0 ? step.penalty / most * height * 0.6 : 0;
     if (tall > 0) plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--pay)", opacity: 0.45 }));
   });
-  const points = values.map((v, k) => v === null ? "" : `${x(k)},${y(v)}`).filter(Boolean);
-  plot.append(svg("polyline", { points: points.join(" "), fill: "none", stroke: "var(--focus)", "stroke-width": 2, "vector-effect": "non-scaling-stroke" }));
-  return element("figure", { class: "curve" }, element("figcaption", { class: "dim" }, label), plot);
+  const drawn = (values, y, style) => plot.append(svg("polyline", { fill: "none", "stroke-width": 2, "vector-effect": "non-scaling-stroke", ...style,
+    points: values.map((v, k) => v === null ? "" : `${x(k)},${y(v)}`).filter(Boolean).join(" ") }));
+  drawn(values, y, { stroke: "var(--focus)" });
+  const made = element("figure", { class: "curve" }, element("figcaption", { class: "dim" }, label), plot);
+  if (known(r.left).length) {
+    const longest = Math.max(1, largestOf(r.left, 1));
+    drawn(r.left, v => height - 4 - (height - 8) * v / longest, { stroke: "var(--ink)", "stroke-dasharray": "5 4" });
+    made.append(element("figcaption", { class: "dim" }, `dashed: tokens left, as the model's states predict: from ${rounded(r.left[0])} to ${rounded(r.left.at(-1))}; `
+      + "where it does not fall, the thought does not move"));
+  }
+  return made;
 }
 
 function legend(largest, most) {

@@ -28,10 +28,9 @@ SEED = 1  # of problems and traces
 TEMPERATURE = 0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of a warm-up update; rows at a time, few because they are padded
-LEARNING_RATE = 5e-5  # of the training
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # What the time estimates are computed from: two idle cores without a GPU.
-TOKENS_A_RESPONSE, START_SECONDS = 150, 60
+START_SECONDS = 60
 WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 80, 350  # tokens a second
 
 
@@ -39,19 +38,31 @@ GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep",
 GPU_FLAGS += ["--vllm.gpu_memory_utilization", "0.5", "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
 
 
+NUMBERS = ("rows", "steps", "prompts", "responses", "held_out")  # of a size, each with a flag
+
+
 @dataclass(frozen=True)
 class Size:
-    """Warm-up rows, training steps, problems per step, responses per problem, and held-out problems per task."""
+    """Warm-up rows, training steps, problems per step, responses per problem, and held-out problems per task.
+
+    Besides, the training's learning rate, the tasks, and the tokens of a response before the training, roughly.
+    """
 
     rows: int
     steps: int
     prompts: int
     responses: int
     held_out: int
+    learning_rate: float = 5e-5
+    tasks: tuple[str, ...] = operations.MIXED
+    tokens: int = 150
 
 
 FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=60)
-SMALL = Size(rows=200, steps=4, prompts=4, responses=4, held_out=6)
+# One easy task: a tenth of everything would teach the policy nothing. Few steps need a higher rate to show anything.
+SMALL = Size(
+    rows=320, steps=8, prompts=4, responses=8, held_out=24, learning_rate=1e-4, tasks=operations.EASY, tokens=100
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ class Example:
     @property
     def held_out(self) -> list[Path]:
         """One file per task."""
-        return [self.output / "problems" / "held_out" / f"{task}.jsonl" for task in operations.TASKS]
+        return [self.output / "problems" / "held_out" / f"{task}.jsonl" for task in self.size.tasks]
 
     @property
     def base(self) -> Path:
@@ -88,11 +99,12 @@ class Example:
     def stages(self) -> list[Stage]:
         """All stages, in order."""
         size, responses = self.size, self.size.prompts * self.size.responses
-        tasks = len(operations.TASKS)
+        tasks = len(size.tasks)
         problems = {"held_out": size.held_out, "rows": size.rows, "prompts": size.steps * size.prompts, "seed": SEED}
-        step = responses * TOKENS_A_RESPONSE / STEP_RATE
-        evaluation = START_SECONDS + size.held_out * tasks * TOKENS_A_RESPONSE / EVALUATION_RATE
-        warm_up = START_SECONDS / 2 + size.rows * TOKENS_A_RESPONSE / WARM_UP_RATE
+        problems |= {"tasks": list(size.tasks)}
+        step = responses * size.tokens / STEP_RATE
+        evaluation = START_SECONDS + size.held_out * tasks * size.tokens / EVALUATION_RATE
+        warm_up = START_SECONDS / 2 + size.rows * size.tokens / WARM_UP_RATE
         training = {"objective": self.objective, "seed": self.seed, "extra": list(self.extra)}
         amounts = {"steps": size.steps, "prompts": size.prompts, "responses": size.responses}
         name = self.run_name
@@ -148,7 +160,7 @@ class Example:
 
     def make_problems(self) -> dict[str, Any]:
         """Problems for evaluation, warm-up and training: as many of each task, all distinct."""
-        tasks = len(operations.TASKS)
+        tasks = len(self.size.tasks)
         train = self.size.steps * self.size.prompts
         shares: dict[str, list[operations.Problem]] = {"warm_up": [], "train": []}
         self.held_out[0].parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +253,11 @@ class Example:
                 "--rollout.temperature": TEMPERATURE,
                 "--rollout.micro_batch_size": MICRO_BATCH,
             },
-            **{"--actor.model_name_or_path": self.base, "--actor.adam.lr": LEARNING_RATE, "--train.seed": self.seed},
+            **{
+                "--actor.model_name_or_path": self.base,
+                "--actor.adam.lr": size.learning_rate,
+                "--train.seed": self.seed,
+            },
             **{"--actor.lr_scheduler": "cosine"},
             **{"--train.batch_size": size.prompts * size.responses, "--train.micro_batch_size": MICRO_BATCH},
             **{"--ckpt.output_dir": folder / "policy", "--ckpt.path": folder / "checkpoints"},

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from example import BATCH, FULL, SMALL, Example, Size
+from example import BATCH, FULL, NUMBERS, SMALL, Example
 from stages import do
 
 from openrlhf_swap.command import Parser, run_command
@@ -22,16 +22,16 @@ def main(argv: list[str]) -> None:
     """Run the requested stages that are not done yet."""
     parser = Parser("examples.smollm2", __doc__)
     parser.prog = "bash examples/smollm2/run.sh"
-    parser.add_argument("--small", action="store_true", help="a tenth of everything: minutes instead of an hour")
+    parser.add_argument("--small", action="store_true", help="one easy task, minutes instead of an hour")
     parser.add_argument("--objective", default="swap", help="one of docs/use/objectives.md (default: swap)")
     parser.add_argument("--run", help="name of the training's folder (default: the objective)")
     parser.add_argument("--seed", type=int, default=42, help="of the training (default: 42)")
     parser.add_argument("--output", type=Path, help="folder (default: outputs/smollm2, with --small smollm2_small)")
     parser.add_argument("--until", help="the last stage to run, such as warm_up (default: all)")
-    for name in Size.__dataclass_fields__:
+    for name in NUMBERS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="overrides the size's own number")
     args, extra = parser.parse_known_args(argv)
-    given = {name: value for name in Size.__dataclass_fields__ if (value := getattr(args, name)) is not None}
+    given = {name: value for name in NUMBERS if (value := getattr(args, name)) is not None}
     size = replace(SMALL if args.small else FULL, **given)
     for name, value in given.items():
         least = BATCH if name == "rows" else 1

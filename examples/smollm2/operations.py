@@ -1,14 +1,14 @@
 """Problems that take two to four small operations: reasoning-gym's, each with its operations and a checked answer.
 
-Four tasks: chains of sums, equations in one unknown, animal legs, and short stories. A problem is dropped unless its
-operations, computed here, give reasoning-gym's answer.
+Four tasks: chains of sums, equations in one unknown, animal legs, and short stories; and a fifth that is easy, sums of
+three digits. A problem is dropped unless its operations, computed here, give reasoning-gym's answer.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -168,7 +168,10 @@ TASKS: dict[str, tuple[str, dict[str, Any], Callable[[Row], Problem | None]]] = 
     ),
     "legs": ("leg_counting", {"min_animals": 2, "max_animals": 2, "max_instances": 9}, legs),
     "stories": ("gsm_symbolic", {}, story),
+    "sums": ("chain_sum", {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1}, chain),
 }
+EASY = ("sums",)  # what a warm-up of minutes masters
+MIXED = tuple(task for task in TASKS if task not in EASY)
 
 
 def problems(task: str, seed: int) -> Iterator[Problem]:
@@ -186,4 +189,4 @@ def problems(task: str, seed: int) -> Iterator[Problem]:
             if str(problem.answer) != entry["answer"]:
                 continue
             seen.add(problem.operations)
-            yield problem
+            yield replace(problem, task=task)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A pretrained language model learns to think shorter: SmolLM2-135M-Instruct, on two cores or a GPU (PROFILE, as in
 # scripts/setup.sh). Installs everything, then runs what is left of the stages; killed, the same command continues.
-#   --small            a tenth of everything: minutes instead of an hour
+#   --small            one easy task, minutes instead of an hour
 #   --objective swap   one of docs/use/objectives.md
 #   --run NAME         the training's folder, by default the objective's name
 #   --seed 42          the training's seed

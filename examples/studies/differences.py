@@ -267,7 +267,7 @@ def compare(world: World, folder: Path, kept: Path | None = None, against: str |
         DataError: when nothing is there to be compared, `against` is not, or `kept` is of other problems.
     """
     runs = finished_runs(folder)
-    results = {name: Method(seeds_of(files), read_results(files, world.LABELS)) for name, files in runs.items()}
+    results = {name: Method(seeds_of(files), read_results(files, world.MEASURES)) for name, files in runs.items()}
     questions = dict.fromkeys(row["problem"] for row in read_rows(runs[BASE][0]))
     levels = [world.level(question) for question in questions]
     if kept:
@@ -281,7 +281,7 @@ def compare(world: World, folder: Path, kept: Path | None = None, against: str |
     trained = [name for name in results if not is_base(name)]
     if against and against not in trained:
         raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(trained)}")
-    tables = [overview(results, world.LABELS), by_level(results, levels), differences(results, against)]
+    tables = [overview(results, world.MEASURES), by_level(results, levels), differences(results, against)]
     text = "\n\n".join(tables) + "\n"
     write_text(folder / "differences.md", text)
     draw(results, folder / "pareto.png")

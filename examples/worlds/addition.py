@@ -23,6 +23,7 @@ from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 
 COLUMNS = ("ones", "tens", "hundreds")
 LABELS = ("essential", "redundant")
+MEASURES = LABELS
 STEP_TOKENS = 8
 THINK = f"{COLUMNS[0]}: "
 # One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
@@ -73,6 +74,9 @@ def problems(seed: int, exclude: frozenset[Addition] = frozenset()) -> Iterator[
         if problem not in seen:
             seen.add(problem)
             yield problem
+
+
+taught = problems
 
 
 def prompt(problem: Addition, suffix: str = "") -> str:

@@ -10,7 +10,8 @@ source scripts/common.sh
 
 HERE=examples/worlds
 WORLD="${WORLD:-addition}"
-[[ "$WORLD" =~ ^(addition|decomposition)$ ]] || fail "WORLD is $WORLD; use addition or decomposition"
+[[ "$WORLD" =~ ^(addition|decomposition|words|word_pairs)$ ]] ||
+    fail "WORLD is $WORLD; use addition, decomposition, words or word_pairs"
 OUTPUT="${OUTPUT:-outputs/compare_$WORLD}"
 STEPS="${STEPS:-20}"
 PROBLEMS="${PROBLEMS:-500}"
@@ -51,6 +52,6 @@ if runs adaptthink; then
     python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
         --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
 fi
-exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/$WORLD.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
+exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
     --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh" \
     --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"

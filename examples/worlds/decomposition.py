@@ -30,6 +30,7 @@ DIGITS = range(1, 8)
 LARGEST = max(TERMS) * max(DIGITS)
 OPERATIONS = 12  # per problem at most
 LABELS = ("essential", "useful", "redundant")
+MEASURES = LABELS
 STEP_TOKENS = 3  # a guess has three tokens, other lines of computation five or six
 THINK = FILLERS[1]  # a sum may begin either way, so no other token can begin every thought
 QUESTION = "Sums of "
@@ -104,6 +105,9 @@ def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums
         if problem not in seen and problem.operations <= OPERATIONS and problem.answer[0] != "0":
             seen.add(problem)
             yield problem
+
+
+taught = problems
 
 
 def prompt(problem: Sums) -> str:

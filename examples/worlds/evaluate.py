@@ -10,12 +10,11 @@ import argparse
 import json
 import math
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from world import NAMES, World, load
+from world import NAMES, World, counts, load
 
 from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
@@ -56,15 +55,14 @@ def grade(world: World, problems: list[dict], responses: list[list[dict]]) -> No
     grader.close()
     for problem, group in zip(problems, responses, strict=True):
         for response in group:
-            labels = Counter(world.label_lines(problem["problem"], response["text"]))
-            response.update({label: labels[label] for label in world.LABELS}, correct=next(grades).correct)
+            response.update(counts(world, problem["problem"], response["text"]), correct=next(grades).correct)
 
 
-def summarise(responses: list[list[dict]], labels: Sequence[str]) -> dict[str, float]:
+def summarise(responses: list[list[dict]], measures: Sequence[str]) -> dict[str, float]:
     """Means over problems, with standard errors over problems for accuracy and tokens."""
     means = {
         name: [fmean(response[name] for response in group) for group in responses]
-        for name in ("correct", "tokens", *labels)
+        for name in ("correct", "tokens", *measures)
     }
     root = math.sqrt(len(responses))
     return {
@@ -72,7 +70,7 @@ def summarise(responses: list[list[dict]], labels: Sequence[str]) -> dict[str, f
         "accuracy_stderr": stdev(means["correct"]) / root,
         "tokens": fmean(means["tokens"]),
         "tokens_stderr": stdev(means["tokens"]) / root,
-        **{label: fmean(means[label]) for label in labels},
+        **{name: fmean(means[name]) for name in measures},
         "problems": len(responses),
         "samples": len(responses[0]),
     }
@@ -112,7 +110,7 @@ def main() -> None:
         responses = generate(model, questions, samples, args.temperature, args.max_tokens, args.opening)
         grade(world, problems, responses)
         counted = [group[: args.samples] for group in responses]
-        summary = summarise(counted, world.LABELS)
+        summary = summarise(counted, world.MEASURES)
         write(output, summary, problems, counted)
         if args.traces:
             write_traces(output.with_suffix(".traces.jsonl"), problems, responses[: args.traces])

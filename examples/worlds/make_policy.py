@@ -73,7 +73,7 @@ def supervised_rows(world: World, count: int, probe_share: float, seed: int, mod
     """
     rng = random.Random(seed)
     rows = []
-    for problem in islice(world.problems(seed), count):
+    for problem in islice(world.taught(seed), count):
         if modes:
             given, continuation = row_of_modes(world, problem, rng)
         else:

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Makes a world's base policy from scratch: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher.
+# Makes a world's base policy from scratch: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher;
+# for words and word_pairs, plain PyTorch on one thread.
 #   WORLD=addition       OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  BATCH_SIZE=64  EPOCHS=1
 #   WORLD=decomposition                              ROWS=60000  LEARNING_RATE=2e-3  BATCH_SIZE=16
+#   WORLD=words                                      ROWS=44800  LEARNING_RATE=2e-3  BATCH_SIZE=32
+#   WORLD=word_pairs                                 ROWS=19200  LEARNING_RATE=1e-3  BATCH_SIZE=32  (from that of words)
 # Further flags go to make_policy.py; --start POLICY --modes teaches a policy the prompts of L1 and others.
 set -euo pipefail
 cd "$(dirname -- "$0")/../.."
@@ -16,6 +19,8 @@ EPOCHS="${EPOCHS:-1}"
 case "$WORLD" in
     # Copying and adding take a number of updates rather than of rows, so the longer rows come in small batches.
     decomposition) defaults=(60000 2e-3 16) ;;
+    words) defaults=(44800 2e-3 32) ;;
+    word_pairs) defaults=(19200 1e-3 32) && set -- --start examples/worlds/policies/words "$@" ;;
     *) defaults=(90000 3e-3 64) ;;
 esac
 ROWS="${ROWS:-${defaults[0]}}"
@@ -24,6 +29,10 @@ BATCH_SIZE="${BATCH_SIZE:-${defaults[2]}}"
 export TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 python examples/worlds/make_policy.py --world "$WORLD" --output "$OUTPUT/start" --rows "$ROWS" "$@"
+if [[ "$WORLD" == word* ]]; then
+    exec python examples/worlds/pretrain.py --start "$OUTPUT/start" --output "$OUTPUT/trained" \
+        --learning-rate "$LEARNING_RATE" --batch-size "$BATCH_SIZE"
+fi
 deepspeed --num_gpus 1 --module openrlhf_swap.sft \
     --model.model_name_or_path "$OUTPUT/start" \
     --data.dataset "$OUTPUT/start/sft.jsonl" --data.input_key input --data.output_key output --data.input_template "{}" \

@@ -7,13 +7,14 @@ A world is a module of this folder that defines the names of `World`, and a poli
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Protocol
 
 from openrlhf_swap.errors import ConfigError
 
-NAMES = ("addition", "decomposition")
+NAMES = ("addition", "decomposition", "words", "word_pairs")
 
 CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
 EOS = "<|end|>"
@@ -40,11 +41,15 @@ class World(Protocol):
 
     WORDS: Sequence[str]  # one token each, in addition to single bytes
     LABELS: Sequence[str]  # the possible labels of a thought's line
+    MEASURES: Sequence[str]  # what `counts` counts of a response
     STEP_TOKENS: int  # the M at which a line is a step
     THINK: str  # the token that begins a thought where the policy may also answer at once
 
     def problems(self, seed: int, exclude: frozenset[Problem] = frozenset()) -> Iterator[Problem]:
         """An endless, seeded stream of distinct problems, none in `exclude`."""
+
+    def taught(self, seed: int) -> Iterator[Problem]:
+        """The problems of which the base policy is taught traces."""
 
     def supervised_row(self, problem: Problem, rng: random.Random, probe_share: float) -> tuple[str, str]:
         """What the base policy reads, and what it is taught to write next."""
@@ -66,8 +71,17 @@ def load(name: str) -> World:
         ConfigError: for an unknown name.
     """
     if name not in NAMES:
-        raise ConfigError(f"--world is {name}; use {' or '.join(NAMES)}")
+        raise ConfigError(f"--world is {name}; use {', '.join(NAMES[:-1])} or {NAMES[-1]}")
     return import_module(name)
+
+
+def counts(world: World, question: str, response: str) -> dict[str, int]:
+    """How many lines of each label a response has; and `missing`, where each operation needs an essential line."""
+    labels = Counter(world.label_lines(question, response))
+    found = {label: labels[label] for label in world.LABELS}
+    if "missing" in world.MEASURES:
+        found["missing"] = world.level(question) - found["essential"]
+    return found
 
 
 def rendered(question: str) -> str:

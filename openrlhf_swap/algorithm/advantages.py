@@ -41,7 +41,8 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     gains = monotone_gains(batch.answer_logprobs, batch.step_mask)
     changes = local_gains(batch.answer_logprobs, batch.step_mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, coefficients.temperature)
+    temperature = step_temperature(changes, batch.step_mask, coefficients)
+    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, temperature)
     rewards = gains - penalties
     normalised = normalise_step_rewards(
         rewards, batch.step_mask, coefficients.eps, coefficients.centres_steps, coefficients.step_noise
@@ -53,6 +54,26 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     deviation = torch.where(spreads, deviation, math.nan)
     price = mean / (deviation.clamp(min=coefficients.step_noise) + coefficients.eps) * coefficients.centres_steps
     return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation, price)
+
+
+def step_temperature(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
+    """In nats, tau: one number, or so many standard deviations of each group's gains.
+
+    The deviation is pooled over the same steps as sigma, and `step_noise` bounds it from below likewise.
+
+    Args:
+        gains: (G, N, K) that the weights are made of.
+        step_mask: (G, N, K) bool.
+        coefficients: tau, its unit, `step_noise` and `eps`.
+
+    Returns:
+        tau, or (G, 1, 1) float64, infinite for a group with fewer than two steps or no spread: uniform weights.
+    """
+    if not coefficients.in_deviations:
+        return coefficients.temperature
+    _, deviation, spreads = _moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
+    deviation = torch.where(spreads, deviation.clamp(min=coefficients.step_noise), torch.inf)
+    return (coefficients.temperature * deviation).unsqueeze(-1)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
@@ -107,15 +128,29 @@ def process_advantages(normalised: Tensor, step_ends: Tensor, step_mask: Tensor,
     Returns:
         (..., A) in the dtype of `normalised`: constant inside a step, 0 after the last step's end.
     """
-    *leading, steps = normalised.shape
+    to_come = normalised.flip(-1).cumsum(-1).flip(-1)
+    return per_token(torch.nn.functional.pad(to_come, (0, 1)), step_ends, step_mask, tokens)
+
+
+def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
+    """Give each token the value of its step.
+
+    Args:
+        values: (..., K+1), one for each step, and behind the last step of a response the one of all later tokens.
+        step_ends: (..., K) ascending token indices.
+        step_mask: (..., K) bool.
+        tokens: A, the length of the token axis.
+
+    Returns:
+        (..., A) in the dtype of `values`.
+    """
+    *leading, count = values.shape
     rows = math.prod(leading)
-    to_come = normalised.reshape(rows, steps).flip(-1).cumsum(-1).flip(-1)
-    to_come = torch.nn.functional.pad(to_come, (0, 1))
-    ends = torch.where(step_mask, step_ends, tokens).reshape(rows, steps)
+    ends = torch.where(step_mask, step_ends, tokens).reshape(rows, count - 1)
     # Number of steps that ended before token t, which is the index of the step that t lies in.
     positions = torch.arange(tokens, device=ends.device).expand(rows, -1)
     step_of_token = torch.searchsorted(ends.contiguous(), positions.contiguous())
-    return to_come.gather(-1, step_of_token).view(*leading, tokens)
+    return values.reshape(rows, count).gather(-1, step_of_token).view(*leading, tokens)
 
 
 def unified_advantages(

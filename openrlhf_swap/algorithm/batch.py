@@ -88,6 +88,13 @@ class StepBatch:
         )
 
 
+def check_step_ends(step_ends: Sequence[int], length: int, where: str) -> None:
+    """Raise ValueError for step ends that do not ascend within a response of so many tokens."""
+    ends = list(step_ends)
+    if ends and (ends[0] < 0 or ends[-1] >= length or any(a >= b for a, b in pairwise(ends))):
+        raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{length - 1}")
+
+
 def _check_trace(trace: StepTrace, where: str) -> None:
     if trace.length < 0:
         raise ValueError(f"{where}: length is {trace.length}; use the number of generated tokens")
@@ -98,9 +105,7 @@ def _check_trace(trace: StepTrace, where: str) -> None:
             f"{where}: {len(trace.answer_logprobs)} answer_logprobs for {len(trace.step_ends)} step_ends; "
             "give l_0..l_K, one more than there are steps"
         )
-    ends = list(trace.step_ends)
-    if ends[0] < 0 or ends[-1] >= trace.length or any(a >= b for a, b in pairwise(ends)):
-        raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{trace.length - 1}")
+    check_step_ends(trace.step_ends, trace.length, where)
     for k, value in enumerate(trace.answer_logprobs):
         if not math.isfinite(value):
             raise NonFiniteError(f"{where}: answer_logprobs[{k}] is {value}; a log-probability must be finite")

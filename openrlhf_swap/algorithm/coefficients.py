@@ -11,7 +11,8 @@ class Coefficients:
 
     Attributes:
         length_coef: lambda, of the penalty mass.
-        temperature: tau in nats, of the penalty's softmax.
+        temperature: tau of the penalty's softmax, in nats.
+        in_deviations: whether it is in standard deviations of a group's local gains instead.
         outcome_weight: beta.
         process_weight: theta; 0 needs no step scores.
         centres_steps: whether step rewards are normalised around their mean, or around zero.
@@ -23,6 +24,7 @@ class Coefficients:
 
     length_coef: float = 1.0
     temperature: float = 1.0
+    in_deviations: bool = False
     outcome_weight: float = 1.0
     process_weight: float = 0.3
     centres_steps: bool = True

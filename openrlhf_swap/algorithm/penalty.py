@@ -40,13 +40,13 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
     return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
 
 
-def penalty_weights(local_gains: Tensor, step_mask: Tensor, temperature: float) -> Tensor:
+def penalty_weights(local_gains: Tensor, step_mask: Tensor, temperature: float | Tensor) -> Tensor:
     """W = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     Args:
         local_gains: (..., K) g in nats.
         step_mask: (..., K) bool.
-        temperature: tau in nats; infinity makes the weights uniform.
+        temperature: tau in nats, one or as many as fit (..., 1); infinity makes the weights uniform.
 
     Returns:
         (..., K) weights that sum to 1 over the steps that exist; all 0 where there is none.

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import pickle
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from openrlhf_swap.data.formats import Asked, Format, format_of
 from openrlhf_swap.data.golds import normal_answer
+from openrlhf_swap.data.references import read_task
 from openrlhf_swap.data.rows import described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 from openrlhf_swap.rollouts.answers import strip_answer
 
 
 @dataclass(frozen=True)
 class Problem:
-    r"""One problem with its reference answer, without wrappers such as `$` and `\boxed{}`."""
+    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`.
+
+    Attributes:
+        id: its own in its benchmark.
+        problem: as it is asked.
+        answer: the reference answer, or what else the grader judges by.
+        metadata: what it looks at besides.
+        grader: the verifier's name.
+        instructed: whether the problem ends with an instruction, so that no suffix belongs behind it.
+    """
 
     id: str
     problem: str
     answer: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    grader: str = MATH
+    instructed: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,10 +51,11 @@ class Benchmark:
         hub: data set id on the hub.
         revision: of that data set.
         sizes: the numbers of problems that a complete copy may have.
-        checksum: of the local copy's problem texts, see `checksum`.
+        checksum: of the local copy's problem texts, see `checksum`; empty if it is not known.
         subset: the data set's configuration.
         split: its split.
         columns: its problem and answer columns.
+        format: of its rows (`data.formats`), instead of these two columns.
     """
 
     title: str
@@ -48,6 +67,7 @@ class Benchmark:
     subset: str | None = None
     split: str = "test"
     columns: tuple[str, str] = ("problem", "answer")
+    format: str | None = None
 
 
 BENCHMARKS = {
@@ -106,22 +126,44 @@ BENCHMARKS = {
         subset="main",
         columns=("question", "answer"),
     ),
+    "gpqa_diamond": Benchmark(
+        "GPQA Diamond",
+        "gpqa_diamond.jsonl",
+        "Idavidrein/gpqa",  # asks for an account that has accepted its terms
+        "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
+        (198,),
+        "",
+        subset="gpqa_diamond",
+        split="train",
+        format="gpqa",
+    ),
+    "mmlu_pro": Benchmark(
+        "MMLU-Pro",
+        "mmlu_pro.jsonl",
+        "TIGER-Lab/MMLU-Pro",
+        "b189ec765aa7ed75c8acfea42df31fdae71f97be",
+        (12032,),
+        "",
+        format="mmlu_pro",
+    ),
 }
 
 
-def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
+def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) -> list[Problem]:
     """Load the problems of a benchmark, in order.
 
     Args:
-        name: a key of BENCHMARKS, or the path of a JSONL file with `problem`, `answer` and optionally `id`.
+        name: a key of BENCHMARKS, or the path of a JSONL file with `problem`, `answer` and optionally `id`, or with
+            the columns of one of `data.formats`.
         folder: holds local copies; None loads from the hub.
+        grader: for a file of problems and answers, the verifier's name; its other columns are the metadata.
 
     Raises:
         ConfigError: for an unknown name.
         DataError: when it cannot be read, is incomplete, or has other problems than expected.
     """
     if name.endswith(".jsonl"):
-        return _read_file(Path(name))
+        return _read_file(Path(name), grader)
     if name not in BENCHMARKS:
         raise ConfigError(f"--benchmarks has {name!r}; use a JSONL file, or any of: {', '.join(BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
@@ -130,7 +172,7 @@ def load_benchmark(name: str, folder: Path | None = None) -> list[Problem]:
     else:
         problems = _read_file(folder / benchmark.file)
         found = checksum(problem.problem for problem in problems)
-        if found != benchmark.checksum:
+        if benchmark.checksum and found != benchmark.checksum:
             raise DataError(
                 f"{folder / benchmark.file} does not hold the problems of {benchmark.title} (checksum {found[:12]}, "
                 f"expected {benchmark.checksum[:12]}); to use it anyway, give --benchmarks its path"
@@ -159,7 +201,7 @@ def short_name(name: str) -> str:
     return Path(name).stem if name.endswith(".jsonl") else name
 
 
-def _read_file(path: Path) -> list[Problem]:
+def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
     try:
         found = list(entries(path))
     except DataError as error:
@@ -168,20 +210,55 @@ def _read_file(path: Path) -> list[Problem]:
         raise DataError(f"{path} cannot be read: {described(found)}; give JSONL with problem and answer")
     rows = [(entry.number, entry.row or {}) for entry in found]
     problems = [
-        _problem(f"{path}, row {number}", row.get("id", place), row.get("problem"), row.get("answer"))
+        _problem(f"{path}, row {number}", row.get("id", place), row, grader)
         for place, (number, row) in enumerate(rows)
     ]
+    first: dict[str, int] = {}
+    for problem, (number, _) in zip(problems, rows, strict=True):
+        first.setdefault(problem.grader, number)
+    if len(first) > 1:
+        listed = " and ".join(f"{name} (row {number})" for name, number in first.items())
+        raise DataError(f"{path} has problems for the graders {listed}; put them into one file each")
     return _checked(problems, str(path))
 
 
-def _problem(where: str, problem_id: object, problem: object, answer: object) -> Problem:
-    """One problem; DataError without a text or an answer: every evaluation would count it as wrong."""
+def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
+    """A row of one of the formats, or of problem and answer.
+
+    Raises:
+        DataError: without a text or an answer, as every evaluation would count it as wrong.
+    """
+    found = format_of(row)
+    if found is not None:
+        asked = _asked(where, found, row)
+        _check_answer(where, asked.answer, asked.metadata, found.grader)
+        return Problem(str(own_id), *asked, grader=found.grader, instructed=True)
+    problem, answer = row.get("problem"), row.get("answer")
     if not isinstance(problem, str) or not problem.strip():
         raise DataError(f"{where}: problem is {_shown(problem)}; give every row a problem and an answer")
-    bare = _answer(answer)
-    if not bare:
+    if grader != MATH and answer is not None:
+        with reader_errors(f"{where}: {{reason}}; give every row a problem and an answer"):
+            task = read_task(row, "problem", "answer", grader)
+        _check_answer(where, task.answer, task.metadata, grader)
+        return Problem(str(own_id), problem, task.answer, task.metadata, grader)
+    if not (bare := _answer(answer)):
         raise DataError(f"{where}: answer is {_shown(answer)}; give every row a problem and an answer")
-    return Problem(str(problem_id), problem, bare)
+    return Problem(str(own_id), problem, bare)
+
+
+def _check_answer(where: str, answer: str, metadata: Mapping[str, Any], grader: str) -> None:
+    """Raise DataError for a reference answer that the grader could judge nothing by."""
+    if fault := find_verifier(grader).find_fault(answer, metadata):
+        raise DataError(f"{where} has {fault}: {_shown(answer)}; correct the row")
+
+
+def _asked(where: str, its_format: Format, row: Mapping[str, Any]) -> Asked:
+    try:
+        return its_format.read(row)
+    except (ValueError, LookupError, AttributeError, TypeError, EOFError, zlib.error, pickle.UnpicklingError) as error:
+        raise DataError(
+            f"{where} cannot be read ({type(error).__name__}: {error}); correct the row, or give problem and answer"
+        ) from error
 
 
 def _shown(value: object) -> str:
@@ -195,11 +272,9 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     with reader_errors(f"{benchmark.hub} cannot be loaded ({{reason}}); give a folder with a local copy: --data"):
         rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
     question, answer = benchmark.columns
+    renamed = rows if benchmark.format else ({"problem": row[question], "answer": row[answer]} for row in rows)
     return _checked(
-        [
-            _problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row[question], row[answer])
-            for i, row in enumerate(rows)
-        ],
+        [_problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row, MATH) for i, row in enumerate(renamed)],
         benchmark.hub,
     )
 

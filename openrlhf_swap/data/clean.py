@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -13,14 +13,14 @@ from openrlhf_swap.data.golds import (
     LONG_ANSWER,
     PROSE_ANSWER,
     UNPARSABLE_ANSWER,
-    fault_of,
-    gradable,
-    normal_answer,
 )
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Text, read_text
+from openrlhf_swap.data.references import answer_of, faults_of
 from openrlhf_swap.data.tables import read_column
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import MATH
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +46,7 @@ class SourceRow:
         messages: the chat that poses the problem, the last message being the user's; empty for an unusable problem.
         answer: the normalised answer.
         given: the answer as it stands in its column.
+        metadata: for other graders than math-verify, the other columns.
     """
 
     index: int
@@ -53,6 +54,7 @@ class SourceRow:
     messages: tuple[Row, ...]
     answer: str
     given: object = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> str:
@@ -71,7 +73,9 @@ class SourceRow:
         return [*before, {"role": "user", "content": text}] if as_chat else text
 
 
-def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, suffix: str) -> list[SourceRow]:
+def source_rows(
+    table: Dataset, source: str, problem_key: str, answer_key: str, suffix: str, grader: str = MATH
+) -> list[SourceRow]:
     """Read the rows of a table.
 
     Args:
@@ -80,6 +84,7 @@ def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, 
         problem_key: column of the problems.
         answer_key: column of the answers; both may be nested fields, as in `reward_model.ground_truth`.
         suffix: removed from problems that already have it, so that a prepared file can be prepared again.
+        grader: the verifier's name.
 
     Raises:
         DataError: when it has no rows, or lacks a column.
@@ -89,9 +94,11 @@ def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, 
     problems = read_column(table, problem_key, "--problem-key", source)
     answers = read_column(table, answer_key, "--answer-key", source)
     ids = table["id"] if "id" in table.column_names else [None] * len(table)
+    used = {problem_key, answer_key, "id"}
+    others = [{} if grader == MATH else {name: row[name] for name in row if name not in used} for row in table]
     return [
-        SourceRow(index, row_id, _messages(problem, suffix), normal_answer(answer), answer)
-        for index, (row_id, problem, answer) in enumerate(zip(ids, problems, answers, strict=True))
+        SourceRow(index, row_id, _messages(problem, suffix), answer_of(answer, grader), answer, metadata)
+        for index, (row_id, problem, answer, metadata) in enumerate(zip(ids, problems, answers, others, strict=True))
     ]
 
 
@@ -109,7 +116,7 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
-def find_reasons(rows: Sequence[SourceRow], index: BenchmarkIndex | None) -> list[Reason | None]:
+def find_reasons(rows: Sequence[SourceRow], index: BenchmarkIndex | None, grader: str = MATH) -> list[Reason | None]:
     """Find why each row is dropped; None for a row that is kept.
 
     If several reasons apply, the first in REASONS is given. Of rows with the same problem, the first usable one is
@@ -118,14 +125,16 @@ def find_reasons(rows: Sequence[SourceRow], index: BenchmarkIndex | None) -> lis
     texts = [read_text(row.problem) for row in tqdm(rows, desc="[prepare] reading", unit="row")]
     comparing = tqdm(rows, desc="[prepare] comparing", unit="row")
     reasons = [_own_reason(row, text, index) for row, text in zip(comparing, texts, strict=True)]
-    usable = gradable((row.answer for row, reason in zip(rows, reasons, strict=True) if reason is None), "prepare")
+    left = [place for place, reason in enumerate(reasons) if reason is None]
+    tasks = [Task("", rows[place].answer, rows[place].problem, rows[place].metadata) for place in left]
+    for place, fault in zip(left, faults_of(tasks, grader, "prepare"), strict=True):
+        if fault is not None:
+            reasons[place] = {"reason": fault}
     first: dict[str, int] = {}
     for place, (row, text) in enumerate(zip(rows, texts, strict=True)):
         if reasons[place] is not None:
             continue
-        if row.answer not in usable:
-            reasons[place] = {"reason": UNPARSABLE_ANSWER}
-        elif first.setdefault(text.key, row.index) != row.index:
+        if first.setdefault(text.key, row.index) != row.index:
             reasons[place] = {"reason": DUPLICATE, "duplicate_of": first[text.key]}
     return reasons
 
@@ -137,5 +146,4 @@ def _own_reason(row: SourceRow, text: Text, index: BenchmarkIndex | None) -> Rea
     if index and (match := index.find(text)):
         reason = SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK
         return {"reason": reason, "benchmark": match.benchmark, "benchmark_id": match.id}
-    fault = fault_of(row.answer)
-    return {"reason": fault} if fault else None
+    return None

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.data.golds import UNPARSABLE_ANSWER, fault_of, gradable
+from openrlhf_swap.data.references import faults_of
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import MATH
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,24 +21,28 @@ CHANGED_PROMPT = (
 
 
 def reasons_to_drop(
-    prompts: Sequence[str | None], answers: Sequence[str], capacity: int, tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[str | None],
+    tasks: Sequence[Task],
+    capacity: int,
+    tokenizer: PreTrainedTokenizerBase,
+    grader: str = MATH,
 ) -> list[str | None]:
     """Why each row cannot be trained on, worded to follow "dropped with"; None for a row that can.
 
     Args:
         prompts: as the chat template renders them; None for an empty one.
-        answers: the reference answers, normalised.
+        tasks: their reference answers and metadata, as the grader takes them.
         capacity: most tokens of a prompt.
         tokenizer: the policy's.
+        grader: the verifier's name.
     """
     bar = tqdm(prompts, desc="[swap] checking prompts", unit="row", leave=False)
     faults = [_fault_of_prompt(prompt, capacity, tokenizer) for prompt in bar]
-    reasons = [fault or fault_of(answer) for fault, answer in zip(faults, answers, strict=True)]
-    usable = gradable((answer for answer, reason in zip(answers, reasons, strict=True) if reason is None), "swap")
-    return [
-        reason or (None if answer in usable else UNPARSABLE_ANSWER)
-        for reason, answer in zip(reasons, answers, strict=True)
-    ]
+    left = [number for number, fault in enumerate(faults) if fault is None]
+    found = faults_of([tasks[number] for number in left], grader, "swap")
+    for number, fault in zip(left, found, strict=True):
+        faults[number] = fault
+    return faults
 
 
 def _fault_of_prompt(prompt: str | None, capacity: int, tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -145,7 +145,7 @@ _GROUPS: dict[Group, dict[str, str]] = {
     Group(METHOD, ENGINE_RECEIVES, "vllm", "vLLM loads weights in the form of a checkpoint"): {
         "torch.nn.modules.module.Module.load_weights": ".generation.rollout_worker.SwapWorker"
     },
-    Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought`"): {
+    Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought` and `grader`"): {
         "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
     },
     Group(METHOD, SCORING, None, "recurrent layers run in pieces, whose states the branches resume"): {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import SwapConfig, nats_or_deviations
 from openrlhf_swap.errors import ConfigError
 
 ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
@@ -30,11 +30,22 @@ def coefficients(config: SwapConfig) -> Coefficients:
     return replace(plain_coefficients(config), **ABLATION[config.objective](config))
 
 
+def penalty_temperature(config: SwapConfig) -> float | str | None:
+    """The tau that decides which steps pay; None for an objective without such a penalty, or with an infinite tau."""
+    if config.objective not in ABLATION:
+        return None
+    numbers = coefficients(config)
+    decides = numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.temperature)
+    return config.temperature if decides else None
+
+
 def plain_coefficients(config: SwapConfig) -> Coefficients:
     """The numbers of `config` as they stand."""
+    temperature, in_deviations = nats_or_deviations(config.temperature)
     return Coefficients(
         length_coef=config.length_coef,
-        temperature=config.temperature,
+        temperature=temperature,
+        in_deviations=in_deviations,
         outcome_weight=config.outcome_weight,
         process_weight=config.process_weight,
         centres_steps=config.step_baseline == "mean",

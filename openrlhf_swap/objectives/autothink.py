@@ -30,6 +30,8 @@ class AutoThink(Objective):
     the group.
     """
 
+    boxes_answers = True
+
     class Settings(FlagSettings):
         """Flags `--swap.autothink.*`."""
 

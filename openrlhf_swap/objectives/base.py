@@ -71,8 +71,12 @@ class Objective:
     """Flags of OpenRLHF that the objective needs; the command line wins."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
+    reads_states: bool = False
+    """Whether the policy's hidden states at the ends of steps are needed, of every response (`Rollout.states`)."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
+    boxes_answers: ClassVar[bool] = False
+    """Whether it asks for a boxed answer, looks for one, or looks for the reference answer in a thought."""
     needs_all_groups: bool = True
     """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
     needs_closed_thought: ClassVar[bool] = False
@@ -105,6 +109,11 @@ class Objective:
         """What `Batch.signals` is computed with."""
         self.step = 0
         """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether it needs reference answers that a response could state: not, say, unit tests."""
+        return self.scores_steps or self.boxes_answers
 
     def numbers(self, name: str, remedy: str, most: int | None = None) -> list[int]:
         """A setting such as 10,30,50 as whole numbers from 1 to `most`; raises ConfigError with the remedy."""
@@ -216,6 +225,20 @@ class Objective:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's state."""
+
+    def learned(self) -> dict[str, Any]:
+        """What `token_advantages` has learned from batches, for a checkpoint.
+
+        Unlike `state_dict`, it changes nothing in the sampling: in an asynchronous run it stays with the training.
+        """
+        return {}
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        """Go on from what a checkpoint holds of it."""
+
+    def predictions(self) -> Sequence[Sequence[float]] | None:
+        """What was predicted to be left at each state of each response of the last batch, in tokens; None if not."""
+        return None
 
 
 def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[str, str]:

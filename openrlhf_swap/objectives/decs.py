@@ -24,6 +24,8 @@ class DECS(Objective):
     its end a response counts with c (1 + b).
     """
 
+    boxes_answers = True
+
     outcome_weight = 0.0
     needs_all_groups = False
 

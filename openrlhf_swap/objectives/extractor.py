@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 
 from openrlhf_swap.errors import ConfigError, ObjectiveError, reader_errors
-from openrlhf_swap.objectives.registry import import_named
+from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 Function = Callable[[Sequence[int], str, ResponseReader], int]

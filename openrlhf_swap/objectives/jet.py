@@ -33,6 +33,7 @@ class JET(Objective):
     five join the group. Every response of the group ends with the end token, also one that the token limit cut off.
     """
 
+    boxes_answers = True
     continues = "join"
 
     class Settings(FlagSettings):

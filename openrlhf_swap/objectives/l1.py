@@ -34,6 +34,8 @@ class L1Exact(Objective):
 
     needs_closed_thought = True
 
+    boxes_answers = True
+
     class Settings(FlagSettings):
         """Flags `--swap.l1_exact.*`."""
 

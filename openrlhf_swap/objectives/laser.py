@@ -30,6 +30,8 @@ def base_scores(batch: Batch) -> Tensor:
 class Laser(Objective):
     """R = s + bonus [s = 1 and L <= L_T], normalised in the group."""
 
+    boxes_answers = True
+
     class Settings(FlagSettings):
         """Flags `--swap.laser.*`."""
 

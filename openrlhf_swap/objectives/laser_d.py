@@ -22,6 +22,8 @@ EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that c
 class LaserD(Monitored):
     """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group."""
 
+    boxes_answers = True
+
     class Settings(MonitorSettings):
         """Flags `--swap.laser_d.*`."""
 

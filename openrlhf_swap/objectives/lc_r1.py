@@ -38,6 +38,7 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
 class LCR1(Objective):
     """R = [one `</think>`] + c + length_weight (1 - L/longest correct L), centred; plus rho at `</think>`."""
 
+    boxes_answers = True
     normaliser = "centre"
     reshapes_responses = True
 

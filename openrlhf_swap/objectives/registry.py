@@ -5,13 +5,13 @@ An objective of your own needs no line here: it is named `module:Class`, and imp
 
 from __future__ import annotations
 
-from importlib import import_module
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from openrlhf_swap.command import did_you_mean
-from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.ablation import ABLATION
+from openrlhf_swap.packages.named import import_named
 
 if TYPE_CHECKING:
     from openrlhf_swap.config import SwapConfig
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OBJECTIVES = {  # name -> module and class
     **dict.fromkeys(ABLATION, "openrlhf_swap.objectives.swap:Swap"),
+    "length_critic": "openrlhf_swap.objectives.length_critic:LengthCritic",
     "thinkprune": "openrlhf_swap.objectives.thinkprune:ThinkPrune",
     "laser": "openrlhf_swap.objectives.laser:Laser",
     "laser_d": "openrlhf_swap.objectives.laser_d:LaserD",
@@ -86,10 +87,3 @@ def objective_class(name: str) -> type[Objective]:
 def build(config: SwapConfig) -> Objective:
     """The objective that a configuration names; raises ConfigError for an unknown one, or a bad setting of its own."""
     return objective_class(config.objective)(config)
-
-
-def import_named(path: str, what: str) -> Any:
-    """What `module:name` names; raises ConfigError, which starts with `what`, when there is no such thing."""
-    module, _, name = path.partition(":")
-    with reader_errors(f"{what} is {path!r}, which cannot be imported ({{reason}}); use module:name", ConfigError):
-        return getattr(import_module(module), name)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import (
     outcome_advantages,
     outcome_rewards,
+    per_token,
     process_advantages,
     step_signals,
     unified_advantages,
 )
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.ablation import coefficients
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.state_values import StateValues
 from openrlhf_swap.rollouts.batch import Batch
 
 
@@ -30,6 +35,8 @@ class Swap(Objective):
         super().__init__(config)
         self.coefficients = coefficients(config)
         self.scores_steps = self.coefficients.needs_scores
+        self.reads_states = self.scores_steps and config.step_baseline == "state"
+        self.values = StateValues()
         self.needs_all_groups = self.scores_steps or self.coefficients.penalises_outcome
         self.outcome_weight = self.coefficients.outcome_weight
         self.process_weight = self.coefficients.process_weight
@@ -43,7 +50,32 @@ class Swap(Objective):
         if not self.scores_steps:
             return None
         steps, tokens = batch.steps, int(batch.lengths.max())
-        return process_advantages(batch.signals.normalised, steps.step_ends, steps.step_mask, tokens)
+        process = process_advantages(batch.signals.normalised, steps.step_ends, steps.step_mask, tokens)
+        return process - self._baseline(batch, tokens) if self.reads_states else process
+
+    def _baseline(self, batch: Batch, tokens: int) -> Tensor:
+        """(G, N, A) the step rewards to come, as the state before each token's step predicts them."""
+        states, signals = batch.states, batch.signals
+        to_come = torch.zeros_like(states.tokens_left)
+        counted = torch.zeros_like(states.state_mask)
+        steps = batch.steps.step_mask.shape[-1]
+        to_come[..., :steps] = signals.normalised.flip(-1).cumsum(-1).flip(-1)
+        # A group without a signal has rewards of 0, and needs no baseline.
+        counted[..., :steps] = batch.steps.step_mask & ~signals.deviation.isnan()[:, None, None]
+        predicted = self.values.of(states, to_come, counted)
+        return per_token(predicted, states.step_ends, states.step_mask, tokens)
+
+    def metrics(self) -> dict[str, float]:
+        """How well the states predict, with `--swap.step_baseline state`."""
+        return self.values.metrics()
+
+    def learned(self) -> dict[str, Any]:
+        """The regression's sums."""
+        return self.values.critic.state_dict()
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        """As saved."""
+        self.values.critic.load_state_dict(learned)
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:
@@ -53,10 +85,15 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
         One float64 tensor of `length` values a response.
 
     Raises:
-        ConfigError: for an objective that is not made of step rewards.
+        ConfigError: for an objective that is not made of step rewards, and for a baseline from states.
         ValueError: for an empty group, or step ends that do not fit their response.
         NonFiniteError: for a NaN or infinite log-probability of a correct response.
     """
+    if config.step_baseline == "state":
+        raise ConfigError(
+            "--swap.step_baseline is state, which compares groups: train with it, or use mean or zero in "
+            "swap_advantages"
+        )
     batch, numbers = StepBatch.from_traces([group]), coefficients(config)
     tokens = int(batch.lengths.max())
     outcome = outcome_advantages(outcome_rewards(batch, numbers), numbers.eps).unsqueeze(-1).expand(-1, -1, tokens)

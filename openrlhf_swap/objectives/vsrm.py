@@ -58,6 +58,8 @@ def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[
 class _VSRM(Objective):
     """A = GRPO(outcome) + rewards of the cuts to come; outcome 1, 0, -9.5 without a box, -10 with an open thought."""
 
+    boxes_answers = True
+
     def rewards(self, batch: Batch) -> Tensor:
         """The outcome."""
 

@@ -1,4 +1,4 @@
-"""Is the answer in a response correct? math-verify behind a pool of processes with hard limits.
+"""Is a response correct? math-verify, or another verifier, behind a pool of processes with hard limits.
 
 math-verify's own time limits use signals, which fail outside the main thread, and cannot interrupt every expression.
 Here each grading runs in a child process that the kernel ends when its CPU time is used up, and that is replaced. Wall
@@ -18,18 +18,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Any, Literal, NamedTuple
 
+from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.answers import text_after_thought
 from openrlhf_swap.rollouts.families import R1
 
 Status = Literal["ok", "no_answer", "timeout", "error"]
+Found = bool | Status | dict[str, Any]
+"""What a grading process answers: math-verify's verdict or a status, another verifier's fields of a grade."""
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a child may take to import the grader, on a busy machine
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
@@ -45,16 +49,40 @@ class Grade:
     """The verdict on one response.
 
     Attributes:
-        correct: whether the answer equals the reference answer. Never True unless `status` is "ok".
+        correct: whether the response is correct: with math-verify, equal to the reference answer. Never True unless
+            `status` is "ok".
         status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (a time limit was hit) or
             "error" (the reference answer cannot be parsed, or the grader failed).
         slow: whether grading came near its time limit, hit it, or needed a second process. Not part of the verdict:
             grades that differ in it alone are equal.
+        score: the reward, between 0 and 1; 1.0 or 0.0 unless a verifier says otherwise.
+        why: a verifier's reason, or its error. Not part of the verdict.
+        stated: the answer that a verifier read in the response. Not part of the verdict.
     """
 
     correct: bool
     status: Status
     slow: bool = field(default=False, compare=False, repr=False)
+    score: float = field(default=-1.0, repr=False)
+    why: str = field(default="", compare=False, repr=False)
+    stated: str | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Without a score it is what `correct` says."""
+        if self.score < 0:
+            object.__setattr__(self, "score", float(self.correct))
+
+
+class Task(NamedTuple):
+    """What is graded: a response and its reference answer; other verifiers may need the problem and metadata.
+
+    `metadata` has what JSON can hold.
+    """
+
+    response: str
+    answer: str
+    problem: str = ""
+    metadata: Mapping[str, Any] = {}
 
 
 class _Limits(NamedTuple):
@@ -68,7 +96,9 @@ class _Limits(NamedTuple):
 class Grader:
     """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one."""
 
-    def __init__(self, processes: int = 2, time_limit: float = 10.0, memory_limit_gib: float = 4.0) -> None:
+    def __init__(
+        self, processes: int = 2, time_limit: float = 10.0, memory_limit_gib: float = 4.0, verifier: str = MATH
+    ) -> None:
         """Set up a grader.
 
         Args:
@@ -76,34 +106,37 @@ class Grader:
             time_limit: CPU seconds of one grading, after which its process is ended. A process that does not answer
                 within six times as many seconds of wall time is replaced, and its successor asked once.
             memory_limit_gib: address space of a grading process.
+            verifier: its name (`rewards.verifiers`).
         """
         self._processes = processes
+        self._verifier = verifier
         self._idle: LifoQueue[_Child] = LifoQueue()
         limits = _Limits(time_limit, WALL_TIME_FACTOR * time_limit, int(memory_limit_gib * 2**30))
         for _ in range(processes):
-            self._idle.put(_Child(limits))
+            self._idle.put(_Child(limits, verifier))
 
     def grade(self, response: str, answer: str, end_of_thought: str = R1.end_of_thought) -> Grade:
         """Grade one response; see `grade_many`."""
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
-    def grade_many(self, pairs: Sequence[tuple[str, str]], end_of_thought: str = R1.end_of_thought) -> list[Grade]:
-        """Grade (response, answer) pairs in parallel; returns one grade a pair, in order. Never raises.
+    def grade_many(
+        self, tasks: Sequence[tuple[str, str] | Task], end_of_thought: str = R1.end_of_thought
+    ) -> list[Grade]:
+        """Grade tasks, or (response, answer) pairs, in parallel; returns one grade each, in order. Never raises.
 
-        What follows the first `end_of_thought` of a response is graded. Without one, the response must state its final
-        answer (`rollouts.answers.final_statement`): a number somewhere in a thought is no answer.
+        What follows the first `end_of_thought` of a response is graded. Without one, all of it: there math-verify and
+        `multiple_choice` ask for a stated final answer (`rollouts.answers.final_statement`), because a number
+        somewhere in a thought is none.
         """
-        requests = [
-            [text_after_thought(response, end_of_thought), answer, end_of_thought in response]
-            for response, answer in pairs
-        ]
-        return [
-            Grade(verdict is True, "ok" if isinstance(verdict, bool) else verdict, slow)
-            for verdict, slow in self._ask_all(requests)
-        ]
+        return [_as_grade(*found) for found in self._ask_all([self._request(task, end_of_thought) for task in tasks])]
+
+    def _request(self, task: tuple[str, str] | Task, end_of_thought: str) -> list[Any]:
+        response, answer, problem, metadata = Task(*task)
+        graded = [text_after_thought(response, end_of_thought), answer, end_of_thought in response]
+        return graded if self._verifier == MATH else [*graded, problem, dict(metadata)]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
-        """Whether each reference answer can be graded against at all."""
+        """Whether math-verify can grade against each reference answer at all."""
         return [verdict is True for verdict, _ in self._ask_all([[answer] for answer in answers])]
 
     def close(self) -> None:
@@ -113,13 +146,13 @@ class Grader:
             child.stop()
             self._idle.put(child)
 
-    def _ask_all(self, requests: Sequence[list[Any]]) -> list[tuple[bool | Status, bool]]:
+    def _ask_all(self, requests: Sequence[list[Any]]) -> list[tuple[Found, bool]]:
         if len(requests) == 1:
             return [self._ask(requests[0])]
         with ThreadPoolExecutor(self._processes) as threads:
             return list(threads.map(self._ask, requests))
 
-    def _ask(self, request: list[Any]) -> tuple[bool | Status, bool]:
+    def _ask(self, request: list[Any]) -> tuple[Found, bool]:
         child = self._idle.get()
         try:
             return child.ask(request)
@@ -130,19 +163,20 @@ class Grader:
 class _Child:
     """One grading process, with a socket to it: started when it is asked, and again when it is gone."""
 
-    def __init__(self, limits: _Limits) -> None:
+    def __init__(self, limits: _Limits, verifier: str) -> None:
         self._limits = limits
+        self._verifier = verifier
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def ask(self, request: list[Any]) -> tuple[bool | Status, bool]:
+    def ask(self, request: list[Any]) -> tuple[Found, bool]:
         """The verdict, and whether it was slow: took more than `SLOW` of a limit, or a second process.
 
         A process that dies, idle or at work, or does not answer in time though it hardly computes, is replaced and
         asked again: it may have been killed or stopped from outside. A second one that fares the same was the
         grading's own doing.
         """
-        message = json.dumps(request).encode() + b"\n"
+        message = json.dumps(request, default=str).encode() + b"\n"
         failure: Status = "error"
         for attempt in range(ATTEMPTS):
             try:
@@ -176,12 +210,13 @@ class _Child:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
         self.stop()
-        if find_spec("math_verify") is None:  # the process would only be gone
+        if self._verifier == MATH and find_spec("math_verify") is None:  # the process would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
+        words = [sys.path, self._limits.memory, self._limits.cpu, self._verifier]
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, self._limits.memory, self._limits.cpu])],
+                [sys.executable, "-c", _PROGRAM, json.dumps(words)],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 start_new_session=True,
@@ -210,16 +245,39 @@ def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
     return json.loads(answer)
 
 
+def _as_grade(found: Found, slow: bool) -> Grade:
+    if isinstance(found, dict):
+        return Grade(slow=slow, **found)
+    return Grade(found is True, "ok" if isinstance(found, bool) else found, slow)
+
+
 _shared = Grader()
 
 
-def grade_answer(response: str, answer: str, end_of_thought: str = R1.end_of_thought) -> Grade:
-    r"""Grade a response with the process-wide grader.
+@cache
+def _shared_of(verifier: str) -> Grader:
+    return Grader(verifier=verifier)
+
+
+def grade_answer(
+    response: str,
+    answer: str,
+    end_of_thought: str = R1.end_of_thought,
+    *,
+    verifier: str = MATH,
+    problem: str = "",
+    metadata: Mapping[str, Any] | None = None,
+) -> Grade:
+    r"""Grade a response with the process-wide grader of a verifier.
 
     Args:
         response: the generated text alone, without the prompt. What follows the first end of the thought is graded;
             without one, the final answer that the text states.
-        answer: the reference answer, bare or in `$...$` or `\boxed{...}`.
+        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`.
         end_of_thought: what closes a thought; R1's by default.
+        verifier: math (math-verify), or another one's name: see docs/use/own_verifier.md.
+        problem: for other verifiers, the problem as it stands in the data.
+        metadata: likewise, the other columns of its row.
     """
-    return _shared.grade(response, answer, end_of_thought)
+    grader = _shared if verifier == MATH else _shared_of(verifier)
+    return grader.grade_many([Task(response, answer, problem, metadata or {})], end_of_thought)[0]

@@ -9,35 +9,48 @@ from __future__ import annotations
 from typing import Any
 
 from openrlhf_swap.rewards import Grade, grade_answer
-from openrlhf_swap.rollouts.answers import as_text
+from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import R1
+from openrlhf_swap.rollouts.labels import Label
+from openrlhf_swap.rollouts.rollout import GRADED_CORRECT
 
 
 def reward_func(
-    queries: list[str], prompts: list[str], labels: list[Any], end_of_thought: str = R1.end_of_thought
+    queries: list[str],
+    prompts: list[str],
+    labels: list[Any],
+    end_of_thought: str = R1.end_of_thought,
+    grader: str = MATH,
 ) -> dict[str, Any]:
     """Grade one response.
 
     Args:
         queries: prompt and response as one text.
         prompts: the prompt.
-        labels: the reference answer, text or a number.
+        labels: the reference answer, text or a number; or a `Label` with its row, as a text.
         end_of_thought: what closes a thought; the rollout actors get it from the trainer.
+        grader: the verifier's name, likewise (`--swap.grader`).
 
     Returns:
-        `rewards` and `scores` (1.0 or 0.0), and as metrics the grader's status and whether it was slow.
+        `rewards` and `scores` (between 0 and 1), and as metrics whether the response is correct, the grader's status
+        and whether it was slow.
     """
-    grade = _grade_response(queries[0], prompts[0], labels[0], end_of_thought)
-    reward = float(grade.correct)
+    grade = _grade_response(queries[0], prompts[0], Label.of(labels[0]), end_of_thought, grader)
     logs = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
-    return {"rewards": reward, "scores": reward, "extra_logs": {**logs, "swap/grader_slow": float(grade.slow)}}
+    logs |= {"swap/grader_slow": float(grade.slow), GRADED_CORRECT: float(grade.correct)}
+    return {"rewards": grade.score, "scores": grade.score, "extra_logs": logs}
 
 
-def _grade_response(query: str, prompt: str, answer: object, end_of_thought: str) -> Grade:
+def _grade_response(query: str, prompt: str, label: Label, end_of_thought: str, grader: str) -> Grade:
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
     before = query.find(prompt)
-    text = as_text(answer)  # rows of evaluation data come as they are: an answer may be a number
-    if before < 0 or not prompt or not text:
+    if before < 0 or not prompt or label.fault or not (label.answer or grader != MATH):
         return Grade(correct=False, status="error")
-    response = query[before + len(prompt) :]
-    return grade_answer(response, text, end_of_thought)
+    return grade_answer(
+        query[before + len(prompt) :],
+        label.answer,
+        end_of_thought,
+        verifier=grader,
+        problem=label.problem,
+        metadata=label.metadata,
+    )

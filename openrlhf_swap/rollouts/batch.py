@@ -15,6 +15,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.algorithm.length_critic import StateBatch
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -67,6 +68,11 @@ class Batch:
     def signals(self) -> StepSignals:
         """The step signals computed from the markers."""
         return step_signals(self.steps, self.coefficients)
+
+    @cached_property
+    def states(self) -> StateBatch:
+        """The policy's states at step ends, for an objective that reads them."""
+        return StateBatch.from_traces([[rollout.state_trace() for rollout in group] for group in self.groups])
 
     def each(self, function: Callable[[Rollout], float]) -> Tensor:
         """Apply a function to every rollout; (G, N) float64."""

@@ -13,6 +13,7 @@ from openrlhf_swap.command import PROGRAM
 from openrlhf_swap.errors import DataError, SwapError, reader_errors
 from openrlhf_swap.files import Row, read_rows, write_text
 from openrlhf_swap.objectives.ablation import ABLATION
+from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.runs.card_tables import (
     FLAGS,
     draw_curves,
@@ -102,6 +103,7 @@ def card_contents(about: Row, steps: Sequence[Row], evaluations: Sequence[Row], 
         "responses": f"{sum(row.get('swap/responses') or 0 for row in steps):,.0f}",
         "hours": duration(sum(row.get("timing/step_total") or 0 for row in steps)),
         "hardware": hardware(flags),
+        "grader": str(about["swap"].get("grader", MATH)).replace("|", "\\|"),
         "picture": PICTURE,
         "last_steps": last_tenth(steps),
         "measures": measures(steps) if steps else {},

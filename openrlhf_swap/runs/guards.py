@@ -10,6 +10,9 @@ from typing import Any
 
 from openrlhf_swap.errors import InertRunError, NonFiniteError
 
+DISTANCE, DEVIATION = "swap/weights_from_uniform", "swap/local_gain_std"
+UNIFORM = 0.1  # less of the penalty than this on other steps than uniform weights is hardly a treatment
+
 
 class SkippedSteps:
     """Counts steps without an update, and stops a run that no longer makes any."""
@@ -140,6 +143,33 @@ def first_step_warnings(metrics: dict[str, float]) -> list[str]:
     }
     found = {name: metrics.get(name, 0.0) for name in shares}
     return [f"{share:.0%} of the responses {shares[name]}" for name, share in found.items() if share > 0.5]
+
+
+class UniformWeights:
+    """Says once that the penalty's weights are uniform in effect: tau is large beside the spread of the gains."""
+
+    STEPS = 5
+
+    def __init__(self, temperature: float | str | None) -> None:
+        """Look at a run with this tau; None looks at nothing."""
+        self._temperature = temperature
+        self._seen: list[dict[str, float]] = []
+
+    def observe(self, metrics: dict[str, float]) -> list[str]:
+        """Look at one step's `swap/` metrics; returns the note after the last of the first steps with a penalty."""
+        if self._temperature is None or not {DISTANCE, DEVIATION} <= metrics.keys():
+            return []
+        self._seen.append(metrics)
+        if len(self._seen) < self.STEPS:
+            return []
+        distance, deviation = (fmean(seen[name] for seen in self._seen) for name in (DISTANCE, DEVIATION))
+        temperature, self._temperature = self._temperature, None
+        if distance >= UNIFORM:
+            return []
+        return [
+            f"the penalty's weights are uniform in effect, all but {distance:.1%} of it: local gains deviate by "
+            f"{deviation:.2g} nats and --swap.temperature is {temperature}; 0.5sd would follow the gains"
+        ]
 
 
 class SelfTest:

@@ -39,6 +39,10 @@ METRICS = {
     "swap/step_price": "mean mu/sigma, what the normalisation subtracts from every step, over groups with a signal",
     "swap/step_break_even": "theta mu/sigma over the root of N: the accuracy that a step must add to pay for itself",
     "swap/penalty_mass": "mean P of correct responses, the penalty of a response for exceeding the target length",
+    "swap/weights_from_uniform": (
+        "share of a response's penalty that uniform weights would place on other steps, mean over penalised ones; "
+        "0 is uniform_penalty"
+    ),
     "swap/steps_per_rollout": "mean steps of a correct response",
     "swap/gain_mean": "mean information gain Delta of a step, in nats per answer token",
     "swap/gain_std": "standard deviation of Delta over steps",
@@ -53,6 +57,10 @@ METRICS = {
     "swap/adv_outcome_absmean": "mean absolute value of A_out over tokens, before it is weighted by beta",
     "swap/adv_process_absmean": "mean absolute value of A_proc over tokens, before it is weighted by theta",
     "swap/adv_negative_frac": "share of tokens whose advantage is negative",
+    "swap/graded_correct": "share of responses that the grader called correct, whatever their score",
+    "swap/critic_r2": "share of the variance of what was still to come (tokens, or step rewards) that the policy's "
+    "states predict, each response by the other groups'",
+    "swap/critic_unsolved": "1 where too little was there to predict it, and the mean of each group took its place",
     "swap/grader_no_answer": "share of responses that are incorrect and state no answer, boxed or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as incorrect",
     "swap/grader_error": "share of responses on which the grader failed; they count as incorrect",

@@ -51,6 +51,7 @@ def step_metrics(
         "target_length": targets[~targets.isnan()],
         "over_target_frac": over_target[correct].double(),
         "penalty_mass": signals.penalty_mass[correct],
+        "weights_from_uniform": distances_from_uniform(signals.penalties, steps),
         "steps_per_rollout": steps.sum(-1)[correct].double(),
         "gain_mean": gains,
         "gain_zero_frac": (gains == 0).double(),
@@ -72,6 +73,25 @@ def step_metrics(
         metrics["swap/gain_std"] = gains.std().item()
         metrics["swap/local_gain_std"] = changes.std().item()
     return {**metrics, **_spread(lengths), "swap/score_seconds": score_seconds}
+
+
+def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
+    """Of each penalised response, the share of its penalty that uniform weights would place on other steps.
+
+    The total variation distance between w and uniform weights.
+
+    Args:
+        penalties: (..., K) P w_k.
+        step_mask: (..., K) bool.
+
+    Returns:
+        (responses,) at least 0 and below 1, of those with a penalty on at least two steps.
+    """
+    mass = penalties.sum(-1, keepdim=True)
+    chosen = (mass[..., 0] > 0) & (step_mask.sum(-1) > 1)
+    existing = step_mask[chosen].double()
+    uniform = existing / existing.sum(-1, keepdim=True)
+    return (penalties[chosen] / mass[chosen] - uniform).abs().sum(-1) / 2
 
 
 def _spread(lengths: Tensor) -> StepMetrics:

@@ -48,29 +48,36 @@ def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
 
 
 def rollout_rows(
-    groups: Sequence[Sequence[Rollout]], batch: StepBatch, signals: StepSignals, reader: StepReader
+    groups: Sequence[Sequence[Rollout]],
+    batch: StepBatch,
+    signals: StepSignals,
+    reader: StepReader,
+    tokens_left: Sequence[Sequence[float]] | None = None,
 ) -> list[dict[str, Any]]:
     """Describe the first groups of a batch: each response, and what each of its steps earned and paid.
 
-    Steps are listed for correct responses only, because no others are scored.
+    Scores are there for correct responses only, because no others are scored.
+
+    Args:
+        groups: the rollouts.
+        batch: their markers, or those of more groups.
+        signals: what was computed from these.
+        reader: of the tokenizer.
+        tokens_left: what the policy's states predicted to be left at each response's prompt and steps, where they did.
     """
-    rows = []
+    rows, number = [], 0
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
+            left = None if tokens_left is None else tokens_left[number]
+            number += 1
             scored = len(rollout.answer_logprobs) > 0
-            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scored else []
-            steps = [
-                {
-                    "text": text,
-                    "end": rollout.step_ends[k],
-                    "answer_logprob": rollout.answer_logprobs[k + 1],
-                    "gain": signals.gains[g, n, k].item(),
-                    "local_gain": signals.local_gains[g, n, k].item(),
-                    "penalty": signals.penalties[g, n, k].item(),
-                    "reward": signals.normalised[g, n, k].item(),
-                }
-                for k, text in enumerate(texts)
-            ]
+            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scored or left else []
+            steps: list[dict[str, Any]] = [{"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)]
+            for k, step in enumerate(steps):
+                if scored:
+                    step |= _scores(rollout, signals, (g, n, k))
+                if left:
+                    step["tokens_left"] = left[k + 1]
             rows.append(
                 {
                     "group": g,
@@ -81,7 +88,19 @@ def rollout_rows(
                     "length": len(rollout.response_ids),
                     "penalty_mass": signals.penalty_mass[g, n].item(),
                     "answer_logprob_0": rollout.answer_logprobs[0] if scored else None,
+                    **({"tokens_left_0": left[0]} if left else {}),
                     "steps": steps,
                 }
             )
     return rows
+
+
+def _scores(rollout: Rollout, signals: StepSignals, place: tuple[int, int, int]) -> dict[str, float]:
+    """What a step's scores say."""
+    return {
+        "answer_logprob": rollout.answer_logprobs[place[-1] + 1],
+        "gain": signals.gains[place].item(),
+        "local_gain": signals.local_gains[place].item(),
+        "penalty": signals.penalties[place].item(),
+        "reward": signals.normalised[place].item(),
+    }

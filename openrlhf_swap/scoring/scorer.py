@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
+from openrlhf_swap.algorithm.length_critic import StateTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.families import resolve_thought
@@ -19,6 +21,7 @@ from openrlhf_swap.rollouts.tokenizer import prompt_ids
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
+from openrlhf_swap.scoring.states import StateRequest, read_states
 
 
 class Scorer:
@@ -45,6 +48,7 @@ class Scorer:
         self._tokenizer = tokenizer
         config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._close_template = config.close_template
+        self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.backend = find_backend(model.config, type(model), scoring, model.device)
@@ -75,8 +79,8 @@ class Scorer:
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's context.
         """
-        response_ids = self._tokenizer(response, add_special_tokens=False)["input_ids"]
-        ends, logprobs = self._score_steps(prompt_ids(self._tokenizer, problem), response_ids, answer)
+        prompt, response_ids = self._ids(problem, response)
+        ends, logprobs = self._score_steps(prompt, response_ids, answer)
         values, steps = torch.tensor(logprobs, dtype=torch.float64), torch.ones(len(ends), dtype=torch.bool)
         return {
             "step_ends": ends,
@@ -86,22 +90,49 @@ class Scorer:
             "steps": self._reader.step_texts(response_ids, ends),
         }
 
+    def states(self, problem: str, response: str) -> StateTrace:
+        """`state_trace` of texts, of a response that counts as correct."""
+        return self.state_trace(*self._ids(problem, response), correct=True)
+
+    def state_trace(self, prompt: Sequence[int], response: Sequence[int], correct: bool) -> StateTrace:
+        """Read the model's states at the ends of a response's steps, for `length_critic_advantages`.
+
+        Args:
+            prompt: token ids.
+            response: token ids, the end token included.
+            correct: as graded.
+
+        Raises:
+            DataError: when prompt and response exceed the model's context.
+        """
+        self._check_length(len(prompt) + len(response))
+        ends = self._reader.step_ends(response)
+        row = torch.tensor([[*prompt, *response]], device=self._model.device)
+        request = StateRequest(0, (len(prompt) - 1, *(len(prompt) + end for end in ends)))
+        with _evaluating(self._model):
+            (states,) = read_states(self._model, row, torch.ones_like(row), [request])
+        return StateTrace(len(response), correct, ends, states)
+
     def _score_steps(
         self, prompt: Sequence[int], response: Sequence[int], answer: str
     ) -> tuple[list[int], list[float]]:
         """e_1..e_K and l_0..l_K."""
         branch = answer_branch(self._tokenizer, self._close_template, answer)
-        if self._context is not None and len(prompt) + len(response) + len(branch.ids) > self._context:
-            raise DataError(f"longer than the model's context of {self._context} tokens")
+        self._check_length(len(prompt) + len(response) + len(branch.ids))
         ends = self._reader.step_ends(response)
         ids = torch.tensor([*prompt, *response], device=self._model.device)
         prefix_ends = (len(prompt) - 1, *(len(prompt) + end for end in ends))
-        training = self._model.training
-        self._model.train(False)  # without dropout and activation checkpointing
-        try:
+        with _evaluating(self._model):
             return ends, self._answer_logprobs(ids, prefix_ends, branch).double().tolist()
-        finally:
-            self._model.train(training)
+
+    def _ids(self, problem: str, response: str) -> tuple[list[int], list[int]]:
+        """The tokens of the rendered problem, and those of the response."""
+        ids: list[int] = self._tokenizer(response, add_special_tokens=False)["input_ids"]
+        return prompt_ids(self._tokenizer, problem), ids
+
+    def _check_length(self, tokens: int) -> None:
+        if self._context is not None and tokens > self._context:
+            raise DataError(f"longer than the model's context of {self._context} tokens")
 
     def _answer_logprobs(self, ids: Tensor, prefix_ends: tuple[int, ...], branch: AnswerBranch) -> Tensor:
         """(K+1,) l_0..l_K of a (T,) row without padding."""
@@ -110,3 +141,14 @@ class Scorer:
         if self.backend.name == SHARED_PREFIX:
             return score_shared_prefix(*batch, [request])[0]
         return score_alone(self.backend.name, *batch, request)
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Meanwhile the model has neither dropout nor activation checkpointing."""
+    training = model.training
+    model.train(False)
+    try:
+        yield
+    finally:
+        model.train(training)

@@ -215,6 +215,19 @@ def test_what_is_missing_or_no_number_is_a_dash(browser, tmp_path):
     assert browser.faults() == []
 
 
+def test_tokens_left_are_drawn_where_they_were_predicted(page):
+    """Of the trained policy's answer to the second problem: from 18.2 to 9, of which the first is the highest."""
+    points = "[...f.querySelectorAll('polyline')].map(l => l.getAttribute('points'))"
+    lines = f"[...document.querySelectorAll('.curve')].map(f => {points})"
+    page.ask("show(data.problems.findIndex(p => p.text[0].startsWith('What is')))")
+    before, after = page.ask(lines)
+    assert len(before) == 1 and len(after) == 2
+    heights = [float(point.split(",")[1]) for point in after[1].split()]
+    assert heights == pytest.approx([4, 80 - 76 * 9 / 18.2])
+    captions = page.ask("[...document.querySelectorAll('.curve figcaption')].map(c => c.textContent)")
+    assert sum("tokens left, as the model's states predict: from 18 to 9" in text for text in captions) == 1
+
+
 def test_table_and_curves_stand_above(page):
     assert page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')") == "accuracy 84.4% 95.0%"
     lines = page.ask(

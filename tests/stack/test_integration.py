@@ -28,6 +28,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import prompt_key
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.states import StateRequest, read_states
 
 pytestmark = pytest.mark.slow
 
@@ -180,14 +181,14 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
 
 
 def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, responses):
-    """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix alone."""
+    """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix alone; states, too."""
     from transformers import AutoModelForCausalLM
 
     from openrlhf_swap.scoring.answer import answer_branch
 
     _, swap_class = makers()
     stock_class, _ = makers()
-    maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
+    maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config(step_baseline="state"))
     _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     scored = 0
@@ -196,6 +197,10 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
     ):
         # Asking for markers does not change the log-probabilities that the update uses.
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
+        ids = torch.tensor([response["observation_tokens"]])
+        (states,) = read_states(model, ids, torch.ones_like(ids), [StateRequest(0, rollout.prefix_ends)])
+        torch.testing.assert_close(rollout.states, states, rtol=0, atol=0.25)
+        assert (rollout.states - states).abs().mean() < 0.02 and len(states) == len(rollout.step_ends) + 1
         if not rollout.answer_logprobs:
             assert response["reward"] == 0
             continue
@@ -247,9 +252,12 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, 
             for name in ("sequences", "action_mask", "attention_mask")
         }
         requests = [maker._build_requests(batch) for batch in batches]
-        refs = group.async_run_method_batch("forward", score_requests=requests, **inputs)
+        wanted = [[StateRequest(0, (3, 5))] if number % 2 else [] for number in range(len(batches))]
+        both = {"score_requests": requests, "state_requests": wanted}
+        refs = group.async_run_method_batch("forward", **both, **inputs)
         scored = [batch for rank in ray.get(refs, timeout=300) for batch in rank]
     assert [len(batch.answer_logprobs) for batch in scored] == [len(asked) for asked in requests]
+    assert [len(batch.states) for batch in scored] == [len(asked) for asked in wanted]
     assert sum(map(len, requests[:2])) == 0 < sum(map(len, requests[2:]))
 
 

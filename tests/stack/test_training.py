@@ -117,6 +117,7 @@ REMEMBER = {
     "a_dlp": ({"target": "0.5"}, [], "swap/a_dlp_price"),
     "short_rl": ({"tolerance": "4"}, [], "swap/short_rl_best_accuracy"),
     "lapo": ({"first_stage_steps": "2"}, TWICE, "swap/lapo_known_problems"),
+    "length_critic": ({}, [], "swap/critic_r2"),
 }
 
 

@@ -128,7 +128,7 @@ def engine():
     actor = SwapRolloutActor.__new__(SwapRolloutActor)
     actor.executor = SingleTurnAgentExecutor(str(REWARD_FILE))
     observing.begin()
-    actor.set_end_of_thought("</think>")
+    actor.configure_reward(end_of_thought="</think>")
     record("ENGINE")
 
     class Model(torch.nn.Module):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.config import RunConfig, SwapConfig, nats_or_deviations
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.ablation import ABLATION, coefficients
@@ -26,6 +26,13 @@ def test_defaults_are_the_papers():
         ("temperature", 0.0),
         ("temperature", -1.0),
         ("temperature", math.nan),
+        ("temperature", "0sd"),
+        ("temperature", "-1sd"),
+        ("temperature", "infsd"),
+        ("temperature", "nansd"),
+        ("temperature", "sd"),
+        ("temperature", "hot"),
+        ("temperature", "1.0"),
         ("process_weight", math.inf),
         ("outcome_weight", math.nan),
         ("step_tokens", 0),
@@ -76,6 +83,14 @@ def test_flags_are_taken_out_of_a_command_line():
     assert (run.rollouts_every, run.trust_remote_code, run.scoring) == (3, True, "shared_prefix")
     assert config.close_template == "</think>\nx"
     assert rest == ["--a.b", "1", "--c"]
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("2", 2.0), ("0.5sd", "0.5sd"), ("inf", math.inf)])
+def test_a_temperature_has_nats_or_deviations(text, value):
+    config, _, _ = parse_swap_arguments(["--swap.temperature", text])
+    assert (config.temperature, type(config.temperature)) == (value, type(value))
+    assert SwapConfig(**json.loads(json.dumps(config.to_dict()))) == config
+    assert nats_or_deviations(value) == ((0.5, True) if text == "0.5sd" else (float(text), False))
 
 
 def test_a_misspelt_flag_is_corrected():

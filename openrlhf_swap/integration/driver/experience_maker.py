@@ -23,6 +23,7 @@ from openrlhf_swap.runs.metrics import StepMetrics, step_metrics
 from openrlhf_swap.runs.rollout_log import rollout_rows
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.states import StateRequest
 
 
 class SwapExperienceMaker(RemoteExperienceMaker):
@@ -42,6 +43,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._reader = reader
         self._rollouts: list[Rollout] = []  # of the batch, in the order of `Experience.index`
         self._requests: list[list[ScoreRequest]] | None = None  # of each micro-batch; None if nothing is scored
+        self._state_requests: list[list[StateRequest]] | None = None  # likewise; None if no states are read
         self._scored: list[ScoredForward] = []
         self._branches: dict[str, AnswerBranch] = {}
         self.metrics: StepMetrics = {}
@@ -57,15 +59,19 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """Overrides RemoteExperienceMaker: the dispatch for log-probabilities also scores the correct responses."""
-        scores = self._objective.scores_steps
+        scores, reads = self._objective.scores_steps, self._objective.reads_states
         self._requests = [self._build_requests(samples) for samples in samples_list] if scores else None
+        self._state_requests = [self._build_state_requests(samples) for samples in samples_list] if reads else None
         experiences = super().make_experience(samples_list)
         for number, experience in enumerate(experiences):
             if self._requests is not None:
-                pairs = zip(self._requests[number], self._scored[number].answer_logprobs, strict=True)
-                for request, logprobs in pairs:
-                    index = experience.index[request.row]
-                    self._rollouts[index] = replace(self._rollouts[index], answer_logprobs=logprobs.tolist())
+                scored = zip(self._requests[number], self._scored[number].answer_logprobs, strict=True)
+                for request, logprobs in scored:
+                    self._remember(experience, request.row, answer_logprobs=logprobs.tolist())
+            if self._state_requests is not None:
+                read = zip(self._state_requests[number], self._scored[number].states, strict=True)
+                for state_request, states in read:
+                    self._remember(experience, state_request.row, states=states)
             if self._objective.reshapes_responses:
                 self._patch_behaviour(experience)
         return experiences
@@ -111,12 +117,15 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         )
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
-        self.rollout_table = rollout_rows(shown, batch.steps, batch.signals, self._reader)
+        left = self._objective.predictions()
+        self.rollout_table = rollout_rows(shown, batch.steps, batch.signals, self._reader, left)
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list[Any]:
-        """Overrides RemoteExperienceMaker: the policy's forward also gets the score requests."""
+        """Overrides RemoteExperienceMaker: the policy's forward also gets the requests for scores and states."""
         if group is self.actor_model_group and self._requests is not None:
             kwargs["score_requests"] = self._requests
+        if group is self.actor_model_group and self._state_requests is not None:
+            kwargs["state_requests"] = self._state_requests
         return super()._dispatch_forward(group, sync_condition, **kwargs)
 
     def _flatten_results(self, refs: list[Any], duplicate_factor: int) -> list[Any]:
@@ -138,23 +147,28 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return rewards.flip(-1).cumsum(-1).flip(-1)
 
     def _with_steps(self, rollout: Rollout) -> Rollout:
-        """The rollout with its step ends if it is to be scored: nothing else enters the process term."""
-        if not (rollout.correct and self._objective.scores_steps):
+        """The rollout with its step ends if it is to be scored (a correct one), or if its states are read (any)."""
+        if not (self._objective.reads_states or (rollout.correct and self._objective.scores_steps)):
             return rollout
         return replace(rollout, step_ends=self._reader.step_ends(rollout.response_ids))
 
     def _build_requests(self, samples: Experience) -> list[ScoreRequest]:
-        """One request for each response of a micro-batch that has steps."""
+        """One request for each correct response of a micro-batch that has steps."""
         rollouts = [self._rollouts[index] for index in samples.index]
         return [
-            ScoreRequest(
-                row,
-                (rollout.start - 1, *(rollout.start + end for end in rollout.step_ends)),
-                self._branch(rollout.answer),
-            )
+            ScoreRequest(row, rollout.prefix_ends, self._branch(rollout.answer))
             for row, rollout in enumerate(rollouts)
-            if rollout.step_ends
+            if rollout.correct and rollout.step_ends
         ]
+
+    def _build_state_requests(self, samples: Experience) -> list[StateRequest]:
+        """One request for each response of a micro-batch."""
+        return [StateRequest(row, self._rollouts[index].prefix_ends) for row, index in enumerate(samples.index)]
+
+    def _remember(self, experience: Experience, row: int, **found: Any) -> None:
+        """Put what the policy said about a row of a micro-batch into its rollout."""
+        index = experience.index[row]
+        self._rollouts[index] = replace(self._rollouts[index], **found)
 
     def _on_action_axis(self, values: Tensor, experience: Experience) -> Tensor:
         """(B, A) the values of response tokens, (rollouts of the batch, longest response), moved to their actions."""

@@ -19,6 +19,7 @@ from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.inventory import TRAINER
 from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
+from openrlhf_swap.objectives.ablation import penalty_temperature
 from openrlhf_swap.objectives.contract import metrics_of
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -75,9 +76,8 @@ class TrainerMixin(BasePPOTrainer):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._objective = build(config)
         self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
-        self._end_of_thought_set = [
-            engine.set_end_of_thought.remote(config.end_of_thought) for engine in self.vllm_engines
-        ]
+        reward = {"end_of_thought": config.end_of_thought, "grader": run.grader}
+        self._reward_configured = [engine.configure_reward.remote(**reward) for engine in self.vllm_engines]
         self.experience_maker = SwapExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -91,6 +91,7 @@ class TrainerMixin(BasePPOTrainer):
         )
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self._collapse = guards.CollapseGuard()
+        self._uniform_weights = guards.UniformWeights(penalty_temperature(self._objective.config))
         self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
 
     def fit(self, global_step: int = 0) -> None:
@@ -116,6 +117,8 @@ class TrainerMixin(BasePPOTrainer):
             warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
             if global_step == 1:
                 warnings += guards.first_step_warnings(status)
+            for note in self._uniform_weights.observe(metrics):
+                print(f"[swap] note at step {global_step}: {note}", flush=True)
             for warning in warnings:
                 print(f"[swap] warning at step {global_step}: {warning}", flush=True)
         if reason is not None:
@@ -153,6 +156,7 @@ class TrainerMixin(BasePPOTrainer):
         states = {} if client_states is None else client_states
         # In place, because OpenRLHF saves the same states again if this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
+        states["objective_learned"] = self._objective.learned()
         states["collapse_guard"] = self._collapse.state_dict()
         sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
         if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
@@ -181,9 +185,10 @@ class TrainerMixin(BasePPOTrainer):
 
     def init_checkpoint_states(self) -> dict:
         """Overrides OpenRLHF's: also restores the objective's state, before anything is sampled."""
-        ray.get(self._end_of_thought_set)
+        ray.get(self._reward_configured)
         states = super().init_checkpoint_states()
         self._objective.resume(states["global_step"], states.get("objective_state"))
+        self._objective.load_learned(states.get("objective_learned") or {})
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
             self.tensorboard_logger.go_on_after(states["global_step"])

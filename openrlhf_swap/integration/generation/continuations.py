@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.generation.response import EngineResponse, action_range, reward_of, rollout_of
+from openrlhf_swap.integration.generation.response import EngineResponse, action_range, rollout_of
 from openrlhf_swap.integration.generation.rollout_actor import TokenRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.objectives.contract import continuations_of
@@ -62,7 +62,7 @@ class Continuations:
     def _graded(self, responses: list[EngineResponse], results: list[Any]) -> list[EngineResponse]:
         group: list[EngineResponse] = [{**response, "probes": [], "continued_tokens": 0} for response in responses]
         for (row, continuation), found in results:
-            group[row]["probes"].append((continuation.kept, fmean(reward_of(one) > 0 for one in found)))
+            group[row]["probes"].append((continuation.kept, fmean(rollout_of(one).correct for one in found)))
             group[row]["continued_tokens"] += sum(len(one["observation_tokens"]) for one in found)
         return group
 

@@ -12,7 +12,8 @@ from typing import Any, NotRequired, TypedDict
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.labels import Label
+from openrlhf_swap.rollouts.rollout import GRADED_CORRECT, Rollout
 
 FAILED = "swap/reward_function_failed"
 """In `extra_logs`: why the reward function gave no reward."""
@@ -80,12 +81,13 @@ def rollout_of(response: EngineResponse) -> Rollout:
     start, end = action_range(response)
     return Rollout(
         prompt=response["prompt"],
-        answer=response["label"],
+        answer=Label.of(response["label"]).answer,
         response_ids=response["observation_tokens"][start:end],
         start=start,
         reward=reward_of(response),
         truncated=bool(response.get("truncated", False)),
         probes=response.get("probes", ()),
+        graded_correct=None if (said := response.get("extra_logs", {}).get(GRADED_CORRECT)) is None else said > 0,
         metadata=response.get("metadata", {}),
     )
 

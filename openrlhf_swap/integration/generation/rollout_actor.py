@@ -155,14 +155,14 @@ class SwapRolloutActor(_StockRolloutActor):
         cache = self.llm.vllm_config.cache_config
         return int((cache.num_gpu_blocks or 0) * cache.block_size)
 
-    def set_end_of_thought(self, mark: str) -> None:
-        """Pass the mark that closes a thought to a reward function with a parameter `end_of_thought`."""
+    def configure_reward(self, **settings: str) -> None:
+        """Give a reward function the settings that it has parameters for, such as `end_of_thought`."""
         function = self.executor.reward_func
         if function is None:
             return
-        if "end_of_thought" in inspect.signature(function).parameters:
-            function = functools.partial(function, end_of_thought=mark)
-        replace(self.executor, "reward_func", saying_why(function), "openrlhf")
+        taken = inspect.signature(function).parameters
+        wanted = {name: value for name, value in settings.items() if name in taken}
+        replace(self.executor, "reward_func", saying_why(functools.partial(function, **wanted)), "openrlhf")
 
     async def continue_responses(
         self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any

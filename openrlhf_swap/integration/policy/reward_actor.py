@@ -15,6 +15,7 @@ from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.states import StateRequest
 
 _StockPolicyActor: Any = undecorated(PolicyModelActor)
 
@@ -46,8 +47,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
         packed_seq_lens: list[int] | None = None,
         mm_train_inputs_list: list[Any] | None = None,
         score_requests: Sequence[ScoreRequest] | None = None,
+        state_requests: Sequence[StateRequest] | None = None,
     ) -> Tensor | ScoredForward:
-        """Action log-probabilities of a micro-batch and, where requested, answer log-probabilities.
+        """Action log-probabilities of a micro-batch and, where requested, answer log-probabilities and hidden states.
 
         Args:
             sequences: (B, T) int64.
@@ -55,14 +57,13 @@ class IntrinsicRewardActor(_StockPolicyActor):
             attention_mask: (B, T).
             packed_seq_lens: as in OpenRLHF.
             mm_train_inputs_list: as in OpenRLHF.
-            score_requests: which responses to score; None asks for the stock behaviour.
+            score_requests: which responses to score.
+            state_requests: which tokens' hidden states to return; None for both asks for the stock behaviour.
         """
-        if score_requests is None:
+        if score_requests is None and state_requests is None:
             return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
         assert action_mask is not None and attention_mask is not None
-        if not self._scorer.must_take_part(score_requests):
-            return ScoredForward(super().forward(sequences, action_mask, attention_mask), [], 0.0)
-        return self._scorer.forward(sequences, action_mask, attention_mask, score_requests)
+        return self._scorer.forward(sequences, action_mask, attention_mask, score_requests, state_requests or ())
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
         """Overrides OpenRLHF's: also counts the updates that DeepSpeed skipped, and reports peak memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
+from openrlhf_swap.scoring.states import StateRequest, recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
 _IDLE_REQUEST = ScoreRequest(row=0, prefix_ends=(0,), branch=AnswerBranch(ids=(0,), scored=(True,)))
@@ -29,11 +30,13 @@ class ScoredForward:
         action_log_probs: (B, A) float32, as the stock actor returns them.
         answer_logprobs: l_0..l_K for each request, in order.
         seconds: what the scoring took on top of the log-probabilities.
+        states: (K+1, d) float32 for each request of states, in order.
     """
 
     action_log_probs: Tensor
     answer_logprobs: list[Tensor]
     seconds: float
+    states: list[Tensor] = field(default_factory=list)
 
 
 class PolicyScorer:
@@ -53,7 +56,7 @@ class PolicyScorer:
         self._config = actor.model.module.config
         # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many of them.
         self._collective = strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
-        base = without_adapters(actor.model.module)
+        self._base = base = without_adapters(actor.model.module)
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
         scoring = strategy.args.swap_run.scoring
@@ -63,29 +66,35 @@ class PolicyScorer:
         if self._backend.obstacle is not None:
             strategy.print(f"[swap] warning: {self._backend}")
 
-    def must_take_part(self, requests: Sequence[ScoreRequest]) -> bool:
-        """Whether a forward with these requests needs this scorer, and not the stock one."""
-        return bool(requests) or self._collective
-
     @torch.no_grad()
     def forward(
-        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: Sequence[ScoreRequest]
+        self,
+        sequences: Tensor,
+        action_mask: Tensor,
+        attention_mask: Tensor,
+        requests: Sequence[ScoreRequest] | None,
+        state_requests: Sequence[StateRequest] = (),
     ) -> ScoredForward:
-        """Action log-probabilities of a micro-batch, and answer log-probabilities of its requests.
+        """Action log-probabilities of a micro-batch, answer log-probabilities of its requests, and states.
 
         Args:
             sequences: (B, T) int64.
             action_mask: (B, A).
             attention_mask: (B, T).
-            requests: at most one a row.
+            requests: at most one a row; None where no rank has any.
+            state_requests: the tokens whose states the same forward gives.
         """
         device = torch.cuda.current_device()
         batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
         self._actor.eval()
-        score = self._score_fused if self._backend.name == SHARED_PREFIX else self._score_one_by_one
-        scored = score(*batch, list(requests))
+        with recording_states(self._base, batch[2], state_requests, self._actor.packing_samples) as recorded:
+            if requests is None or not self._must_take_part(requests):
+                scored = ScoredForward(self._actor(*batch).to("cpu"), [], 0.0)
+            else:
+                score = self._score_fused if self._backend.name == SHARED_PREFIX else self._score_one_by_one
+                scored = score(*batch, list(requests))
         self._actor.train()
-        return scored
+        return replace(scored, states=recorded.of_requests())
 
     def _score_fused(
         self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
@@ -111,6 +120,10 @@ class PolicyScorer:
             for request in requests
         ]
         return ScoredForward(log_probs.to("cpu"), scores, _clock() - start)
+
+    def _must_take_part(self, requests: Sequence[ScoreRequest]) -> bool:
+        """Whether a forward with these requests has to score something, if only because another rank does."""
+        return bool(requests) or self._collective
 
     def _most_on_a_rank(self, count: int) -> int:
         """The largest `count` of all ranks where they have to run the same forwards; else this one's."""

@@ -43,8 +43,8 @@ def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tu
     if objective.scores_steps:
         check_scoring(args, run)
     output = Path(run.output_dir)
-    evaluation = write_usable_evaluation(args, tokenizer, output)
-    return config, write_usable_prompts(args, objective, tokenizer, output), evaluation
+    evaluation = write_usable_evaluation(args, tokenizer, output, run.grader)
+    return config, write_usable_prompts(args, objective, tokenizer, output, run.grader), evaluation
 
 
 def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:

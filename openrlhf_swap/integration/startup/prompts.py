@@ -10,14 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.data.golds import examples, normal_answer
+from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.prompts import reasons_to_drop
+from openrlhf_swap.data.references import answer_is_text, labelled, read_task, try_grader
 from openrlhf_swap.data.rows import has_rows, readable_rows
 from openrlhf_swap.data.tables import causes_of_loaders
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import MATH
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -88,36 +91,45 @@ def render_prompts(rows: Sequence[Row], args: SimpleNamespace, tokenizer: PreTra
 
 
 def write_usable_prompts(
-    args: SimpleNamespace, objective: Objective, tokenizer: PreTrainedTokenizerBase, output: Path
+    args: SimpleNamespace,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    grader: str = MATH,
 ) -> str:
     """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
 
     A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
     tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded; answers take their normal
     form. If anything was changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the
-    objective's own problem texts.
+    objective's own problem texts, and for another grader than math-verify the columns that it may look at, as part of
+    the answer.
 
     Returns:
         The data set to train on: the given one, or that file.
 
     Raises:
-        ConfigError: for lengths that leave no room for a prompt.
+        ConfigError: for lengths that leave no room for a prompt, or a grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
     key = args.data.label_key
-    found = _usable_rows(args, TRAINING, lambda row: _rewritten(row, args, objective), tokenizer, output)
-    if len(found.rows) < args.rollout.batch_size:
+    found = _usable_rows(args, TRAINING, lambda row: _rewritten(row, args, objective), tokenizer, output, grader)
+    if len(found.tasks) < args.rollout.batch_size:
         raise DataError(
-            f"--data.prompt_dataset is {args.data.prompt_dataset}, whose {len(found.rows)} usable rows do not fill "
+            f"--data.prompt_dataset is {args.data.prompt_dataset}, whose {len(found.tasks)} usable rows do not fill "
             f"one batch of --rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
         )
-    for line in examples((given[key], row[key]) for given, row in zip(found.given, found.rows, strict=True)):
-        print(f"[swap] reference answer, as it is graded and scored: {line}")
+    if answer_is_text(grader):
+        for line in examples((given[key], task.answer) for given, task in zip(found.given, found.tasks, strict=True)):
+            print(f"[swap] reference answer, as it is graded and scored: {line}")
     objective.check_prompts(found.prompts)
+    try_grader(grader, found.tasks)
     return found.source
 
 
-def write_usable_evaluation(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase, output: Path) -> str | None:
+def write_usable_evaluation(
+    args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase, output: Path, grader: str = MATH
+) -> str | None:
     """The same for the data set of `--eval.dataset`: rows that nothing can answer would count as wrong.
 
     Returns:
@@ -126,15 +138,15 @@ def write_usable_evaluation(args: SimpleNamespace, tokenizer: PreTrainedTokenize
     Raises:
         DataError: for an unreadable or empty data set, a missing column, or no row that is left.
     """
-    return _usable_rows(args, EVALUATION, dict, tokenizer, output).source if args.eval.dataset else None
+    return _usable_rows(args, EVALUATION, dict, tokenizer, output, grader).source if args.eval.dataset else None
 
 
 @dataclass(frozen=True)
 class _Usable:
-    """The usable rows of a data set: as they were given and as they are used, their prompts, and where they are."""
+    """The usable rows of a data set: as they were given, as tasks of the grader, their prompts, and where they are."""
 
     given: list[Row]
-    rows: list[Row]
+    tasks: list[Task]
     prompts: list[str]
     source: str
 
@@ -145,14 +157,19 @@ def _usable_rows(
     rewrite: Callable[[Row], Row],
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
+    grader: str,
 ) -> _Usable:
     name, key = attrgetter(flags.dataset)(args), args.data.label_key
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     readable = readable_files(name, f"--{flags.dataset}", output)
     original = list(load_prompts(args, flags, readable))
-    rows = [{**row, key: normal_answer(row[key])} for row in map(rewrite, original)]
+    tasks = []
+    for number, row in enumerate(original, 1):
+        with reader_errors(f"--{flags.dataset} is {name}, row {number}: {{reason}}; give the reference answer alone"):
+            tasks.append(read_task(row, args.data.input_key, key, grader))
+    rows = [{**rewrite(row), key: task.answer} for row, task in zip(original, tasks, strict=True)]
     prompts = render_prompts(rows, args, tokenizer)
-    reasons = reasons_to_drop(prompts, [row[key] for row in rows], capacity, tokenizer)
+    reasons = reasons_to_drop(prompts, tasks, capacity, tokenizer, grader)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
     summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
@@ -160,13 +177,15 @@ def _usable_rows(
     print(f"[swap] {what}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
     if not kept:
         raise DataError(f"--{flags.dataset} is {name}, of which no row can be used: {summary}")
-    source = str(name)
-    if readable != name or rows != original or len(kept) < len(rows):
+    source, used = str(name), [rows[number] for number in kept]
+    if grader != MATH:
+        used = [labelled(rows[number], tasks[number], args.data.input_key, key) for number in kept]
+    if readable != name or used != original:
         source = str(output / flags.usable)
         output.mkdir(parents=True, exist_ok=True)
-        write_rows(output / flags.usable, (rows[number] for number in kept))
-    given, used = ([some[number] for number in kept] for some in (original, rows))
-    return _Usable(given, used, [prompts[number] or "" for number in kept], source)
+        write_rows(output / flags.usable, used)
+    given, chosen = [original[number] for number in kept], [tasks[number] for number in kept]
+    return _Usable(given, chosen, [prompts[number] or "" for number in kept], source)
 
 
 def readable_files(names: str, flag: str, output: Path) -> str:

@@ -1,7 +1,8 @@
-"""Recipes: every flag that an objective's authors set, one YAML file each.
+"""Recipes: the flags of a run in a YAML file. Those that come with the package hold what an objective's authors set.
 
-`--swap.recipe NAME` puts a recipe's flags in front of the command line, behind the package's own defaults: what the
-command line says wins. `--no-FLAG` takes a switch out of a recipe.
+`--swap.recipe NAME` puts a recipe's flags in front of the command line, behind the package's own defaults, and
+`--config FILE` a file of one's own behind that: what the command line says wins, then what the file says. `--no-FLAG`
+takes a switch out of both. A file has a section `flags`, and may have `origin` and `cannot`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from openrlhf_swap.errors import ConfigError
 
 FOLDER = Path(__file__).parent
 FLAG = "--swap.recipe"
+CONFIG = "--config"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 # Of two flags for one thing OpenRLHF takes the second, even when the first alone is given.
 INSTEAD = {"--actor.eps_clip_low_high": "--actor.eps_clip"}
@@ -45,32 +47,81 @@ def read_recipe(name: str) -> Recipe:
     """A recipe by its name; raises ConfigError for an unknown one."""
     if name not in NAMES:
         raise ConfigError(f"{FLAG} is {name!r}; {did_you_mean(name, NAMES)}")
+    return read_file(FOLDER / f"{name}.yaml", name)
+
+
+def read_file(path: Path, name: str) -> Recipe:
+    """The recipe in a file.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or has no flags.
+    """
     import yaml
 
-    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    content = yaml.safe_load(text)
+    remedy = "give a YAML file with a section flags, such as the run.yaml of a run"
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{CONFIG} is {path}, which cannot be read ({reason}); {remedy}") from None
+    flags = content.get("flags") if isinstance(content, dict) else None
+    if not isinstance(flags, dict):
+        raise ConfigError(f"{CONFIG} is {path}, which has no section flags; {remedy}")
     lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
     sources = {f"--{line[1]}": line[3] or "" for line in lines}
-    flags = {f"--{flag}": _words(value) for flag, value in content["flags"].items()}
-    return Recipe(name, content["origin"], flags, sources, content["cannot"])
+    on = {flag: value for flag, value in flags.items() if value is not None and value is not False}
+    words = {f"--{flag}": _words(path, flag, value) for flag, value in on.items()}
+    return Recipe(name, content.get("origin", str(path)), words, sources, content.get("cannot", []))
 
 
 def with_recipe(given: Sequence[str]) -> list[str]:
-    """A command line with the flags of the recipe that it names in front.
+    """A command line with the flags of the file and the recipe that it names in front.
 
     Raises:
-        ConfigError: for an unknown recipe, and for `--no-FLAG` of what is no switch of the recipe.
+        ConfigError: for an unknown recipe, a file that cannot be read, and for `--no-FLAG` of what is no switch of
+            theirs.
     """
-    recipe = named_recipe(given)
-    if recipe is None:
-        return list(given)
+    file = named_file(given)
+    told = without_file(given)
+    if file is not None:
+        told = [*_words_of(file, told), *told]
+    recipe = named_recipe(told)
+    layers = [layer for layer in (recipe, file) if layer is not None]
+    if not layers:
+        return told
     refused = {word for word in given if word.startswith("--no-")}
     for word in sorted(refused):
-        if recipe.flags.get(f"--{word[5:]}") != []:
-            switches = ", ".join(f"--no-{flag[2:]}" for flag, words in recipe.flags.items() if not words)
-            raise ConfigError(f"{word} is no switch of the recipe {recipe.name}; it has: {switches or 'none'}")
-    words = [word for flag in kept_flags(recipe, given) for word in (flag, *recipe.flags[flag])]
-    return [*words, *(word for word in given if word not in refused)]
+        if not any(layer.flags.get(f"--{word[5:]}") == [] for layer in layers):
+            flags = {flag: words for layer in layers for flag, words in layer.flags.items()}
+            switches = ", ".join(f"--no-{flag[2:]}" for flag, words in flags.items() if not words)
+            names = " and ".join(layer.name for layer in layers)
+            raise ConfigError(f"{word} is no switch of the recipe {names}; it has: {switches or 'none'}")
+    words = [] if recipe is None else _words_of(recipe, told)
+    return [*words, *(word for word in told if word not in refused)]
+
+
+def with_file(given: Sequence[str]) -> list[str]:
+    """A command line with the flags of the file that it names in front; raises ConfigError for one that is none."""
+    file = named_file(given)
+    told = without_file(given)
+    return told if file is None else [*_words_of(file, told), *told]
+
+
+def without_file(given: Sequence[str]) -> list[str]:
+    """A command line without `--config` and its value."""
+    pairs = zip(["", *given], given, strict=False)
+    return [word for before, word in pairs if CONFIG not in (before, word) and not word.startswith(f"{CONFIG}=")]
+
+
+def named_file(given: Sequence[str]) -> Recipe | None:
+    """The recipe in the file that a command line names; the last one counts."""
+    path = _last_value(given, CONFIG)
+    return None if path is None else read_file(Path(path), path)
+
+
+def _words_of(recipe: Recipe, given: Sequence[str]) -> list[str]:
+    return [word for flag in kept_flags(recipe, given) for word in (flag, *recipe.flags[flag])]
 
 
 def kept_flags(recipe: Recipe, given: Sequence[str]) -> list[str]:
@@ -85,12 +136,17 @@ def kept_flags(recipe: Recipe, given: Sequence[str]) -> list[str]:
 
 def named_recipe(given: Sequence[str]) -> Recipe | None:
     """The recipe that a command line names; the last one counts."""
-    name = None
+    name = _last_value(given, FLAG)
+    return None if not name else read_recipe(name)
+
+
+def _last_value(given: Sequence[str], wanted: str) -> str | None:
+    found = None
     for word, after in zip(given, [*given[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
-        if flag == FLAG:
-            name = value if equals else after
-    return None if name is None else read_recipe(name)
+        if flag == wanted:
+            found = value if equals else after
+    return found
 
 
 def describe(recipe: Recipe, given: Sequence[str]) -> list[str]:
@@ -104,8 +160,11 @@ def describe(recipe: Recipe, given: Sequence[str]) -> list[str]:
     return lines + [f"  not here: {what}" for what in recipe.cannot]
 
 
-def _words(value: object) -> list[str]:
-    """A YAML value as the words behind a flag."""
+def _words(path: Path, flag: str, value: object) -> list[str]:
+    """A YAML value as the words behind a flag; raises ConfigError for a section of its own."""
     if value is True:
         return []
+    if isinstance(value, dict):
+        example = next(iter(value), "name")
+        raise ConfigError(f"{CONFIG} is {path}, whose {flag} holds other names; write {flag}.{example} in one line")
     return [str(word) for word in value] if isinstance(value, list) else [str(value)]

@@ -288,6 +288,21 @@ def test_help_explains(capsys):
         assert word in shown
 
 
+def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
+    source, target = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    options = ["4", "7", "9"]
+    rows = [{"problem": f"Which of {n}?", "answer": answer, "options": options} for n, answer in enumerate("BDb7")]
+    write_rows(source, rows)
+    flags = ["--input", str(source), "--output", str(target), "--no-benchmarks", "--suffix", ""]
+    assert run_command(main, [*flags, "--grader", "multiple_choice"]) == 0
+    assert [json.loads(line) for line in target.read_text().splitlines()] == [rows[0], rows[2]]
+    report = capsys.readouterr().out
+    assert "1 dropped: an answer that is no option's letter" in report
+    assert "1 dropped: an answer that is not a letter" in report
+    assert run_command(main, [*flags, "--grader", "multiple"]) == 2
+    assert capsys.readouterr().err.startswith("error: --grader is 'multiple'; use one of math, multiple_choice")
+
+
 def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path, capsys, monkeypatch):
     """`datasets` keeps the addresses that it read, in its cache too; the hub's name the commit."""
     import datasets

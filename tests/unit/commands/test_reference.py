@@ -74,9 +74,21 @@ def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
     assert len(engine.asked) == 3
 
 
+def test_another_grader_gets_the_row(tmp_path, engine):
+    rows = [
+        {"problem": "What is 500 + 78?", "answer": "578", "tolerance": 1},
+        {"problem": "What is 500 + 79?", "answer": "600", "tolerance": 1},
+    ]
+    assert run(tmp_path, "--grader", "support.verifiers:nearness", rows=rows) == 0
+    found = [json.loads(line)["accuracy"] for line in (tmp_path / "new" / "reference.jsonl").read_text().splitlines()]
+    assert found == [0.5, 0.0]  # a thought that does not end is never right
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--grader", "none"], "--grader is 'none'; use one of math, "),
+        (["--grader", "support.verifiers:crashes"], "--grader is support.verifiers:crashes, which fails on an empty"),
         (["--input-key", "text"], "--input-key is text, but "),
         (["--label-key", "gold"], "--label-key is gold, but "),
         (["--dataset", "no/such/data"], "--dataset is no/such/data, which cannot be read"),

@@ -153,3 +153,38 @@ def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
     status, output = run(tmp_path, [json.dumps(row, ensure_ascii=False), rows[1]])
     assert status == 0
     assert [line["problem"] for line in output] == [row["problem"], rows[1]["problem"]]
+
+
+def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
+    off_by_one = {**rows[0], "answer": str(int(rows[0]["answer"]) + 1), "tolerance": 1}
+    rows = [off_by_one, rows[0]]
+    status, scored = run(tmp_path, rows, "--grader", "support.verifiers:nearness")
+    assert status == 0
+    assert [(row["correct"], row["score"], row["status"]) for row in scored] == [(True, 0.5, "ok"), (True, 1.0, "ok")]
+    source = str(tmp_path / "rows.jsonl")
+    flags = [
+        "--model",
+        str(POLICY),
+        "--input",
+        source,
+        "--output",
+        str(tmp_path / "o.jsonl"),
+        "--grader",
+        "unit_tests",
+    ]
+    assert run_command(score.main, flags) == 2
+    assert "--grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err
+
+
+def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, rows, capsys):
+    """Nothing else changes in the file, and a second run adds nothing."""
+    _, plain = run(tmp_path, rows, name="plain.jsonl")
+    _, scored = run(tmp_path, rows, "--tokens-left")
+    assert "tokens left: the states of 6 problems' responses explain" in capsys.readouterr().out
+    assert [{k: v for k, v in row.items() if k != "tokens_left"} for row in scored] == plain
+    for row in scored:
+        assert len(row["tokens_left"]) == len(row["step_ends"]) + 1 and min(row["tokens_left"]) >= 0
+    left = [[*row["step_ends"]][-1] + 1 for row in scored]
+    starts = [row["tokens_left"][0] for row in scored]
+    assert abs(sum(starts) - sum(left)) < 0.5 * sum(left)
+    assert run(tmp_path, rows, "--tokens-left") == (0, scored)

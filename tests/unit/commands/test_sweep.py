@@ -112,6 +112,16 @@ def test_after_control_c_no_further_run_is_started(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "b"]
 
 
+def test_a_thread_that_sees_the_interruption_first_starts_no_further_run(tmp_path):
+    """The main thread may be told later: here it never is."""
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
+    words = ["--configurations", str(rows), "--output", str(tmp_path), "--train", "sh -c 'exit 130'"]
+    with pytest.raises(KeyboardInterrupt):
+        sweep.main([*words, "--evaluate", "true"])
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a"]
+
+
 @pytest.mark.parametrize("preset", sweep.PRESETS)
 def test_presets_are_valid_settings(preset):
     for configuration in sweep.PRESETS[preset]:

@@ -39,6 +39,16 @@ def test_torch_alone(run, capsys):
     assert all(parameter.grad is not None for parameter in example.model.parameters())
 
 
+def test_a_critic_of_length(run):
+    """The block goes on from the names of the example above."""
+    before = run("torch.optim")
+    code = next(block for block in BLOCKS if "StateCritic()" in block)
+    exec(code, before.__dict__)
+    (group,) = before.advantages
+    assert [len(values) for values in group] == [len(response) for response in before.responses]
+    assert before.critic.state_dict() and all(values.isfinite().all() for values in group)
+
+
 def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
     trl = pytest.importorskip("trl")
     monkeypatch.setattr(trl, "GRPOConfig", lambda **options: GRPOConfig(**{**options, "output_dir": str(tmp_path)}))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from evaluation import figures
+from evaluation.samples import forced_path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.files import write_rows
 
@@ -46,6 +47,14 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
             folder = tmp_path / "sweep" / f"theta_{value}" / f"seed_{seed}"
             folder.mkdir(parents=True)
             (folder / "result.json").write_text(json.dumps({"accuracy": value, "tokens": 100 - seed}))
+    write_rows(
+        forced_path(evaluated / "base", "own"),
+        [{"budget": b, "accuracy": b / 100, "by": by} for by in ("cut", "vllm") for b in (40, 10)],
+    )
+    (panel,) = figures.budget([evaluated / "base", evaluated / "short"]).axes
+    curves = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+    assert list(curves) == ["base, cut off", "base, forced", "base, forced by vLLM", "short, cut off"]
+    assert curves["base, forced"] == curves["base, forced by vLLM"] == [[10, 10], [40, 40]]
     inputs = {
         "pareto": [evaluated / "base", evaluated / "short"],
         "budget": [evaluated / "base", evaluated / "short"],

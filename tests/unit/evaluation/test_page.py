@@ -63,7 +63,7 @@ def test_nan_and_missing_fields_are_null(tmp_path, scored):
     data = json.loads(DATA.search(page.read_text())[1], parse_constant=pytest.fail)
     first, second = ({p["text"][0]: p for p in data["problems"]}[text] for text in ("p", "\u2013"))
     (response,) = first["columns"][0]
-    assert response["curve"] == [None, None, None]
+    assert response["curve"] == [None, None, None] and response["left"] == []
     assert [(step["change"], step["penalty"]) for step in response["steps"]] == [(None, None), (0.1, None)]
     (response,) = second["columns"][0]
     assert (second["answer"], response["tokens"], response["correct"]) == (["\u2013"], None, None)

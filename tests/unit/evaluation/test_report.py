@@ -8,10 +8,11 @@ import numpy as np
 from evaluation import report
 from evaluation.grade import grade_file
 from evaluation.measures import Measures
-from evaluation.samples import samples_path
+from evaluation.samples import forced_path, samples_path
 from evaluation.tables import _difference
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 
 
@@ -62,3 +63,15 @@ def test_a_difference_of_nothing_has_no_minus():
     first = Measures(["p", "q"], 0.5 * ones, 10 * ones, {})
     second = Measures(["p", "q"], 0.4999 * ones, 9.9 * ones, {})
     assert _difference(first, second) == ["2", "+0.0 (+0.0 to +0.0)", "+0 (+0 to +0)"]
+
+
+def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys):
+    folders = [str(evaluated / "base"), str(evaluated / "short")]
+    report.main([*folders, "--format", "markdown"])
+    assert "area" not in capsys.readouterr().out
+    rows = [(10, 0.0), (1000, 1.0), (100, 1.0)]
+    write_rows(forced_path(evaluated / "base", "own"), [{"budget": b, "accuracy": a, "by": "vllm"} for b, a in rows])
+    report.main([*folders, "--format", "markdown"])
+    header, _, base, short = capsys.readouterr().out.splitlines()[:4]
+    cells = [line.strip(" |").split(" | ")[-1].strip() for line in (header, base)]
+    assert cells == ["area % (vllm)", "75.0 (10-1000)"] and short.rstrip(" |").endswith("(k=2) | 100.0")

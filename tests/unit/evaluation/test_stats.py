@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.stats import bootstrap_interval, majority_is_correct, paired_difference, pass_at_k
+from evaluation.stats import area_under, bootstrap_interval, majority_is_correct, paired_difference, pass_at_k
 
 
 def test_pass_at_k():
@@ -34,3 +34,10 @@ def test_bootstrap_intervals():
     # Pairing removes what both share: a constant gain has no spread.
     mean, low, high = paired_difference(values, values + 0.25)
     assert (mean, low, high) == pytest.approx((0.25, 0.25, 0.25))
+
+
+def test_the_area_under_a_curve_of_budgets():
+    # A decade from 0 to 1 (mean .5), and a decade at 1.
+    assert area_under([10, 100, 1000], [0, 1, 1]) == pytest.approx(0.75)
+    assert area_under([1000, 10, 100], [1, 0, 1]) == pytest.approx(0.75)
+    assert area_under([7, 500], [0.4, 0.4]) == pytest.approx(0.4)

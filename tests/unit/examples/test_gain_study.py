@@ -1,8 +1,10 @@
 """Gains that look further than one step, by hand."""
 
+import re
+
 import pytest
 import torch
-from gain_study import discounted, local, needed_steps, paid, separation, study, to_go, window
+from gain_study import discounted, local, needed_steps, paid, position, separation, study, to_go, window
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -18,6 +20,7 @@ def test_gains_by_hand():
     assert discounted(SCORES, 0.5).tolist() == [1.75, 3.5, -1.0]
     assert discounted(SCORES, 0.0).tolist() == local(SCORES).tolist()
     assert to_go(SCORES).tolist() == [4.0, 4.0, -1.0]
+    assert position(SCORES).tolist() == [0.0, -1.0, -2.0]
 
 
 def test_separation_and_share_by_hand():
@@ -38,13 +41,14 @@ def test_a_step_is_needed_if_a_needed_line_ends_in_it():
 
 def test_scored_responses_are_read(tmp_path):
     steps = ["preparation\n", "result\n", "hmm\n"]
-    right = {"correct": True, "steps": steps, "answer_logprobs": [-9.0, -9.0, 0.0, 0.0]}
+    right = {"correct": True, "steps": steps, "answer_logprobs": [-9.0, -9.0, 0.0, 0.0], "step_ends": [3, 8, 9]}
     path = tmp_path / "scored.jsonl"
 
     def labelled(row):
         return [("preparation", "essential"), ("result", "essential"), ("hmm", "redundant")]
 
-    write_rows(path, [right | {"correct": False}, right | {"steps": ["".join(steps)], "answer_logprobs": [-9.0, 0.0]}])
+    one_step = right | {"steps": ["".join(steps)], "answer_logprobs": [-9.0, 0.0], "step_ends": [9]}
+    write_rows(path, [right | {"correct": False}, one_step])
     with pytest.raises(DataError, match="none of the 2 responses"):
         study(path, labelled)
     write_rows(path, [right])
@@ -52,3 +56,7 @@ def test_scored_responses_are_read(tmp_path):
     assert text.startswith("1 responses, 66.7% of their steps needed")
     assert "| local          | 75.0%" in text  # the preparation is as good as the rest, the result better
     assert "| window 2       | 100.0%" in text
+    assert "critic" not in text
+    # Tokens 4, 5, 1; taken off what is left 6, 2, 0: costs -2, 3, 1. Needed: the first two.
+    write_rows(path, [right | {"tokens_left": [10.0, 4.0, 2.0, 2.0]}])
+    assert re.search(r"\| critic +\| 50\.0% +\|( +\|){3} 75\.0% +\|", study(path, labelled))

@@ -47,7 +47,7 @@ def test_where_a_policy_may_choose_one_token_says_what_it_chose(name):
     assert firsts == {world.THINK, "</think>"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["addition", "decomposition"])
 def test_the_rows_name_the_worlds_own_mark(name):
     rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / f"{name}.json")
     thinkless = next(row for row in rows if row.name == "thinkless")

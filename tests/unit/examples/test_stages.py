@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 import thoughts
-from example import FULL, SMALL, Example, Size
+from example import FULL, NUMBERS, SMALL, Example, Size
 from learn import main
-from operations import TASKS, Operation, Problem, from_row
+from operations import EASY, MIXED, Operation, Problem, from_row
 from stages import Stage, do, watched
 from support.paths import ROOT
 from support.scripts import bash
@@ -70,8 +70,8 @@ def test_settings_survive_the_file(tmp_path):
         assert json.loads(json.dumps(each.settings)) == each.settings
 
 
-def test_a_small_run_is_a_tenth_and_estimated_under_a_quarter_of_an_hour(tmp_path):
-    assert 10 * SMALL.rows <= FULL.rows and 10 * SMALL.steps == FULL.steps and 10 * SMALL.held_out == FULL.held_out
+def test_a_small_run_is_one_easy_task_and_estimated_under_a_quarter_of_an_hour(tmp_path):
+    assert (SMALL.tasks, FULL.tasks) == (("sums",), ("chains", "equations", "legs", "stories"))
     seconds = [
         sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages()) for size in (SMALL, FULL)
     ]
@@ -96,10 +96,10 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
             yield Problem(task, f"{task} {number}", (Operation(number, "+", 1), Operation(number + 1, "+", 1)))
 
     monkeypatch.setattr("operations.problems", problems)
-    example = Example(tmp_path, SMALL, "swap", "swap", 1)
+    example = Example(tmp_path, Size(rows=200, steps=4, prompts=4, responses=4, held_out=6), "swap", "swap", 1)
     assert example.make_problems() == {"warm_up": 200, "train": 16}
     held_out = [row for path in example.held_out for row in read_rows(path)]
-    assert len(held_out) == 6 * len(TASKS)
+    assert len(held_out) == 6 * len(MIXED)
     rows = [
         *held_out,
         *(row for name in ("warm_up", "train") for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")),
@@ -111,7 +111,7 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
 def test_the_help_names_every_flag_and_stage(tmp_path):
     text = bash("examples/smollm2/run.sh", "--small", "--help", VENV="/dev/null/venv").stdout
     source = (ROOT / "examples" / "smollm2" / "learn.py").read_text(encoding="utf-8")
-    flags = [*re.findall(r'add_argument\("(--\w+)"', source), *(f"--{name}" for name in Size.__dataclass_fields__)]
+    flags = [*re.findall(r'add_argument\("(--\w+)"', source), *(f"--{name}" for name in NUMBERS)]
     assert len(flags) == 11
     assert all(flag.replace("_", "-") in text for flag in flags)
     stages = [stage.name.removesuffix("_swap") for stage in Example(tmp_path, FULL, "swap", "swap", 1).stages()]
@@ -128,7 +128,7 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     args = arguments_of_objective(rest, config, on_cpu)
     assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
     assert config.close_template == thoughts.CLOSE
-    assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 16
+    assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
     assert args.train.colocate_all is not on_cpu
     assert run.output_dir == str(tmp_path / "runs" / "mine")
 
@@ -139,7 +139,7 @@ def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
     example = Example(tmp_path, SMALL, "swap", "swap", 7)
     assert example.evaluate(example.base, tmp_path / "base") == {"peak_memory_gib": 1.5}
     args = parse(asked[0][3:])
-    assert [Path(name).stem for name in args.benchmarks] == list(TASKS)
+    assert [Path(name).stem for name in args.benchmarks] == list(EASY)
     assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 0.6, 1.0)
 
 

@@ -112,7 +112,7 @@ def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch
     replacing = {
         "skip_bad_gradients": lambda: trainer.skip_bad_gradients_of_stage_3(optimizer),
         "sleep": lambda: strategy._let_torchs_adam_sleep(optimizer),
-        "reward_func": lambda: SwapRolloutActor.set_end_of_thought(engine, "</think>"),
+        "reward_func": lambda: SwapRolloutActor.configure_reward(engine, end_of_thought="</think>"),
         "head": lambda: chunked_actor._giving_log_probs(layer, nothing, nothing, how).__enter__(),
     }
     before = [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)]

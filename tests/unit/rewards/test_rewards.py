@@ -69,7 +69,7 @@ def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
     started = time.monotonic()
     grades = grader.grade_many([(r"\boxed{9^{9^{9^{9}}}}", "3"), *[(r"\boxed{3}", "3")] * 20])
     assert grades == [Grade(False, "timeout"), *[RIGHT] * 20]
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60  # the expression would take hours
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
 
 
@@ -161,8 +161,9 @@ def test_the_reward_function_grades_the_response_alone():
     assert (graded["rewards"], graded["scores"]) == (0.0, 0.0)
     graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
     assert graded["rewards"] == 1.0
-    assert set(graded["extra_logs"]) == {f"swap/grader_{name}" for name in ("no_answer", "timeout", "error", "slow")}
-    assert set(graded["extra_logs"].values()) == {0.0}
+    logs = graded["extra_logs"]
+    assert logs.pop("swap/graded_correct") == 1.0
+    assert logs == {f"swap/grader_{name}": 0.0 for name in ("no_answer", "timeout", "error", "slow")}
     # Evaluation data comes as it is, and may have numbers for answers.
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 

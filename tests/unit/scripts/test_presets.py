@@ -8,6 +8,7 @@ from support.scripts import COMMANDS, bash, make_smi, parse_training
 from evaluation.run import parse
 from openrlhf_swap import plan
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.recipes import with_file
 from openrlhf_swap.rollouts.answers import SUFFIX
 
 PAPER = {"step_tokens": 350, "max_steps": 25, "length_coef": 1.0, "outcome_weight": 1.0, "process_weight": 0.3}
@@ -164,17 +165,20 @@ def test_more_gpus_than_there_are_is_said_before_ray_waits_for_them(tmp_path):
     assert result.stderr.splitlines()[-1] == "error: NUM_GPUS is 4, but this machine has 2; set it to at most as many"
 
 
-def test_the_evaluation_script_carries_the_papers_settings():
+def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
+    monkeypatch.chdir(ROOT)
     output = bash("scripts/eval_benchmarks.sh", "--dry-run", "--limit", "3", MODEL="some/model", ENGINES="2").stdout
     python, dash_m, module, *argv = shlex.split(output)
     assert (python, dash_m, module) == ("python", "-m", "evaluation.run")
-    args = parse(argv)
+    args = parse(with_file(argv))
     assert args.benchmarks == ["math500", "amc23", "aime24", "aime25", "olympiadbench"]
     assert (args.samples, args.temperature, args.top_p, args.max_tokens) == (16, 0.6, 0.95, 32768)
     assert (args.engines, args.limit, str(args.output)) == (2, 3, "outputs/eval/model")
     assert args.suffix == SUFFIX  # the one that openrlhf_swap.prepare puts behind each problem of the training
     bare = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", SUFFIX="").stdout
     assert parse(shlex.split(bare)[3:]).suffix == ""
+    two = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", BENCHMARKS="math500 aime24").stdout
+    assert parse(with_file(shlex.split(two)[3:])).benchmarks == ["math500", "aime24"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a method remembers, across a kill: written by the trainer that dies, read by a new one."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -112,3 +113,43 @@ def test_a_checkpoint_of_an_earlier_version_has_two_guards(tmp_path, monkeypatch
     made.init_checkpoint_states()
     warnings = [made._collapse.observe(0.1, 100.0) for _ in range(6)]
     assert [len(found) for found in warnings] == [1, 0, 0, 0, 0, 1]  # at once, and when a mean of ten is below a half
+
+
+def test_what_a_critic_has_learned_outlives_a_kill_and_a_batch_of_the_other_half(tmp_path, monkeypatch, arguments):
+    """In an asynchronous run a batch brings the state of the sampling objective, which has learned nothing."""
+    group = Group(tmp_path)
+    monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
+    config = MARKS.replaced(objective="length_critic")
+    saving = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True}
+    strategy = strategy_of(arguments, tmp_path, swap=config, **saving)
+    generator = torch.Generator().manual_seed(0)
+
+    def a_batch():
+        groups = []
+        for _ in range(3):
+            lengths = torch.randint(5, 40, (4,), generator=generator).tolist()
+            states = [torch.randn(3, 6, generator=generator) for _ in lengths]
+            groups.append(
+                [
+                    replace(rollout("", length), step_ends=(1, 3), states=state)
+                    for length, state in zip(lengths, states, strict=True)
+                ]
+            )
+        return batch(*groups)
+
+    batches = [a_batch() for _ in range(3)]
+    killed, never_killed, fresh = build(config), build(config), build(config)
+    for step, each in enumerate(batches[:2], 1):
+        sampling_half = build(config)
+        for objective in (killed, never_killed):
+            objective.resume(step, sampling_half.state_dict())
+            objective.token_advantages(each)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "build", lambda _: killed)
+        make_training_actor(strategy, group).save_logs_and_checkpoints(2, {}, {"global_step": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "build", lambda _: fresh)
+        make_training_actor(strategy, group).init_checkpoint_states()
+    expected = never_killed.token_advantages(batches[2])
+    assert torch.equal(fresh.token_advantages(batches[2]), expected)
+    assert not torch.equal(build(config).token_advantages(batches[2]), expected)

@@ -1,6 +1,7 @@
 """An objective of one's own that errs: the first batch ends in one line that names it, the method and the shapes."""
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,8 @@ def experiences_of(arguments, tokenizer):
             response |= {"reward": float(row % 2), "scores": 0.0, "rollout_log_probs": None}
             samples.append(make_sample(response))
         experiences = maker.split_rollout_samples(samples)
+        if objective.reads_states:  # as the policy would give them
+            maker._rollouts = [replace(r, states=torch.randn(len(r.step_ends) + 1, 3)) for r in maker._rollouts]
         for experience in experiences:
             experience.kl = torch.zeros(experience.action_mask.shape)
         return maker.compute_advantages_and_returns(experiences)

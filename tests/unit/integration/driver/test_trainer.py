@@ -35,8 +35,8 @@ def broadcast(monkeypatch, arguments, tmp_path, prompts_file):
         monkeypatch.setattr(trainer, "NOTICE_SECONDS", 0)
         group = SimpleNamespace(async_run_method=lambda method_name: "weights")
         health = [remote(lambda has_ended=has_ended: has_ended) for has_ended in ended]
-        takes_mark = remote(lambda mark: None)
-        engines = [SimpleNamespace(check_health=check, set_end_of_thought=takes_mark) for check in health]
+        takes_mark = remote(lambda **settings: None)
+        engines = [SimpleNamespace(check_health=check, configure_reward=takes_mark) for check in health]
         strategy = strategy_of(arguments, tmp_path, prompts_file, run={"generation_timeout": limit})
         make_trainer(strategy, group, engines).broadcast_to_vllm()
 

@@ -24,9 +24,9 @@ def told():
             self.executor = SingleTurnAgentExecutor(None)
             self.executor.reward_func = function
 
-    def tell(function):
+    def tell(function, **settings):
         actor = Actor(function)
-        actor.set_end_of_thought("[/THINK]")
+        actor.configure_reward(end_of_thought="[/THINK]", **settings)
         return actor.executor.reward_func
 
     return tell

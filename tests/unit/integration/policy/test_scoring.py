@@ -14,6 +14,7 @@ from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS, small_model
+from openrlhf_swap.scoring.states import StateRequest, read_states
 
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom"]
 NEW_KINDS = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]  # windows, latent attention, recurrent layers
@@ -84,15 +85,32 @@ def test_packed_samples_and_adapters(family):
             )
             for each in requests
         ]
+    state_requests = [StateRequest(row, (12, 25, 30 + row)) for row in range(2)]
+    expected_states = read_states(model, ids, mask, state_requests)
     for packing in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
         scorer, seen = make_scorer(adapted, packing=packing)[1], []
         hook = model.model.register_forward_pre_hook(
             lambda _model, _inputs, given, seen=seen: seen.append(given["input_ids"].numel()), with_kwargs=True
         )
-        scored = scorer.forward(ids, action_mask, mask, requests)
+        scored = scorer.forward(ids, action_mask, mask, requests, state_requests)
         hook.remove()
         # The pass itself and seven branches of four tokens: nothing is computed for the scores alone but these.
         assert seen == [int(mask.sum()) if packing else ids.numel(), 7 * 4]
         assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
         for ours, reference in zip(scored.answer_logprobs, references, strict=True):
             assert ours.sub(reference).abs().max() < 1e-4
+        for ours, reference in zip(scored.states, expected_states, strict=True):
+            torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "bloom"])
+def test_states_alone_come_with_the_plain_log_probabilities(family):
+    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    actor, scorer, _ = make_scorer(model)
+    ids, action_mask, mask, _ = micro_batch()
+    wanted = [StateRequest(1, (3, 49))]
+    with torch.no_grad():
+        expected = actor.eval()(ids, action_mask, mask)
+    scored = scorer.forward(ids, action_mask, mask, None, wanted)
+    assert torch.equal(scored.action_log_probs, expected) and scored.answer_logprobs == []
+    torch.testing.assert_close(scored.states, read_states(model, ids, mask, wanted), rtol=1e-3, atol=1e-4)

@@ -8,10 +8,12 @@ from support.command_lines import GOOD, rows_file
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rollouts.labels import Label
 
 
 def data_arguments(path, **changes):
@@ -130,7 +132,7 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    assert reasons_to_drop(prompts, ["2", "2"], 100, tokenizer) == [None, CHANGED_PROMPT]
+    assert reasons_to_drop(prompts, [Task("", "2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
 
 
 def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
@@ -141,3 +143,42 @@ def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
     system, user = json.loads(Path(kept).read_text())["problem"]
     assert system == chat[0]
     assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(" Think for 7 tokens.")
+
+
+def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokenizer):
+    rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}, {"problem": "What?", "answer": " "}]
+    path = rows_file(tmp_path / "rows.jsonl", rows)
+    args, objective = data_arguments(path), build(SwapConfig())
+    kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:nearness")
+    (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
+    assert Label.of(row["answer"]) == Label("2", "What is 1 + 1?", {"tolerance": 1})
+    assert "1 with an empty answer" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"):
+        write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:crashes")
+    args.eval.dataset = path
+    capsys.readouterr()
+    kept = write_usable_evaluation(args, tokenizer, tmp_path / "out", "support.verifiers:nearness")
+    assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
+    (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
+    assert Label.of(row["answer"]) == Label("2", "What is 1 + 1?", {"tolerance": 1})
+    assert "evaluation data: 1 of 2 rows usable; dropped 1 with an empty answer" in capsys.readouterr().out
+
+
+def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):
+    label = Label("2", "What is 1 + 1?", {"tolerance": 1}).text()
+    rows = [{"problem": "What is 1 + 1?", "answer": text} for text in (label, label[:-3])]
+    args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
+    for grader in ("math", "support.verifiers:nearness"):
+        with pytest.raises(DataError, match=r"rows\.jsonl, row 2: the answer begins as a label and cannot be read"):
+            write_usable_prompts(args, objective, tokenizer, tmp_path / "out", grader)
+
+
+def test_the_prompts_of_a_run_are_a_data_set_again(tmp_path, tokenizer):
+    rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}]
+    args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
+    first = write_usable_prompts(args, objective, tokenizer, tmp_path / "first", "support.verifiers:nearness")
+    args.data.prompt_dataset = first
+    again = write_usable_prompts(args, objective, tokenizer, tmp_path / "again", "support.verifiers:nearness")
+    assert Path(again).read_text() == Path(first).read_text()
+    kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "math", "math")
+    assert json.loads(Path(kept).read_text())["answer"] == "2"

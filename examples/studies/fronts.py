@@ -1,0 +1,270 @@
+r"""Fronts of accuracy and length instead of points: regret, area, accuracy at multiples of the shortest length.
+
+    export WORLD=words STEPS=30 SEEDS="1 2 3 4 5" OUTPUT=outputs/fronts_words PYTHONPATH=$PWD/examples/studies
+    bash examples/worlds/compare.sh --configurations examples/studies/objectives/fronts.json --parallel 2
+    python examples/studies/fronts.py --best-accuracy 98.6 --best-tokens 38.5 \
+        --runs outputs/fronts_words --results examples/studies/results/fronts_words.csv.gz
+
+A configuration is named METHOD@STRENGTH, such as swap@0.3, and evaluates itself on held-out problems every five steps;
+with the policy before training, the points of a seed and a method are those of all its strengths and steps.
+
+* Front of a seed: the highest accuracy of its points with at most so many tokens; 0 below the shortest.
+* Area: the mean of that over log tokens, from L* to the base's length. A* and L* are those that gates.py prints.
+* Regret of a run's last point, in points: max(0, A* - A) + COST max(0, L - L*)/(L0 - L*). A method's strength is the
+  one with the least mean regret over the other seeds. Beside it, of the same runs: needed lines that are missing (cut
+  too much) and redundant ones that are left (too little).
+
+One paired t-test a method against `--against`, on the areas of the seeds that both have, with Holm's correction over
+all. What was measured is kept in `--results`, and everything printed follows from that file.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+
+from tabulate import tabulate
+
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import read_rows
+
+COST = 20.0  # points of accuracy that the base's excess length counts as; chosen before the first run
+MULTIPLES = (1.1, 1.25, 1.5)  # of L*
+BASE = "base"
+COLUMNS = ("method", "strength", "seed", "step", "accuracy", "tokens", "missing", "redundant")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A policy on held-out problems: accuracy in percent, mean tokens, and lines; NaN where these were not counted."""
+
+    method: str
+    strength: str
+    seed: int
+    step: int
+    accuracy: float
+    tokens: float
+    missing: float = math.nan
+    redundant: float = math.nan
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """What no policy beats: A* in percent, and L* tokens; and the base's accuracy and length."""
+
+    accuracy: float
+    tokens: float
+    base: Point
+
+
+def read_runs(folder: Path) -> list[Point]:
+    """The evaluations of all finished runs, and the base's.
+
+    Raises:
+        DataError: when there is no base, or a run did not evaluate itself.
+    """
+    base = folder / "base.json"
+    if not base.exists():
+        raise DataError(f"--runs is {folder}, without base.json; run compare.sh with OUTPUT={folder} first")
+    measured = json.loads(base.read_text(encoding="utf-8"))
+    lines = {name: measured.get(name, math.nan) for name in ("missing", "redundant")}
+    points = [Point(BASE, "", 0, 0, 100 * measured["accuracy"], measured["tokens"], **lines)]
+    for result in sorted(folder.glob("*@*/seed_*/result.json")):
+        method, _, strength = result.parts[-3].rpartition("@")
+        evaluations = result.with_name("evaluations.jsonl")
+        if not evaluations.exists():
+            raise DataError(f"{result.parent} has no evaluations.jsonl; train it with --eval.dataset and --eval.steps")
+        seed, at_end = int(result.parts[-2].removeprefix("seed_")), json.loads(result.read_text(encoding="utf-8"))
+        rows = list(read_rows(evaluations))
+        for row in rows:
+            (accuracy,) = (value for name, value in row.items() if name.endswith("/pass1"))
+            counted = at_end if row is rows[-1] else {}
+            lines = {name: counted.get(name, math.nan) for name in ("missing", "redundant")}
+            points.append(Point(method, strength, seed, int(row["step"]), 100 * accuracy, row["eval/length"], **lines))
+    return points
+
+
+def keep(path: Path, points: Sequence[Point]) -> None:
+    """Write a row for every point; the same points give the same bytes."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    rows.writerows([getattr(point, name) for name in COLUMNS] for point in points)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def read_kept(path: Path) -> list[Point]:
+    """What `keep` wrote."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [
+            Point(method, strength, int(seed), int(step), *map(float, numbers))
+            for method, strength, seed, step, *numbers in islice(csv.reader(file), 1, None)
+        ]
+
+
+def front(points: Sequence[Point], tokens: float) -> float:
+    """The highest accuracy with at most so many tokens; 0 if none is that short."""
+    return max((point.accuracy for point in points if point.tokens <= tokens), default=0.0)
+
+
+def area(points: Sequence[Point], shortest: float, longest: float) -> float:
+    """The front's mean over log tokens between two lengths: it is a staircase, so the integral is exact."""
+    corners = sorted({shortest, longest, *(p.tokens for p in points if shortest < p.tokens < longest)})
+    pieces = pairwise(corners)
+    total = sum(front(points, left) * math.log(right / left) for left, right in pieces)
+    return total / math.log(longest / shortest)
+
+
+def regret(point: Point, ideal: Ideal) -> float:
+    """In points of accuracy."""
+    excess = max(0.0, point.tokens - ideal.tokens) / (ideal.base.tokens - ideal.tokens)
+    return max(0.0, ideal.accuracy - point.accuracy) + COST * excess
+
+
+def by_seed(points: Sequence[Point]) -> dict[str, dict[int, list[Point]]]:
+    """Method -> seed -> its points, the base's among them."""
+    base = [point for point in points if point.method == BASE]
+    found: dict[str, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(lambda: list(base)))
+    for point in points:
+        if point.method != BASE:
+            found[point.method][point.seed].append(point)
+    return {method: dict(seeds) for method, seeds in found.items()}
+
+
+def chosen_points(seeds: Mapping[int, Sequence[Point]], ideal: Ideal) -> list[Point]:
+    """For each seed: the last point with the strength whose regret was least on the other seeds."""
+    last: dict[int, dict[str, Point]] = {}
+    for seed, points in seeds.items():
+        ordered = sorted(points, key=lambda point: point.step)
+        last[seed] = {point.strength: point for point in ordered if point.method != BASE}
+    strengths = set.intersection(*(set(points) for points in last.values()))
+    found = []
+    for seed, points in last.items():
+        others = [other for other in last if other != seed] or [seed]
+        means = {s: fmean(regret(last[other][s], ideal) for other in others) for s in strengths}
+        found.append(points[min(sorted(means), key=lambda strength: means[strength])])
+    return found
+
+
+def p_value(differences: Sequence[float]) -> float:
+    """Two-sided p of Student's paired t; 1 for fewer than two differences."""
+    from mpmath import betainc  # comes with torch, and spares the worlds SciPy
+
+    count = len(differences)
+    if count < 2:
+        return 1.0
+    deviation = stdev(differences)
+    if deviation == 0:
+        return 0.0 if differences[0] else 1.0
+    t = fmean(differences) / (deviation / math.sqrt(count))
+    freedom = count - 1
+    return float(betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True))
+
+
+def holm(values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's corrected p-values."""
+    found, largest = {}, 0.0
+    for rank, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, (len(values) - rank) * value))
+        found[name] = largest
+    return found
+
+
+def table(points: Sequence[Point], ideal: Ideal, against: str) -> str:
+    """A row a method.
+
+    Raises:
+        DataError: when `against` is not among them.
+    """
+    methods = by_seed(points)
+    if against not in methods:
+        raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(sorted(methods))}")
+    areas = {
+        method: {seed: area(of_seed, ideal.tokens, ideal.base.tokens) for seed, of_seed in seeds.items()}
+        for method, seeds in methods.items()
+    }
+    changes = {
+        method: [found[seed] - areas[against][seed] for seed in sorted(set(found) & set(areas[against]))]
+        for method, found in areas.items()
+        if method != against
+    }
+    corrected = holm({method: p_value(change) for method, change in changes.items()})
+    rows = []
+    for method, seeds in sorted(methods.items(), key=lambda item: -fmean(areas[item[0]].values())):
+        chosen = chosen_points(seeds, ideal)
+        at = [fmean(front(of_seed, multiple * ideal.tokens) for of_seed in seeds.values()) for multiple in MULTIPLES]
+        change = f"{fmean(changes[method]):+.1f}" if changes.get(method) else ""
+        rows.append(
+            [
+                *(method, len(seeds), ", ".join(sorted({p.strength for p in points if p.method == method}))),
+                *(f"{fmean(areas[method].values()):.1f}", *(f"{value:.1f}" for value in at)),
+                *(f"{fmean(regret(p, ideal) for p in chosen):.1f}", ", ".join(sorted({p.strength for p in chosen}))),
+                *(f"{fmean(p.missing for p in chosen):.2f}", f"{fmean(p.redundant for p in chosen):.2f}"),
+                *(change, f"{corrected[method]:.3f}" if method in corrected else ""),
+            ]
+        )
+    header = ["method", "seeds", "strengths", "area", *(f"at {multiple:g} L*" for multiple in MULTIPLES)]
+    header += ["regret", "its strength", "missing", "redundant", f"area, from {against}", "p (Holm)"]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def draw(points: Sequence[Point], ideal: Ideal, path: Path) -> None:
+    """The mean front of each method over its seeds."""
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    grid = [ideal.tokens * (ideal.base.tokens / ideal.tokens) ** (k / 200) for k in range(201)]
+    for method, seeds in sorted(by_seed(points).items()):
+        panel.plot(grid, [fmean(front(of_seed, x) for of_seed in seeds.values()) for x in grid], label=method)
+    panel.plot([ideal.tokens], [ideal.accuracy], "k*", label="A*, L*")
+    panel.set_xscale("log")
+    panel.set_xlabel("tokens a response, at most")
+    panel.set_ylabel("accuracy, %")
+    figure.legend(loc="outside right upper", fontsize="small")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main(argv: list[str]) -> None:
+    """Print the table."""
+    parser = Parser("fronts", __doc__)
+    parser.add_argument("--best-accuracy", type=float, required=True, help="A* in percent")
+    parser.add_argument("--best-tokens", type=float, required=True, help="L*")
+    parser.add_argument("--runs", type=Path, help="output folder of compare.sh")
+    parser.add_argument("--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them")
+    parser.add_argument("--against", default="swap", help="the method that the others are compared with")
+    parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
+    args = parser.parse_args(argv)
+    kept = read_kept(args.results) if args.results.exists() else []
+    new = read_runs(args.runs) if args.runs else []
+    identities = {(p.method, p.strength, p.seed, p.step) for p in new}
+    points = [p for p in kept if (p.method, p.strength, p.seed, p.step) not in identities] + new
+    if {point.method for point in points} <= {BASE} or BASE not in {point.method for point in points}:
+        raise DataError(
+            f"--results {args.results} and --runs {args.runs} hold no finished run beside a base; train first"
+        )
+    points.sort(key=lambda p: (p.method != BASE, p.method, p.strength, p.seed, p.step))
+    keep(args.results, points)
+    ideal = Ideal(args.best_accuracy, args.best_tokens, points[0])
+    print(
+        f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, {points[0].tokens:.1f}\n"
+    )
+    print(table(points, ideal, args.against))
+    if args.picture:
+        draw(points, ideal, args.picture)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

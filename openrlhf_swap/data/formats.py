@@ -1,0 +1,125 @@
+"""Rows of benchmarks beyond mathematics as problems: GPQA's, MMLU-Pro's and LiveCodeBench's columns.
+
+A file is recognised by its columns. The problem ends with an instruction of its own, so no suffix belongs behind it.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+import random
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from openrlhf_swap.rewards.multiple_choice import LETTERS, OPTIONS
+from openrlhf_swap.rewards.unit_tests import FUNCTION
+
+CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."
+PROGRAM = (
+    "Write a Python program that reads its input from standard input and prints its output to standard output. "
+    "Put the whole program into one fenced code block."
+)
+COMPLETE = "Complete this Python code. Put the whole of it into one fenced code block."
+LONGEST_SHOWN = 40  # characters of a value in a message
+_WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
+
+
+class Asked(NamedTuple):
+    """A problem as it is asked, its reference answer and what else its verifier looks at."""
+
+    problem: str
+    answer: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Format:
+    """Rows of a kind.
+
+    Attributes:
+        columns: by which it is recognised.
+        read: makes a problem of a row.
+        grader: the verifier that judges responses.
+    """
+
+    columns: frozenset[str]
+    read: Callable[[Mapping[str, Any]], Asked]
+    grader: str
+
+
+def gpqa(row: Mapping[str, Any]) -> Asked:
+    """A question of GPQA. The order of the options is drawn by the question, so the same in every run.
+
+    Raises:
+        ValueError: for a column that is no text.
+    """
+    question, correct, *wrong = (_text(row, name) for name in ("Question", "Correct Answer", *_WRONG))
+    options = [text.strip() for text in (correct, *wrong)]
+    random.Random(question).shuffle(options)
+    return _choice(question, options, LETTERS[options.index(correct.strip())])
+
+
+def mmlu_pro(row: Mapping[str, Any]) -> Asked:
+    """A question of MMLU-Pro, which has up to ten options.
+
+    Raises:
+        ValueError: for a column that is no text, or options that are none.
+    """
+    options = row["options"]
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is no list of texts")
+    return _choice(_text(row, "question"), options, _text(row, "answer"))
+
+
+def livecodebench(row: Mapping[str, Any]) -> Asked:
+    """A task of LiveCodeBench: a program, or a class to complete where the row names a function."""
+    tests = [*_tests(row["public_test_cases"]), *_tests(row.get("private_test_cases") or "[]")]
+    name = json.loads(row.get("metadata") or "{}").get("func_name")
+    kept = [{"input": test["input"], "output": test["output"]} for test in tests]
+    instruction = f"{COMPLETE}\n\n```python\n{row['starter_code']}\n```" if name else PROGRAM
+    return Asked(f"{row['question_content']}\n\n{instruction}", json.dumps(kept), {FUNCTION: name} if name else {})
+
+
+FORMATS = {
+    "gpqa": Format(frozenset(("Question", "Correct Answer", *_WRONG)), gpqa, "multiple_choice"),
+    "mmlu_pro": Format(frozenset(("question", "options", "answer")), mmlu_pro, "multiple_choice"),
+    "livecodebench": Format(frozenset(("question_content", "public_test_cases")), livecodebench, "unit_tests"),
+}
+
+
+def format_of(row: Mapping[str, Any]) -> Format | None:
+    """The format whose columns a row has; None for a row of problem and answer."""
+    if "problem" in row:
+        return None
+    return next((one for one in FORMATS.values() if one.columns <= row.keys()), None)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is {str(value)[:LONGEST_SHOWN]!r}, which is no text")
+    return value
+
+
+def _choice(question: str, options: Sequence[str], letter: str) -> Asked:
+    listing = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    return Asked(f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", letter, {OPTIONS: list(options)})
+
+
+def _tests(text: str) -> list[dict[str, str]]:
+    """Test cases as JSON; the hidden ones may be compressed and pickled, of which a plain text is read and no more."""
+    if not text.lstrip().startswith("["):
+        text = _PickledText(io.BytesIO(zlib.decompress(base64.b64decode(text)))).load()
+    tests: list[dict[str, str]] = json.loads(text)
+    return tests
+
+
+class _PickledText(pickle.Unpickler):
+    """Reads built-in values alone: a class or function in a pickle could run anything."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} in a test case, which should be a text")

@@ -1,0 +1,117 @@
+"""A price on length whose baseline is what the policy's own states predict to be left.
+
+Ours, not the paper's: docs/method/critic.md derives it. It scores no answer, so it also serves tasks without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import outcome_advantages, unified_advantages
+from openrlhf_swap.algorithm.length_critic import StateBatch, StateTrace, length_advantages, paying, step_costs
+from openrlhf_swap.algorithm.state_critic import StateCritic
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.state_values import StateValues
+from openrlhf_swap.rollouts.batch import Batch
+
+
+class LengthCritic(Objective):
+    """A[t] = beta A_out - theta [pays] a_k/deviation of a; a_k: generalised TD error of length of the step of t."""
+
+    reads_states = True
+
+    class Settings(FlagSettings):
+        """Flags `--swap.length_critic.*`."""
+
+        gae_lambda: float = setting(
+            0.9,
+            "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for itself alone",
+            "use a number between 0 and 1",
+            ge=0,
+            le=1,
+        )
+        pays: Literal["correct", "all"] = setting(
+            "correct", "which responses pay for their length: correct, or all", "use correct or all"
+        )
+        target: Literal["none", "group"] = setting(
+            "none",
+            "group: a response that is no longer than the median of its group's correct ones pays nothing",
+            "use none or group",
+        )
+
+    settings: Settings
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.outcome_weight = self.coefficients.outcome_weight
+        self.process_weight = self.coefficients.process_weight
+        self.values = StateValues()
+        self._predictions: list[list[float]] = []
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        """What the steps of those who pay cost, with a minus."""
+        return self.of_states(batch.states)
+
+    def of_states(self, states: StateBatch) -> Tensor:
+        """(G, N, A) the same, of the responses' states."""
+        predicted = self.values.of(states, states.tokens_left, states.state_mask).clamp(min=0)
+        rows = zip(predicted.flatten(0, 1), states.state_mask.flatten(0, 1), strict=True)
+        self._predictions = [row[mask].tolist() for row, mask in rows]
+        costs = step_costs(states.tokens_left, predicted, self.settings.gae_lambda)
+        pays = paying(states, self.settings.pays == "correct", self.settings.target == "group")
+        return length_advantages(states, costs, pays, self.coefficients.eps)
+
+    def metrics(self) -> dict[str, float]:
+        """How well the states predict."""
+        return self.values.metrics()
+
+    def learned(self) -> dict[str, Any]:
+        """The regression's sums."""
+        return self.values.critic.state_dict()
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        """As saved."""
+        self.values.critic.load_state_dict(learned)
+
+    def predictions(self) -> Sequence[Sequence[float]] | None:
+        """Tokens left at each state."""
+        return self._predictions
+
+
+def length_critic_advantages(
+    groups: Sequence[Sequence[StateTrace]], config: SwapConfig, critic: StateCritic
+) -> list[list[Tensor]]:
+    """The advantage of every token of a batch, for a trainer of your own.
+
+    Args:
+        groups: the responses to each prompt, in groups of equal size.
+        config: `objective` is length_critic; its settings are texts in `options`.
+        critic: keeps what earlier batches taught; its `state_dict` belongs into your checkpoints.
+
+    Returns:
+        For each group one float64 tensor of `length` values a response.
+
+    Raises:
+        ConfigError: for another objective, or a setting out of range.
+        ValueError: for unequal groups, or step ends or states that do not fit their response.
+        NonFiniteError: for a state that is not finite.
+    """
+    if config.objective != "length_critic":
+        raise ConfigError(f"--swap.objective is {config.objective}; length_critic_advantages needs length_critic")
+    objective = LengthCritic(config)
+    objective.values = StateValues(critic)
+    batch = StateBatch.from_traces(groups)
+    process = objective.of_states(batch)
+    outcome = outcome_advantages(batch.correct.double(), objective.coefficients.eps)
+    advantages = unified_advantages(
+        outcome.unsqueeze(-1).expand_as(process), process, objective.outcome_weight, objective.process_weight
+    )
+    return [
+        [row[: trace.length].clone() for row, trace in zip(rows, group, strict=True)]
+        for rows, group in zip(advantages, groups, strict=True)
+    ]

@@ -1,0 +1,72 @@
+r"""`multiple_choice`: the reference answer is a letter, and so is what the response states.
+
+A letter is read from the last `\boxed{}`, from the last "Answer: C" or "the answer is (C)", or from a response that is
+nothing but one. A box may hold an option's text instead, if the row has a column `options`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
+from openrlhf_swap.rollouts.answers import final_statement, last_boxed
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+OPTIONS = "options"  # the column with the options' texts, in order
+_WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_LETTER = re.compile(r"[\s*_$]*(?:[Oo]ption\s+)?\(?([A-Za-z])(?:\)|[.:](?=\s|$)|(?=[\s*_$]*$))")
+# "I" and "a" are words, so behind "is" a letter stands alone or in parentheses.
+_ANNOUNCED = re.compile(
+    r"\b[Aa]nswer[*_]*(?:\s*[:=]|\s+is\s*:?)[\s*_$]*(?:[Oo]ption\s+)?(?:\(([A-Za-z])\)|([A-Z])(?![\w'\u2019]))"
+)
+
+
+def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+    """Whether the stated letter is the reference answer's."""
+    text = response if metadata.get(THOUGHT_CLOSED, True) else final_statement(response)
+    stated = None if text is None else stated_letter(text, metadata.get(OPTIONS) or ())
+    if stated is None:
+        return NO_ANSWER
+    return Verdict(float(stated == answer.strip().upper()), why=f"read {stated}", stated=stated)
+
+
+def find_fault(answer: str, metadata: Metadata) -> str | None:
+    """A reference answer must be one letter, of an option if those are known."""
+    letter, options = answer.strip().upper(), metadata.get(OPTIONS) or ()
+    if len(letter) != 1 or letter not in LETTERS:
+        return "an answer that is not a letter"
+    if options and LETTERS.index(letter) >= len(options):
+        return "an answer that is no option's letter"
+    return None
+
+
+def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
+    """The letter that a text states as its answer, in upper case; None if there is none."""
+    boxed = last_boxed(text)
+    if boxed is not None and boxed.strip():
+        return _letter(boxed) or _letter_of_option(boxed, options)
+    if announced := list(_ANNOUNCED.finditer(_without_wrappers(text))):
+        return (announced[-1][1] or announced[-1][2]).upper()
+    return _letter(text) if "\n" not in text.strip() else None
+
+
+def _letter(text: str) -> str | None:
+    found = _LETTER.match(_without_wrappers(text))
+    return found[1].upper() if found else None
+
+
+def _letter_of_option(text: str, options: Sequence[str]) -> str | None:
+    same = [letter for letter, option in zip(LETTERS, options, strict=False) if _plain(option) == _plain(text)]
+    return same[0] if len(same) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return "".join(_without_wrappers(text).replace("$", "").split()).lower()
+
+
+def _without_wrappers(text: str) -> str:
+    return _WRAPPED.sub(r"\1", text)
+
+
+verify.find_fault = find_fault  # type: ignore[attr-defined]

@@ -1,0 +1,154 @@
+"""`unit_tests`: run the code in a response against tests, which stand where other tasks have a reference answer.
+
+Tests are Python statements (`assert add(1, 2) == 3`; each assert is a test, other statements run before those below
+them), or JSON: a list of {"input", "output"}, for programs that read and print, or, with a column `fn_name`, for a
+function: a line of JSON for each argument, and one for what it returns. LiveCodeBench's files are of the second kind.
+
+The score is the share of tests that pass; correct is all of them. `sandbox.py` says what the code cannot do, and
+what it still can. It shares a process with the asserts and calls, so code that sets out to deceive them can.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from openrlhf_swap.rewards.sandbox import Limits, Run, run_python
+from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
+
+FUNCTION = "fn_name"  # the column with the name of the function to call
+SECONDS = 40.0  # of wall time for all tests of a response; what has not run by then has failed
+NO_TESTS = "no tests: neither Python statements with an assert nor a JSON list of input and output"
+_BLOCK = re.compile(r"^[ \t]*```[\w+-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+_PRELUDE = "import bisect, collections, functools, heapq, itertools, math, re\nfrom typing import *\n"
+# Prints a line for each test as it ends, behind a mark that the code does not know: `exit()` in it passes nothing.
+_RUNNER = """\
+import json, os, sys
+
+def run(given):
+    mark, out = given["mark"], sys.__stdout__
+    space = {"__name__": "solution"}
+    exec(compile(given["code"], "solution.py", "exec"), space)
+    for number, (kind, *test) in enumerate(given["tests"]):
+        try:
+            if kind == "statement":
+                exec(compile(test[0], "tests.py", "exec"), space)
+                passed = True
+            else:
+                function = getattr(space["Solution"](), kind) if "Solution" in space else space[kind]
+                found = json.loads(json.dumps(function(*test[0])))
+                passed = found == test[1]
+        except BaseException:
+            passed = False
+        print(f"\\n{mark} {number} {int(passed)}", file=out, flush=True)
+
+given = sys.stdin.read()
+os.remove("input")
+run(json.loads(given))
+"""
+
+
+def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+    """The share of tests that the last block of code in a response passes."""
+    code = last_code(response)
+    if code is None:
+        return NO_ANSWER
+    tests = read_tests(answer, metadata)
+    if isinstance(tests[0], str) or FUNCTION in metadata:
+        passed = _passed_in_one_process(code, tests, metadata)
+    else:
+        passed = sum(_passes(code, tests))
+    total = sum(test.startswith("assert") if isinstance(test, str) else True for test in tests)
+    return Verdict(passed / total, why=f"{passed} of {total} tests passed")
+
+
+def find_fault(answer: str, metadata: Metadata) -> str | None:
+    """There must be at least one test, and all of them must be readable."""
+    try:
+        read_tests(answer, metadata)
+    except (ValueError, KeyError, TypeError, SyntaxError):
+        return NO_TESTS
+    return None
+
+
+def last_code(response: str) -> str | None:
+    """The last fenced block of a response, or all of it if it is a program without fences; None without code."""
+    if blocks := _BLOCK.findall(response):
+        return str(blocks[-1])
+    if "```" in response or not response.strip():
+        return None
+    try:
+        tree = ast.parse(response)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    # A word is a program, too.
+    return response if any(not isinstance(node, ast.Expr) for node in tree.body) else None
+
+
+def read_tests(answer: str, metadata: Metadata) -> list[Any]:
+    """Statements as texts, (arguments, result) of calls, or (input, output) of programs.
+
+    Raises:
+        ValueError, KeyError, TypeError, SyntaxError: when there are none, or one of them cannot be read.
+    """
+    try:
+        rows = json.loads(answer)
+    except ValueError:
+        statements = [ast.unparse(node) for node in ast.parse(answer).body]
+        if not any(statement.startswith("assert") for statement in statements):
+            raise ValueError(NO_TESTS) from None
+        return statements
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(NO_TESTS)
+    if FUNCTION not in metadata:
+        return [(str(row["input"]), str(row["output"])) for row in rows]
+    return [([json.loads(line) for line in row["input"].splitlines()], json.loads(row["output"])) for row in rows]
+
+
+def _passed_in_one_process(code: str, tests: Sequence[Any], metadata: Metadata) -> int:
+    mark = secrets.token_hex(8)
+    kinds = ["statement" if isinstance(test, str) else metadata[FUNCTION] for test in tests]
+    words = [[test] if isinstance(test, str) else test for test in tests]
+    given = {"mark": mark, "code": _PRELUDE + code, "tests": [[k, *w] for k, w in zip(kinds, words, strict=True)]}
+    run = run_python(_RUNNER, json.dumps(given), Limits(wall=SECONDS))
+    results = dict(re.findall(rf"^{mark} (\d+) ([01])$", run.output, re.MULTILINE))
+    counted = [n for n, test in enumerate(tests) if not isinstance(test, str) or test.startswith("assert")]
+    return sum(results.get(str(number)) == "1" for number in counted)
+
+
+def _passes(code: str, tests: Sequence[tuple[str, str]]) -> Iterator[bool]:
+    """Whether each test passes. A program that ran out of time once is not given more."""
+    deadline = time.monotonic() + SECONDS
+    for given, expected in tests:
+        seconds = min(Limits().wall, deadline - time.monotonic())
+        if seconds <= 0:
+            return
+        run: Run = run_python(code, given, Limits(wall=seconds))
+        yield run.status == "ok" and _same_output(run.output, expected)
+        if run.status == "timeout":
+            return
+
+
+def _same_output(found: str, expected: str) -> bool:
+    """Line by line, word by word; 1.0 and 1 are the same word."""
+    lines = [[line.split() for line in text.strip().splitlines()] for text in (found, expected)]
+    return [len(line) for line in lines[0]] == [len(line) for line in lines[1]] and all(
+        _same_word(*words) for pair in zip(*lines, strict=True) for words in zip(*pair, strict=True)
+    )
+
+
+def _same_word(found: str, expected: str) -> bool:
+    try:
+        return found == expected or Decimal(found) == Decimal(expected)
+    except InvalidOperation:
+        return False
+
+
+verify.answer_is_text = False  # type: ignore[attr-defined]
+verify.find_fault = find_fault  # type: ignore[attr-defined]

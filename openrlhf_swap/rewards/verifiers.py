@@ -1,0 +1,128 @@
+"""Verifiers: functions that judge a response, by the name that `--swap.grader` gives them. Standard library only.
+
+`math` is math-verify behind the rules of `grading.py`. Every other verifier is a function
+
+    verify(problem, answer, response, metadata) -> Verdict, or a bool, or a number between 0 and 1
+
+and runs in a grading process, where it may hang, crash or print as it likes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.packages.named import import_named
+
+MATH = "math"
+REGEX = "regex"
+FLAG = "--swap.grader"
+BUILT_IN = {
+    "multiple_choice": "openrlhf_swap.rewards.multiple_choice:verify",
+    "unit_tests": "openrlhf_swap.rewards.unit_tests:verify",
+}
+PATTERN = "openrlhf_swap.rewards.exact_match:by_pattern"  # makes a verifier of a pattern
+THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
+
+Metadata = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier found.
+
+    Attributes:
+        score: the reward, between 0 and 1.
+        correct: for what needs correct or wrong: accuracy, the target length, the process term. By default whether
+            the score is 1.
+        why: a reason for people; `evaluation.run` and `score` write it.
+        stated: the answer that was read, which the majority vote counts.
+        answered: False if the response states no answer at all.
+    """
+
+    score: float
+    correct: bool | None = None
+    why: str = ""
+    stated: str | None = None
+    answered: bool = True
+
+    def __post_init__(self) -> None:
+        """Fill in `correct`; raises ValueError for a score out of range."""
+        if not (math.isfinite(self.score) and 0 <= self.score <= 1):
+            raise ValueError(f"the score is {self.score!r}; a verifier returns one between 0 and 1")
+        if self.correct is None:
+            object.__setattr__(self, "correct", self.score == 1)
+
+
+NO_ANSWER = Verdict(0.0, answered=False)
+Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
+FindFault = Callable[[str, Metadata], "str | None"]
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A verifier and what is known about its tasks.
+
+    Attributes:
+        name: as `--swap.grader` gives it.
+        verify: the function.
+        answer_is_text: whether the reference answer is a text that a response could state, so that its probability
+            says how far the reasoning has come. Unit tests are none.
+        find_fault: what is wrong with a reference answer and its metadata, worded to follow "dropped with"; None if
+            nothing is.
+    """
+
+    name: str
+    verify: Verify
+    answer_is_text: bool
+    find_fault: FindFault
+
+    def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+        """The verdict on a response.
+
+        Raises:
+            TypeError, ValueError: when the function returns something else than a verdict, bool or number.
+            Exception: whatever the function raises.
+        """
+        found = self.verify(problem, answer, response, metadata)
+        if isinstance(found, Verdict):
+            return found
+        if not isinstance(found, bool | int | float):
+            raise TypeError(f"{self.name} returned {type(found).__name__}; return a Verdict, a bool or a number")
+        return Verdict(float(found))
+
+
+def find_verifier(name: str) -> Verifier:
+    """The verifier that a name stands for: a built-in, `regex:PATTERN`, or a function as `module:function`.
+
+    A function may have attributes `answer_is_text` (default True) and `find_fault`.
+
+    Raises:
+        ConfigError: for an unknown name, a bad pattern, or a function that cannot be imported.
+    """
+    kind, colon, rest = name.partition(":")
+    if kind == REGEX:
+        function = import_named(PATTERN, FLAG)(rest)
+    elif name in BUILT_IN:
+        function = import_named(BUILT_IN[name], FLAG)
+    elif not colon:
+        known = ", ".join((MATH, *BUILT_IN, f"{REGEX}:PATTERN"))
+        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function")
+    else:
+        function = import_named(name, FLAG)
+        if not callable(function):
+            raise ConfigError(f"{FLAG} is {name!r}, which is no function; see docs/use/own_verifier.md")
+    is_text = bool(getattr(function, "answer_is_text", True))
+    find_fault = getattr(function, "find_fault", _empty if is_text else _nothing)
+    return Verifier(name, function, is_text, find_fault)
+
+
+def _empty(answer: str, metadata: Metadata) -> str | None:
+    return None if answer.strip() else "an empty answer"
+
+
+def _nothing(answer: str, metadata: Metadata) -> str | None:
+    return None

@@ -1,0 +1,133 @@
+"""The policy's hidden states at chosen tokens, out of a forward that runs anyway.
+
+Two states of each token, joined: the one in the middle of the layers, and the last one, which the head reads. Where
+they are wider than `WIDTH`, a fixed random matrix projects them: a regression on them loses little, and they are small
+enough to be sent.
+
+Shapes: B rows, T tokens a row, D the model's width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+WIDTH = 128  # numbers of each of the two states
+
+
+@dataclass(frozen=True)
+class StateRequest:
+    """The tokens of a response whose states are wanted.
+
+    Attributes:
+        row: its row in the batch.
+        positions: in the padded row: the last prompt token's, then each step's last token's.
+    """
+
+    row: int
+    positions: tuple[int, ...]
+
+
+class RecordedStates:
+    """What `recording_states` found; empty until the forward ran."""
+
+    def __init__(self, requests: Sequence[StateRequest]) -> None:
+        self._sizes = [len(request.positions) for request in requests]
+        self.parts: list[Tensor] = []
+
+    def of_requests(self) -> list[Tensor]:
+        """A (K+1, d) float32 tensor on the CPU for each request, d at most twice `WIDTH`."""
+        if not self._sizes:
+            return []
+        assert self.parts, "no forward ran"
+        return list(torch.split(torch.cat(self.parts, dim=-1).cpu(), self._sizes))
+
+
+@contextmanager
+def recording_states(
+    model: Any, attention_mask: Tensor, requests: Sequence[StateRequest], packed: bool = False
+) -> Iterator[RecordedStates]:
+    """Within it, run one forward over the rows: its states are kept. Later forwards in it leave no trace.
+
+    Args:
+        model: a PreTrainedModel without wrappers and adapters; its wrapper may be what runs.
+        attention_mask: (B, T), 1 for tokens.
+        requests: for these rows.
+        packed: whether the forward has all rows packed into one, without padding.
+    """
+    recorded = RecordedStates(requests)
+    if not requests:
+        yield recorded
+        return
+    width = attention_mask.shape[1]
+    flat = torch.tensor([request.row * width + place for request in requests for place in request.positions])
+    places = flat.to(attention_mask.device)
+    if packed:
+        places = (attention_mask.flatten().cumsum(0) - 1)[places]
+    layer, head = middle_layer(model), model.get_output_embeddings()
+
+    def keep(hidden: Tensor) -> None:
+        if len(recorded.parts) < (1 if layer is None else 2):
+            recorded.parts.append(projected(hidden.flatten(0, -2)[places]))
+
+    def after_layer(_layer: nn.Module, _inputs: Any, output: Any) -> None:
+        keep(output if isinstance(output, Tensor) else output[0])
+
+    def before_head(_head: nn.Module, inputs: Any) -> None:
+        keep(inputs[0])
+
+    with ExitStack() as hooks:
+        if layer is not None:
+            hooks.callback(layer.register_forward_hook(after_layer).remove)
+        hooks.callback(head.register_forward_pre_hook(before_head).remove)
+        yield recorded
+
+
+def read_states(
+    model: PreTrainedModel, sequences: Tensor, attention_mask: Tensor, requests: Sequence[StateRequest]
+) -> list[Tensor]:
+    """Run a forward and return the (K+1, d) float32 states of each request, for a trainer of your own.
+
+    Where a forward over the same rows runs anyway, run it within `recording_states` instead.
+
+    Args:
+        model: a causal language model.
+        sequences: (B, T) int64 token ids, padded on either side.
+        attention_mask: (B, T), 1 for tokens.
+        requests: for these rows.
+    """
+    positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad(), recording_states(model, attention_mask, requests) as recorded:
+        model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
+    return recorded.of_requests()
+
+
+def middle_layer(model: Any) -> nn.Module | None:
+    """The layer behind which half of the language model's layers have run; None where they cannot be told."""
+    count = model.config.get_text_config().num_hidden_layers
+    decoder = model.get_decoder()
+    stacks = [module for module in decoder.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
+    return stacks[0][count // 2 - 1] if stacks and count > 1 else None
+
+
+def projected(states: Tensor) -> Tensor:
+    """(n, D) states as (n, min(D, `WIDTH`)) float32, each first divided by its root mean square, as in a norm."""
+    states = states.float()
+    states = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6)
+    size = states.shape[-1]
+    return states if size <= WIDTH else states @ _projection(size, states.device)
+
+
+@lru_cache(maxsize=4)
+def _projection(size: int, device: torch.device) -> Tensor:
+    """(size, `WIDTH`) the same in every process and run."""
+    matrix: Tensor = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(0))
+    return (matrix / math.sqrt(size)).to(device)

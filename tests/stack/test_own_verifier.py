@@ -1,0 +1,86 @@
+"""A training from a file of flags with another verifier than math-verify, and again from the file that it wrote."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from addition import problems
+from support.paths import POLICY, ROOT
+
+from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.rollouts.labels import Label
+
+pytestmark = pytest.mark.slow
+STEPS, PROMPTS, RESPONSES = 4, 8, 4
+
+
+def choices(number, problem):
+    """An addition as multiple choice. The policy boxes a sum, which is an option's text, and never a letter."""
+    options = [str(int(problem.answer) + off - number % 4) for off in range(4)]
+    return {"problem": problem.question, "answer": "ABCD"[number % 4], "options": options}
+
+
+def flags(folder):
+    """What stands in the file. gr3 rewards short answers and reads none: no letter has to be likely in a thought."""
+    return {
+        "swap.grader": "multiple_choice",
+        "swap.objective": "gr3",
+        "swap.output_dir": str(folder),
+        "ckpt.output_dir": str(folder / "policy"),
+        "ckpt.path": str(folder / "checkpoints"),
+        "data.prompt_dataset": str(folder.parent / "choices.jsonl"),
+        "data.input_key": "problem",
+        "data.label_key": "answer",
+        "data.apply_chat_template": True,
+        "data.max_samples": STEPS * PROMPTS,
+        "data.max_len": 400,
+        "rollout.batch_size": PROMPTS,
+        "rollout.n_samples_per_prompt": RESPONSES,
+        "rollout.max_new_tokens": 320,
+        "rollout.micro_batch_size": 32,
+        "actor.model_name_or_path": str(POLICY),
+        "actor.adam.lr": "3e-4",
+        "actor.lr_scheduler": "constant",
+        "train.batch_size": PROMPTS * RESPONSES,
+        "train.micro_batch_size": 32,
+        "train.full_determinism_enable": True,
+    }
+
+
+def train(*words):
+    command = [sys.executable, "-m", "openrlhf_swap.train", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+
+
+def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_path):
+    rows = [choices(number, problem) for number, problem in zip(range(STEPS * PROMPTS), problems(7), strict=False)]
+    write_rows(tmp_path / "choices.jsonl", rows)
+    first, again = tmp_path / "first", tmp_path / "again"
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"flags": flags(first)}))
+    result = train("--config", recipe)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    metrics = list(read_rows(first / "metrics.jsonl"))
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4]
+    # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an option.
+    assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in metrics)
+    labels = [Label.of(row["answer"]) for row in read_rows(first / "prompts.jsonl")]
+    assert [(label.answer, label.metadata["options"]) for label in labels] == [
+        (r["answer"], r["options"]) for r in rows
+    ]
+
+    card = (first / "policy" / "README.md").read_text(encoding="utf-8")
+    assert "| graded by | `multiple_choice` |" in card and "trained with gr3" in card
+
+    folders = ["--swap.output_dir", again, "--ckpt.output_dir", again / "policy", "--ckpt.path", again / "checkpoints"]
+    result = train("--config", first / "run.yaml", *folders)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    repeated = list(read_rows(again / "metrics.jsonl"))
+    assert [line["step"] for line in repeated] == [1, 2, 3, 4]
+    # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order of arrival.
+    sampled = [name for name in metrics[0] if name.startswith(("length/", "swap/accuracy", "reward/mean"))]
+    assert {name: repeated[0][name] for name in sampled} == {name: metrics[0][name] for name in sampled}
+    settings = [json.loads((folder / "swap_config.json").read_text())["swap"] for folder in (first, again)]
+    assert settings[1] == {**settings[0], "output_dir": str(again)}

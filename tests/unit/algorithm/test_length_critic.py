@@ -1,0 +1,249 @@
+"""Step costs: numbers worked by hand, plain loops, and the gradient of a small tabular policy."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_swap import StateCritic, StateTrace, SwapConfig, length_critic_advantages
+from openrlhf_swap.algorithm.length_critic import StateBatch, paying, step_costs
+from openrlhf_swap.errors import ConfigError
+
+CONFIG = SwapConfig(objective="length_critic", process_weight=1.0)
+
+
+def test_costs_by_hand():
+    """10 tokens, steps end after 4 and 7: left 10, 6, 3; expected 8, 7, 1.
+
+    delta: 4 + 7 - 8 = 3; 3 + 1 - 7 = -3 (it saved more than it took); 3 + 0 - 1 = 2.
+    """
+    left, predicted = torch.tensor([[10.0, 6, 3]]), torch.tensor([[8.0, 7, 1]])
+    assert step_costs(left, predicted, 0.0).tolist() == [[3.0, -3.0, 2.0]]
+    assert step_costs(left, predicted, 0.5).tolist() == [[2.0, -2.0, 2.0]]  # 2; -3 + 1; 3 - 1
+    assert step_costs(left, predicted, 1.0).tolist() == [[2.0, -1.0, 2.0]]  # what was left less what was predicted
+
+
+def slow_costs(length, ends, predicted, gae_lambda):
+    """One step at a time."""
+    starts = [0, *(end + 1 for end in ends)]
+    tokens = [b - a for a, b in itertools.pairwise([*starts, length])]
+    ahead = [*predicted[1:], 0.0]
+    deltas = [t + after - before for t, after, before in zip(tokens, ahead, predicted, strict=True)]
+    return [sum(gae_lambda**j * delta for j, delta in enumerate(deltas[k:])) for k in range(len(deltas))]
+
+
+@st.composite
+def responses(draw):
+    length = draw(st.integers(1, 30))
+    ends = sorted(draw(st.sets(st.integers(0, length - 1), max_size=5)))
+    predicted = draw(st.lists(st.floats(0, 50), min_size=len(ends) + 1, max_size=len(ends) + 1))
+    return length, ends, predicted
+
+
+@given(st.lists(responses(), min_size=1, max_size=4), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
+def test_costs_are_those_of_a_plain_loop(drawn, gae_lambda):
+    batch = StateBatch.from_traces(
+        [[StateTrace(length, True, ends, np.zeros((len(ends) + 1, 1)))] for length, ends, _ in drawn]
+    )
+    predicted = torch.zeros_like(batch.tokens_left)
+    predicted[batch.state_mask] = torch.tensor(
+        [value for *_, values in drawn for value in values], dtype=torch.float64
+    )
+    costs = step_costs(batch.tokens_left, predicted, gae_lambda)
+    for row, (length, ends, values) in zip(costs[:, 0], drawn, strict=True):
+        expected = slow_costs(length, ends, values, gae_lambda)
+        assert row[: len(expected)].tolist() == pytest.approx(expected)
+        assert not row[len(expected) :].any()
+
+
+def trace(length, ends, correct=True, states=None):
+    """A response whose states are all different, or those given."""
+    if states is None:
+        states = np.random.default_rng(length * 100 + len(ends)).normal(size=(len(ends) + 1, 3))
+    return StateTrace(length, correct, ends, states)
+
+
+def test_who_pays():
+    batch = StateBatch.from_traces(
+        [[trace(4, [1]), trace(8, [2]), trace(9, [], correct=False)], [trace(3, [], correct=False)] * 3]
+    )
+    assert paying(batch, only_correct=True, over_target=False).tolist() == [[True, True, False], [False] * 3]
+    assert paying(batch, only_correct=False, over_target=False).all()
+    # The first group's target is 6, the median of 4 and 8; the second group has none.
+    assert paying(batch, only_correct=True, over_target=True).tolist() == [[False, True, False], [False] * 3]
+    assert paying(batch, only_correct=False, over_target=True).tolist() == [[False, True, True], [False] * 3]
+
+
+def slow_advantages(groups, theta, gae_lambda):
+    """Token by token; what is left is predicted by the mean of the group, as for a single group without a past."""
+    ((group),) = groups
+    left = [[t.length - end - 1 for end in (-1, *t.step_ends)] for t in group]
+    mean = np.mean([value for row in left for value in row])
+    costs = [
+        slow_costs(t.length, t.step_ends, [mean] * len(row), gae_lambda) for t, row in zip(group, left, strict=True)
+    ]
+    paid = [cost for t, row in zip(group, costs, strict=True) if t.correct for cost in row]
+    deviation = np.std(paid, ddof=1) + 1e-6
+    rewards = [float(t.correct) for t in group]
+    spread = np.std(rewards, ddof=1)
+    outcome = [(r - np.mean(rewards)) / (spread + 1e-6) if spread else 0.0 for r in rewards]
+    return [
+        [o - theta * t.correct * row[sum(token > end for end in t.step_ends)] / deviation for token in range(t.length)]
+        for t, row, o in zip(group, costs, outcome, strict=True)
+    ]
+
+
+def test_advantages_of_a_group_token_by_token():
+    group = [trace(12, [3, 8]), trace(7, [2]), trace(9, [1, 2, 5], correct=False), trace(5, [])]
+    config = CONFIG.replaced(process_weight=0.7, options={"gae_lambda": "0.8"})
+    (found,) = length_critic_advantages([group], config, StateCritic())
+    expected = slow_advantages([group], 0.7, 0.8)
+    assert [row.tolist() for row in found] == [pytest.approx(row) for row in expected]
+
+
+def test_with_a_weight_of_zero_it_is_grpo():
+    groups = [[trace(12, [3, 8]), trace(7, [2], correct=False)], [trace(5, []), trace(6, [])]]
+    first, second = length_critic_advantages(groups, CONFIG.replaced(process_weight=0.0), StateCritic())
+    high = 0.5**0.5 / (1 + 1e-6 * 2**0.5)
+    assert first[0].tolist() == pytest.approx([high] * 12) and first[1].tolist() == pytest.approx([-high] * 7)
+    assert not second[0].any() and not second[1].any()
+
+
+def test_a_needed_step_is_free_and_a_redundant_one_pays():
+    """States tell how many of three needed steps are left; in between, half of all steps are redundant.
+
+    A step is 5 tokens, so 10 are expected for each needed one: it takes 5 and saves 10, a redundant one takes 5.
+    """
+    rng, groups, plans = np.random.default_rng(0), [], []
+    for _ in range(200):
+        plan, to_do = [], 3
+        while to_do:
+            plan.append(bool(rng.random() < 0.5))
+            to_do -= plan[-1]
+        states = 3.0 - np.cumsum([0, *plan])[:, None]
+        ends = [5 * k + 4 for k in range(len(plan))]
+        wrong = StateTrace(1, False, [], [[3.0]])
+        groups.append([StateTrace(5 * len(plan), True, ends, states), wrong])
+        plans.append(plan)
+    found = length_critic_advantages(groups, CONFIG.replaced(options={"gae_lambda": "0"}), StateCritic())
+    paid = {True: [], False: []}
+    for (right, _), plan in zip(found, plans, strict=True):
+        steps = (right - right[-1]).view(-1, 5)[:, 0]  # without A_out, which all of its tokens have
+        for needed, value in zip(plan, steps.tolist(), strict=True):
+            paid[needed].append(value)
+    assert np.mean(paid[True]) > np.mean(paid[False]) + 1
+    assert np.mean([value < np.mean(paid[True]) - 0.5 for value in paid[False]]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("traces", "message"),
+    [
+        ([[trace(5, [4, 2], states=np.zeros((3, 1)))]], "response 0 of group 0: step_ends .4, 2. must ascend"),
+        (
+            [[trace(5, [1], states=np.zeros((3, 1)))]],
+            r"response 0 of group 0: states of shape \(3, 1\) for 1 step_ends",
+        ),
+        ([[trace(5, [])], [trace(5, [])] * 2], "groups have sizes .1, 2."),
+    ],
+)
+def test_responses_that_do_not_fit_are_named(traces, message):
+    with pytest.raises(ValueError, match=message):
+        length_critic_advantages(traces, CONFIG, StateCritic())
+
+
+def test_other_objectives_are_refused():
+    with pytest.raises(ConfigError, match="objective is swap; length_critic_advantages needs length_critic"):
+        length_critic_advantages([[trace(5, [])]], SwapConfig(), StateCritic())
+
+
+# A tabular policy: three moves, each 0 or 1 with a probability of its own in each of the states that it can be in. A
+# move of 1 takes two tokens more, and whether the answer is right depends on all moves.
+MOVES = list(itertools.product((0, 1), repeat=3))
+LOGITS = torch.tensor([0.3, -0.4, 0.8, 0.1, -0.7, 0.5, -0.2], dtype=torch.float64)
+NODES = {prefix: node for node, prefix in enumerate(p for n in range(3) for p in itertools.product((0, 1), repeat=n))}
+
+
+def gradient_moments(cost):
+    """Mean and total variance, over all eight responses, of sum_t grad log pi(a_t) cost(moves, t), enumerated."""
+    mean, square = torch.zeros(7, dtype=torch.float64), 0.0
+    probabilities = LOGITS.sigmoid()
+    for moves in MOVES:
+        chance, gradient = 1.0, torch.zeros(7, dtype=torch.float64)
+        for step, move in enumerate(moves):
+            p = probabilities[NODES[moves[:step]]]
+            chance = chance * (p if move else 1 - p)
+            gradient[NODES[moves[:step]]] = (move - p) * cost(moves, step)
+        mean, square = mean + chance * gradient, square + chance * gradient.square().sum()
+    return mean, float(square - mean.square().sum())
+
+
+def gradient_of(value):
+    """The gradient of the mean of `value` over all responses, by automatic differentiation."""
+    logits, total = LOGITS.clone().requires_grad_(), torch.zeros((), dtype=torch.float64)
+    for moves in MOVES:
+        ones = torch.stack([logits[NODES[moves[:step]]].sigmoid() for step in range(3)])
+        total = total + torch.where(torch.tensor(moves) == 1, ones, 1 - ones).prod() * value(moves)
+    return torch.autograd.grad(total, logits)[0]
+
+
+def left(moves, step):
+    return float(sum(1 + 2 * move for move in moves[step:]))
+
+
+def expected_left(prefix):
+    """The mean of what is left behind these moves."""
+    total = 0.0
+    for moves in MOVES:
+        if moves[: len(prefix)] == prefix:
+            chance = math.prod(
+                float(LOGITS[NODES[moves[:step]]].sigmoid())
+                if moves[step]
+                else 1 - float(LOGITS[NODES[moves[:step]]].sigmoid())
+                for step in range(len(prefix), 3)
+            )
+            total += chance * left(moves, len(prefix))
+    return total
+
+
+def costs_of(moves, values, gae_lambda):
+    """`step_costs` of these moves, with a value at each state."""
+    to_come = torch.tensor([[left(moves, step) for step in range(3)]], dtype=torch.float64)
+    predicted = torch.tensor([[values(moves[:step]) for step in range(3)]], dtype=torch.float64)
+    return step_costs(to_come, predicted, gae_lambda)[0].tolist()
+
+
+def test_a_baseline_of_the_state_leaves_the_mean_gradient_alone_and_takes_variance_off():
+    plain, noisy = gradient_moments(lambda moves, step: left(moves, step))
+    for values, better in ((expected_left, True), (lambda prefix: 17.0 * len(prefix) - 5, False)):
+        mean, variance = gradient_moments(lambda moves, step, v=values: costs_of(moves, v, 1.0)[step])
+        torch.testing.assert_close(mean, plain, rtol=0, atol=1e-12)
+        assert (variance < noisy) is better
+    torch.testing.assert_close(plain, gradient_of(lambda moves: left(moves, 0)))
+
+
+def test_with_the_true_values_any_lambda_has_the_same_mean_gradient_and_with_wrong_ones_it_has_not():
+    plain, _ = gradient_moments(lambda moves, step: left(moves, step))
+    exact, _ = gradient_moments(lambda moves, step: costs_of(moves, expected_left, 0.5)[step])
+    torch.testing.assert_close(exact, plain, rtol=0, atol=1e-12)
+    wrong, _ = gradient_moments(lambda moves, step: costs_of(moves, lambda prefix: 4.0 * sum(prefix), 0.5)[step])
+    assert (wrong - plain).abs().max() > 0.1
+
+
+def test_where_only_correct_responses_pay_it_is_for_what_exceeds_the_predicted_length():
+    """The mean gradient is that of E[c L], less what being right earns: the length predicted on the way.
+
+    sum_t E[grad log pi(a_t) c (left_t - V_t)] = grad E[c L] - sum_t E[grad log pi(a_t) c (spent_t + V_t)].
+    """
+    right = {moves: float(sum(moves) >= 2) for moves in MOVES}
+    found, _ = gradient_moments(lambda moves, step: right[moves] * costs_of(moves, expected_left, 1.0)[step])
+    of_right_length, _ = gradient_moments(lambda moves, step: right[moves] * left(moves, 0))
+    credit, _ = gradient_moments(
+        lambda moves, step: right[moves] * (left(moves, 0) - left(moves, step) + expected_left(moves[:step]))
+    )
+    torch.testing.assert_close(found, of_right_length - credit, rtol=0, atol=1e-12)
+    torch.testing.assert_close(of_right_length, gradient_of(lambda moves: right[moves] * left(moves, 0)))
+    assert credit.abs().max() > 0.1

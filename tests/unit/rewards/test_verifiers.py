@@ -1,0 +1,250 @@
+"""Other verifiers than math-verify: the built-in ones, and functions of one's own."""
+
+import os
+import time
+
+import pytest
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.rewards import Grade, Grader, sandbox
+from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.multiple_choice import stated_letter
+from openrlhf_swap.rewards.openrlhf_reward import reward_func
+from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
+from openrlhf_swap.rewards.verifiers import Verdict, find_verifier
+from openrlhf_swap.rollouts.labels import Label
+
+confined = pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
+
+
+@pytest.fixture(scope="module")
+def graders():
+    """Graders by name, kept for the module."""
+    made = {}
+
+    def grader(name):
+        if name not in made:
+            made[name] = Grader(processes=1, time_limit=2.0, verifier=name)
+        return made[name]
+
+    yield grader
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture
+def grade(graders):
+    def run(name, response, answer, problem="p", **metadata):
+        return graders(name).grade_many([Task(response, answer, problem, metadata)])[0]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        (r"so \boxed{C}", "C"),
+        (r"\boxed{\text{c}}", "C"),
+        (r"\boxed{\textbf{(C)} 12}", "C"),
+        (r"\boxed{C. 42 J}", "C"),
+        (r"\boxed{A}, no: \boxed{C}", "C"),
+        ("Answer: C", "C"),
+        ("**Answer: (C)**", "C"),
+        (r"Answer: $\boxed{C}$", "C"),
+        ("The answer is A. No, the correct answer is **C**.", "C"),
+        ("C", "C"),
+        ("(c)", "C"),
+        ("C.", "C"),
+        (r"\boxed{Paris}", "C"),  # the text of the third option
+        (r"\boxed{\text{paris}}", "C"),
+        (r"\boxed{London or Paris}", None),
+        ("The answer is a matter of taste", None),
+        ("I think so", None),
+        ("Answer: I'd say none", None),
+        ("", None),
+    ],
+)
+def test_the_letter_that_is_stated(text, letter):
+    assert stated_letter(text, ("Rome", "London", "Paris", "Oslo")) == letter
+
+
+def test_multiple_choice_grades_what_follows_the_thought(grade):
+    assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(True, "ok")
+    assert grade("multiple_choice", "Answer: B</think>so D", "C") == Grade(False, "no_answer")
+    wrong = grade("multiple_choice", r"</think>\boxed{B}", "C")
+    assert (wrong, wrong.why, wrong.stated) == (Grade(False, "ok"), "read B", "B")
+    # In a thought that was never closed a letter counts only where a final answer is stated.
+    assert grade("multiple_choice", "Take option (C)\nor rather\nanother", "C").status == "no_answer"
+    assert grade("multiple_choice", "Let me see.\nThe answer is (C).", "C").correct
+
+
+def test_reference_answers_of_a_choice_are_letters_of_options():
+    fault = find_verifier("multiple_choice").find_fault
+    assert fault("C", {}) is None and fault(" c ", {"options": ["1", "2", "3"]}) is None
+    assert fault("D", {"options": ["1", "2", "3"]}) == "an answer that is no option's letter"
+    assert fault("42", {}) == fault("", {}) == "an answer that is not a letter"
+
+
+def test_a_pattern_reads_the_answer(grade):
+    name = r"regex:Answer: (\w+)"
+    assert grade(name, "Answer: 3, or rather Answer: four", "four") == Grade(True, "ok")
+    assert grade(name, "Answer: Four", "four") == Grade(False, "ok")
+    assert grade(name, "four", "four") == Grade(False, "no_answer")
+    assert grade(r"regex:\d+", "1 then 22", "22").correct
+
+
+def test_a_pattern_that_never_ends_costs_its_time_limit(grade):
+    started = time.monotonic()
+    assert grade(r"regex:^(a+)+$", "a" * 40 + "b", "a") == Grade(False, "timeout")
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("math_verify", "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a function of your own"),
+        ("regex:", "put the pattern behind it"),
+        ("regex:(", "which is no regular expression"),
+        ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
+        ("support.verifiers:absent", "which cannot be imported"),
+        ("support.verifiers:__name__", "which is no function"),
+    ],
+)
+def test_a_grader_that_does_not_exist(name, message):
+    with pytest.raises(ConfigError) as raised:
+        find_verifier(name)
+    assert message in str(raised.value) and str(raised.value).startswith("--swap.grader is ")
+
+
+def test_a_function_of_ones_own_gives_part_scores(grade):
+    half = grade("support.verifiers:nearness", "it is 41", "42")
+    assert (half.score, half.correct, half.status, half.why) == (0.5, False, "ok", "1 off")
+    near = grade("support.verifiers:nearness", "it is 41", "42", tolerance=2)
+    assert (near.score, near.correct) == (0.5, True)
+    assert grade("support.verifiers:nearness", "</think>42", "42") == Grade(True, "ok")
+    assert grade("support.verifiers:nearness", "no idea", "42") == Grade(False, "no_answer")
+    assert grade("support.verifiers:says_problem", "p 42 x", "42", column="x").correct
+
+
+def test_a_function_that_fails_is_an_error_with_its_reason(grade):
+    failed = grade("support.verifiers:crashes", "x", "y")
+    assert failed == Grade(False, "error") and failed.why == "KeyError: 'no such thing'"
+    failed = grade("support.verifiers:out_of_range", "x", "y")
+    assert failed == Grade(False, "error") and "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
+    assert grade("support.verifiers:hangs", "x", "y") == Grade(False, "timeout")
+    assert grade("support.verifiers:reads_rules", "x", "y") == Grade(True, "ok")
+
+
+def test_a_score_says_what_is_correct_unless_the_verifier_does():
+    assert [Verdict(score).correct for score in (0.0, 0.99, 1.0)] == [False, False, True]
+    assert Verdict(0.2, correct=True).correct
+    for score in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            Verdict(score)
+
+
+def test_the_reward_function_passes_the_row_on():
+    label = Label("42", "What?", {"column": "x"}).text()
+    graded = reward_func(["p </think>What? 42 x"], ["p "], [label], grader="support.verifiers:says_problem")
+    assert (graded["rewards"], graded["extra_logs"]["swap/graded_correct"]) == (1.0, 1.0)
+    label = Label("42", "What?", {"tolerance": 1}).text()
+    graded = reward_func(["p </think>41"], ["p "], [label], grader="support.verifiers:nearness")
+    assert (graded["rewards"], graded["scores"], graded["extra_logs"]["swap/graded_correct"]) == (0.5, 0.5, 1.0)
+    # The label of a row that was never prepared is its reference answer alone.
+    assert reward_func(["p </think>42"], ["p "], [42], grader="support.verifiers:nearness")["rewards"] == 1.0
+
+
+def test_labels_come_back_as_they_were():
+    label = Label('a\u2028"b"', "p", {"options": ["x", 1]})
+    assert Label.of(label.text()) == label
+    assert Label.of("{1, 2}") == Label("{1, 2}") and Label.of(None) == Label("")
+
+
+BROKEN_LABELS = [
+    '{"reference_answer": "4',
+    '{"reference_answer": "4"}',
+    '{"reference_answer": 4, "problem": "p", "metadata": {}}',
+    '{"reference_answer": "4", "problem": "p", "metadata": []}',
+    '{"reference_answer": ' + "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("label", BROKEN_LABELS)
+def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
+    assert Label.of(label).fault and Label.of(label).answer == label
+    for grader in ("math", "multiple_choice"):
+        graded = reward_func(["p </think>4"], ["p "], [label], grader=grader)
+        assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
+
+
+ADD = "So:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
+DOUBLE = "```python\nprint(2 * int(input()))\n```"
+METHOD = (
+    "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list:\n        return [2 * x for x in xs]\n```"
+)
+
+
+@confined
+@pytest.mark.parametrize(
+    ("response", "tests", "function", "score"),
+    [
+        (ADD, "assert add(1, 2) == 3\nassert add(0, 0) == 0", None, 1.0),
+        (ADD, "x = 1\nassert add(x, 2) == 3\nassert add(0, 0) == 1", None, 0.5),
+        ("```\ndef add(a, b): return a - b\n```" + ADD, "assert add(1, 2) == 3", None, 1.0),  # the last block counts
+        ("def add(a, b):\n    return a + b", "assert add(1, 2) == 3", None, 1.0),
+        ("```python\ndef add(a b)\n```", "assert add(1, 2) == 3", None, 0.0),
+        # What ends the process before the tests passes none of them.
+        ("```python\nimport sys\nsys.exit(0)\n```", "assert True", None, 0.0),
+        ("```python\nimport os\nos._exit(0)\n```", "assert True", None, 0.0),
+        (DOUBLE, '[{"input": "3\\n", "output": "6"}, {"input": "4", "output": "8.0\\n"}]', None, 1.0),
+        (DOUBLE, '[{"input": "3", "output": "6"}, {"input": "x", "output": "6"}]', None, 0.5),
+        (METHOD, '[{"input": "[1, 2]", "output": "[2, 4]"}, {"input": "[]", "output": "[1]"}]', "twice", 0.5),
+    ],
+)
+def test_code_against_tests(grade, response, tests, function, score):
+    found = grade("unit_tests", response, tests, **({"fn_name": function} if function else {}))
+    assert (found.score, found.correct, found.status) == (score, score == 1, "ok"), found.why
+
+
+@confined
+def test_a_response_without_code_states_no_answer(grade):
+    for response in ("add(a, b)", "I would add them.", "```python\ndef cut_off(", ""):
+        assert grade("unit_tests", response, "assert True") == Grade(False, "no_answer")
+    assert last_code("`x`\n```py\n1\n```\n```\n2\n```") == "2\n"
+
+
+HOSTILE = {
+    "the network": "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_STREAM)",
+    "another process": f"import os\nos.kill({os.getpid()}, 9)",
+    "memory": "x = bytearray(3 * 2**30)",
+    "a large file": "open('x', 'wb').write(bytes(2**25))",
+    "an environment variable": "import os\nos.environ['VIRTUAL_ENV']",
+}
+
+
+@confined
+@pytest.mark.parametrize("what", HOSTILE)
+def test_code_is_confined(what):
+    found = sandbox.run_python(HOSTILE[what], "", sandbox.Limits())
+    assert found.status in ("failed", "timeout")
+
+
+@confined
+def test_code_that_never_ends_is_ended():
+    started = time.monotonic()
+    assert sandbox.run_python("while True: pass", "", sandbox.Limits(cpu=1)).status == "timeout"
+    assert sandbox.run_python("import time\ntime.sleep(60)", "", sandbox.Limits(wall=1)).status == "timeout"
+    assert time.monotonic() - started < 20
+    assert sandbox.run_python("print(input())", "hello", sandbox.Limits()) == ("ok", "hello\n")
+
+
+def test_where_code_cannot_be_confined_it_is_not_run(monkeypatch):
+    monkeypatch.setattr(sandbox.platform, "machine", lambda: "riscv64")
+    with pytest.raises(OSError, match="on riscv64 cannot confine a program"):
+        sandbox.run_python("print(1)", "", sandbox.Limits())
+
+
+def test_tests_that_are_none():
+    assert find_fault("assert f(1) == 2", {}) is None
+    for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert ("):
+        assert find_fault(tests, {}) == NO_TESTS
