@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
 
+HEALTH_SECONDS = 1.0  # between two looks at an engine that is asked for something
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 
@@ -81,6 +82,17 @@ def saying_why(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     return graded
 
 
+def _while_engine_lives(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """OpenRLHF's method of this name, which calls the engine, but ends with it."""
+    stock = getattr(_StockRolloutActor, name)
+
+    @functools.wraps(stock)
+    async def call(self: SwapRolloutActor, *args: Any, **kwargs: Any) -> Any:
+        return await self.answered_or_dead(stock(self, *args, **kwargs))
+
+    return call
+
+
 class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's rollout actor. With a seed, samples depend only on the seed, prompt, number and weights.
 
@@ -94,8 +106,33 @@ class SwapRolloutActor(_StockRolloutActor):
 
     async def update_weight(self, *args: Any, empty_cache: bool = False, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: counts updates, whose last parameter comes with `empty_cache`."""
-        await super().update_weight(*args, empty_cache=empty_cache, **kwargs)
+        await self.answered_or_dead(super().update_weight(*args, empty_cache=empty_cache, **kwargs))
         self._weight_updates += empty_cache
+
+    init_process_group = _while_engine_lives("init_process_group")
+    update_weight_cuda_ipc = _while_engine_lives("update_weight_cuda_ipc")
+    reset_prefix_cache = _while_engine_lives("reset_prefix_cache")
+    pause_generation = _while_engine_lives("pause_generation")
+    resume_generation = _while_engine_lives("resume_generation")
+    sleep = _while_engine_lives("sleep")
+    wake_up = _while_engine_lives("wake_up")
+
+    async def answered_or_dead(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Await a call to the engine.
+
+        vLLM 0.29.0 fails the open requests of an engine that has ended, but not such calls: nobody would ever answer,
+        and the run would hold its memory until a time limit.
+
+        Raises:
+            EngineDeadError: when the engine ends before it has answered.
+        """
+        answer = asyncio.ensure_future(call)
+        try:
+            while not (await asyncio.wait({answer}, timeout=HEALTH_SECONDS))[0]:
+                await self.check_health()
+        finally:
+            answer.cancel()  # nothing, where it has ended
+        return answer.result()
 
     def weight_updates(self) -> int:
         """How often the weights have been replaced."""

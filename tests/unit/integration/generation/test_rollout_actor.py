@@ -1,4 +1,7 @@
-"""What the rollout actor tells the reward function."""
+"""What the rollout actor tells the reward function, and what it does when its engine ends."""
+
+import asyncio
+import inspect
 
 import pytest
 
@@ -65,3 +68,74 @@ def test_a_reward_function_that_fails_says_why(told):
         assert str(error.value) == (
             f"the reward function of --reward.remote_url gave no reward for a response: {reason}"
         )
+
+
+# Each with arguments that OpenRLHF gives it.
+CALLS = {
+    "init_process_group": ("127.0.0.1", 1, 0, 2, "group", "gloo", False),
+    "update_weight": ("weight", "dtype", (1,)),
+    "update_weight_cuda_ipc": ("weight", "dtype", (1,), {}),
+    "reset_prefix_cache": (),
+    "pause_generation": (),
+    "resume_generation": (),
+    "sleep": (),
+    "wake_up": (),
+}
+
+
+@pytest.fixture
+def actor(monkeypatch):
+    """A rollout actor whose engine answers, hangs, or hangs and is then found dead, as `actor.llm.fate` says."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    from openrlhf_swap.integration.generation import rollout_actor
+
+    class Engine:
+        fate, looks = "answers", 0
+
+        def __getattr__(self, name):
+            async def called(*args, **kwargs):
+                if self.fate != "answers":
+                    await asyncio.get_running_loop().create_future()
+                return "answer"
+
+            return called
+
+        async def check_health(self):
+            self.looks += 1
+            if self.fate == "dies" and self.looks == 3:
+                raise EngineDeadError
+
+    class Actor(rollout_actor.SwapRolloutActor):
+        def __init__(self):
+            self.llm = Engine()
+
+    monkeypatch.setattr(rollout_actor, "HEALTH_SECONDS", 0.01)
+    return Actor()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_ends_with_the_engine_that_it_waits_for(actor, name):
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    async def ask():
+        return await asyncio.wait_for(getattr(actor, name)(*CALLS[name]), 60)
+
+    asyncio.run(ask())
+    assert actor.llm.looks == 0  # an engine that answers is not asked for its health
+    actor.llm.fate = "dies"
+    with pytest.raises(EngineDeadError):
+        asyncio.run(ask())
+    assert actor.llm.looks == 3
+    actor.llm.fate, actor.llm.looks = "hangs", 0  # alive: that is for the run's own time limits
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(getattr(actor, name)(*CALLS[name]), 0.1))
+
+
+def test_every_call_of_openrlhfs_to_the_engine_is_among_them():
+    from openrlhf_swap.integration.generation import rollout_actor
+
+    stock = rollout_actor._StockRolloutActor
+    calls = {name for name, function in vars(stock).items() if inspect.iscoroutinefunction(function)}
+    assert calls - {"__init__", "generate", "generate_responses"} == {*CALLS}  # vLLM itself fails open requests
+    assert all(getattr(rollout_actor.SwapRolloutActor, name) is not getattr(stock, name) for name in CALLS)
