@@ -59,10 +59,7 @@ class StepBatch:
             ValueError: for an empty or unequal group, or step ends that do not fit the response.
             NonFiniteError: for a NaN or infinite log-probability of a correct response.
         """
-        sizes = {len(group) for group in groups}
-        if len(sizes) != 1 or 0 in sizes:
-            raise ValueError(f"groups have sizes {sorted(sizes)}; every group needs the same number of responses")
-        size = sizes.pop()
+        size = group_size(groups)
         traces = [trace for group in groups for trace in group]
         for position, trace in enumerate(traces):
             _check_trace(trace, f"response {position % size} of group {position // size}")
@@ -86,6 +83,14 @@ class StepBatch:
             step_ends=ends.view(*shape, -1),
             step_mask=mask.view(*shape, -1),
         )
+
+
+def group_size(groups: Sequence[Sequence[object]]) -> int:
+    """The number of responses in each group; raises ValueError for an empty group or unequal ones."""
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(f"groups have sizes {sorted(sizes)}; every group needs the same number of responses")
+    return sizes.pop()
 
 
 def check_step_ends(step_ends: Sequence[int], length: int, where: str) -> None:

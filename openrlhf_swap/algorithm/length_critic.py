@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import per_token
-from openrlhf_swap.algorithm.batch import check_step_ends
+from openrlhf_swap.algorithm.batch import check_step_ends, group_size
 from openrlhf_swap.algorithm.penalty import target_lengths
 from openrlhf_swap.algorithm.state_critic import StateCritic
 
@@ -62,10 +62,7 @@ class StateBatch:
         Raises:
             ValueError: for an empty or unequal group, or step ends or states that do not fit the response.
         """
-        sizes = {len(group) for group in groups}
-        if len(sizes) != 1 or 0 in sizes:
-            raise ValueError(f"groups have sizes {sorted(sizes)}; every group needs the same number of responses")
-        size = sizes.pop()
+        size = group_size(groups)
         traces = [trace for group in groups for trace in group]
         shape, steps = (len(groups), size), max(len(trace.step_ends) for trace in traces)
         ends = torch.zeros(len(traces), steps, dtype=torch.int64)
@@ -103,10 +100,6 @@ class StateBatch:
         """(G, N, K+1) float64, tokens that follow each state; 0 where there is none."""
         left = self.lengths.unsqueeze(-1) - torch.nn.functional.pad(self.step_ends + 1, (1, 0))
         return torch.where(self.state_mask, left, 0).double()
-
-    def group_of_state(self, mask: Tensor) -> Tensor:
-        """(number of True in the (G, N, K+1) mask,) int64, the group of each."""
-        return mask.nonzero()[:, 0]
 
 
 def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:

@@ -236,7 +236,7 @@ class Objective:
     def load_learned(self, learned: dict[str, Any]) -> None:
         """Go on from what a checkpoint holds of it."""
 
-    def predictions(self) -> Sequence[Sequence[float]] | None:
+    def predicted_tokens_left(self) -> Sequence[Sequence[float]] | None:
         """What was predicted to be left at each state of each response of the last batch, in tokens; None if not."""
         return None
 

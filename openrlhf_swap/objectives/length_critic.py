@@ -6,7 +6,7 @@ Ours, not the paper's: docs/method/critic.md derives it. It scores no answer, so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -15,12 +15,11 @@ from openrlhf_swap.algorithm.length_critic import StateBatch, StateTrace, length
 from openrlhf_swap.algorithm.state_critic import StateCritic
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.state_values import StateValues
+from openrlhf_swap.objectives.state_values import StateObjective, StateValues
 from openrlhf_swap.rollouts.batch import Batch
 
 
-class LengthCritic(Objective):
+class LengthCritic(StateObjective):
     """A[t] = beta A_out - theta [pays] a_k/deviation of a; a_k: generalised TD error of length of the step of t."""
 
     reads_states = True
@@ -50,7 +49,6 @@ class LengthCritic(Objective):
         super().__init__(config)
         self.outcome_weight = self.coefficients.outcome_weight
         self.process_weight = self.coefficients.process_weight
-        self.values = StateValues()
         self._predictions: list[list[float]] = []
 
     def token_advantages(self, batch: Batch) -> Tensor:
@@ -66,19 +64,7 @@ class LengthCritic(Objective):
         pays = paying(states, self.settings.pays == "correct", self.settings.target == "group")
         return length_advantages(states, costs, pays, self.coefficients.eps)
 
-    def metrics(self) -> dict[str, float]:
-        """How well the states predict."""
-        return self.values.metrics()
-
-    def learned(self) -> dict[str, Any]:
-        """The regression's sums."""
-        return self.values.critic.state_dict()
-
-    def load_learned(self, learned: dict[str, Any]) -> None:
-        """As saved."""
-        self.values.critic.load_state_dict(learned)
-
-    def predictions(self) -> Sequence[Sequence[float]] | None:
+    def predicted_tokens_left(self) -> Sequence[Sequence[float]] | None:
         """Tokens left at each state."""
         return self._predictions
 

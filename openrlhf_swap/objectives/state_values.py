@@ -1,12 +1,16 @@
-"""A critic of states in the hands of an objective: values in place, its metrics, and one warning."""
+"""A critic of states in the hands of an objective: values in place, its metrics, one warning, and what it learned."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.length_critic import StateBatch
 from openrlhf_swap.algorithm.state_critic import StateCritic
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.base import Objective
 
 
 class StateValues:
@@ -33,7 +37,7 @@ class StateValues:
         if not mask.any():
             return values
         chosen = mask[batch.state_mask]
-        predicted, r2, solved = self.critic.predict(batch.states[chosen], returns[mask], batch.group_of_state(mask))
+        predicted, r2, solved = self.critic.predict(batch.states[chosen], returns[mask], mask.nonzero()[:, 0])
         values[mask] = predicted
         self._metrics = {"swap/critic_r2": r2, "swap/critic_unsolved": float(not solved)}
         if not solved and not self._warned:
@@ -48,3 +52,23 @@ class StateValues:
     def metrics(self) -> dict[str, float]:
         """Of the last batch."""
         return self._metrics
+
+
+class StateObjective(Objective):
+    """An objective that may predict returns from states; its checkpoints hold what the regression learned."""
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.values = StateValues()
+
+    def metrics(self) -> dict[str, float]:
+        """How well the states predict; nothing before they did."""
+        return self.values.metrics()
+
+    def learned(self) -> dict[str, Any]:
+        """The regression's sums."""
+        return self.values.critic.state_dict()
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        """As saved."""
+        self.values.critic.load_state_dict(learned)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +19,11 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.ablation import coefficients
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.state_values import StateValues
+from openrlhf_swap.objectives.state_values import StateObjective
 from openrlhf_swap.rollouts.batch import Batch
 
 
-class Swap(Objective):
+class Swap(StateObjective):
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
 
     `ablation.py` has the rows of the paper's table.
@@ -36,7 +34,6 @@ class Swap(Objective):
         self.coefficients = coefficients(config)
         self.scores_steps = self.coefficients.needs_scores
         self.reads_states = self.scores_steps and config.step_baseline == "state"
-        self.values = StateValues()
         self.needs_all_groups = self.scores_steps or self.coefficients.penalises_outcome
         self.outcome_weight = self.coefficients.outcome_weight
         self.process_weight = self.coefficients.process_weight
@@ -64,18 +61,6 @@ class Swap(Objective):
         counted[..., :steps] = batch.steps.step_mask & ~signals.deviation.isnan()[:, None, None]
         predicted = self.values.of(states, to_come, counted)
         return per_token(predicted, states.step_ends, states.step_mask, tokens)
-
-    def metrics(self) -> dict[str, float]:
-        """How well the states predict, with `--swap.step_baseline state`."""
-        return self.values.metrics()
-
-    def learned(self) -> dict[str, Any]:
-        """The regression's sums."""
-        return self.values.critic.state_dict()
-
-    def load_learned(self, learned: dict[str, Any]) -> None:
-        """As saved."""
-        self.values.critic.load_state_dict(learned)
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:

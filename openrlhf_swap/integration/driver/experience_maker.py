@@ -117,7 +117,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         )
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
-        left = self._objective.predictions()
+        left = self._objective.predicted_tokens_left()
         self.rollout_table = rollout_rows(shown, batch.steps, batch.signals, self._reader, left)
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list[Any]:
