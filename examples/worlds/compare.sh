@@ -2,6 +2,7 @@
 # Trains a world's policy with every objective, evaluates it on held-out problems, and collects one table. The same
 # command continues where it stopped. Further flags go to openrlhf_swap.sweep, such as --only swap grpo.
 #   WORLD=addition  OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
+#   EVALUATE_EVERY=5: each run also answers the held-out problems on its way, after so many steps (fronts.py reads it)
 set -euo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 
@@ -16,7 +17,8 @@ OUTPUT="${OUTPUT:-outputs/compare_$WORLD}"
 STEPS="${STEPS:-20}"
 PROBLEMS="${PROBLEMS:-500}"
 SAMPLES="${SAMPLES:-1}"
-for name in STEPS PROBLEMS SAMPLES; do require_count "$name"; done
+EVALUATE_EVERY="${EVALUATE_EVERY:-}"
+for name in STEPS PROBLEMS SAMPLES ${EVALUATE_EVERY:+EVALUATE_EVERY}; do require_count "$name"; done
 undash OUTPUT
 read -ra SEEDS <<<"${SEEDS:-1 2 3}"
 
@@ -52,6 +54,13 @@ if runs adaptthink; then
     python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
         --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
 fi
+on_the_way=()
+if [[ -n "$EVALUATE_EVERY" ]]; then
+    # As evaluate.py does: one response a problem at temperature 1. The file of prompts is as long as the run needs, and
+    # --data.max_samples would cut the held-out problems too.
+    on_the_way=(--eval.dataset "$OUTPUT/data/test.jsonl" --eval.steps "$EVALUATE_EVERY" --eval.temperature 1
+                --eval.n_samples_per_prompt 1 --data.max_samples "$((STEPS * 16 + PROBLEMS))")
+fi
 exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" --seeds "${SEEDS[@]}" --output "$OUTPUT" \
-    --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh" \
+    --train "env OUTPUT={output} SEED={seed} bash $HERE/train_swap.sh${on_the_way[*]:+ ${on_the_way[*]@Q}}" \
     --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"

@@ -16,11 +16,13 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from openrlhf_swap.errors import CrashedRunError, SwapError, first_line
 
 SECONDS = 0.2  # between two reads of the log
 BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
+_stderr = 2  # the console's, also while the process's own is on a log
 _OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
 
 
@@ -41,7 +43,9 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
     """
     os.environ["RAY_COLOR_PREFIX"] = "0"  # the log should hold no colour codes
     log.parent.mkdir(parents=True, exist_ok=True)
+    global _stderr
     console = [os.dup(1), os.dup(2)]
+    _stderr = console[1]
     with open(log, "ab") as file:
         start = file.tell()
         _put_outputs_on(file.fileno())
@@ -67,6 +71,15 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
         done.set()
         thread.join()
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in console)
+
+
+def end_process(message: str) -> NoReturn:
+    """Print a line of error on the console and end this process with status 2, from any thread, without a clean-up.
+
+    For what would end it at any moment, and without a word.
+    """
+    os.write(_stderr, f"error: {message}\n".encode())
+    os._exit(2)
 
 
 def _put_outputs_on(number: int) -> None:

@@ -7,9 +7,10 @@ import re
 import runpy
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 import torch
@@ -27,8 +28,10 @@ from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 from openrlhf_swap.integration.startup import gpus
+from openrlhf_swap.integration.startup.gcs_watch import gcs_watched
 from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.console import end_process
 
 CLI = "openrlhf.cli.train_ppo_ray"
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
@@ -72,8 +75,10 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     # OpenRLHF itself says True.
     options = {**limits, **kernels, "trust_remote_code": run_config.trust_remote_code}
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
+    where = "above" if run_config.verbose else f"at the end of {run_config.log}"
     try:
-        run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), options))
+        with gcs_watched(partial(end_without_gcs, args, where)):
+            run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), options))
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -81,7 +86,6 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         if isinstance(cause, SwapError):
             raise cause from None
         if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
-            where = "above" if run_config.verbose else f"at the end of {run_config.log}"
             raise LostActorError(describe_death(cause, args, where)) from error
         raise
     finally:
@@ -119,19 +123,32 @@ def run_openrlhf(argv: list[str], config: SwapConfig, run_config: RunConfig, eng
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
     text = str(error)
-    saved = checkpoints.newest(Path(args.ckpt.path))
-    resuming = f"start again with --ckpt.load_enable to resume from {saved}"
-    remedy = resuming if saved else "no checkpoint was written yet"
     if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
         reason = text.strip().splitlines()[-1].rstrip(".")
-        return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
+        return f"{created[1]} could not start: {reason}. The output before it is {where}; {how_to_resume(args)}"
     name = re.search(r"class_name: (\w+)", text)
     pid = re.search(r"pid: (\d+)", text)
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
+    return died(f"{who}{f' (pid {pid[1]})' if pid else ''}", args, where)
+
+
+def end_without_gcs(args: SimpleNamespace, where: str, pid: int) -> NoReturn:
+    """End this process, as Ray would in seconds, but with a line that says why."""
+    end_process(died(f"Ray's GCS, which keeps the cluster's state (pid {pid}),", args, where))
+
+
+def died(who: str, args: SimpleNamespace, where: str) -> str:
+    """A line about a process that is gone."""
     return (
-        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process "
-        f"that dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
+        f"{who} died. Its last words, if it had any, are {where}; a process that dies silently was usually killed for "
+        f"lack of memory (see the kernel's log): {how_to_resume(args)}"
     )
+
+
+def how_to_resume(args: SimpleNamespace) -> str:
+    """What to do after a process of the run has died."""
+    saved = checkpoints.newest(Path(args.ckpt.path))
+    return f"start again with --ckpt.load_enable to resume from {saved}" if saved else "no checkpoint was written yet"
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:

@@ -11,11 +11,11 @@ from support.paths import ROOT
 from openrlhf_swap.runs.console import _own
 
 PROGRAM = """
-import atexit, os, subprocess, sys, time
+import atexit, os, subprocess, sys, threading, time
 from pathlib import Path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.console import end_process, quiet_console
 
 class OfRay(Exception):
     def __init__(self, cause):
@@ -32,6 +32,9 @@ def command(argv):
         print("[swap] last line")
         if argv == ["killed"]:
             os.kill(os.getpid(), 9)
+        if argv == ["ended"]:
+            threading.Thread(target=end_process, args=("--x died",)).start()
+            time.sleep(60)
         if argv:
             raise {"ours": ConfigError("--x is 1; use 2"), "other": OfRay(KeyError("no such"))}[argv[0]]
     print("a table")
@@ -71,6 +74,11 @@ def test_an_error_is_one_line(tmp_path, what, error):
     assert (result.returncode, result.stderr, result.stdout.splitlines()) == (2, error, LINES)
     log = (tmp_path / "out" / "train.log").read_text()
     assert ("Traceback" in log and "OfRay" in log) == (what == "other")
+
+
+def test_a_thread_can_end_all_with_a_line(tmp_path):
+    result = run(tmp_path, "ended")
+    assert (result.returncode, result.stderr) == (2, "error: --x died\n")
 
 
 def test_the_log_of_a_killed_process_is_whole(tmp_path):
