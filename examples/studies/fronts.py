@@ -1,6 +1,7 @@
 r"""Fronts of accuracy and length instead of points: regret, area, accuracy at multiples of the shortest length.
 
-    export WORLD=words STEPS=30 SEEDS="1 2 3 4 5" OUTPUT=outputs/fronts_words PYTHONPATH=$PWD/examples/studies
+    export WORLD=words STEPS=20 EVALUATE_EVERY=5 SEEDS="1 2 3 4 5" OUTPUT=outputs/fronts_words
+    export PYTHONPATH=$PWD/examples/studies
     bash examples/worlds/compare.sh --configurations examples/studies/objectives/fronts.json --parallel 2
     python examples/studies/fronts.py --best-accuracy 98.6 --best-tokens 38.5 \
         --runs outputs/fronts_words --results examples/studies/results/fronts_words.csv.gz
@@ -84,7 +85,7 @@ def read_runs(folder: Path) -> list[Point]:
         method, _, strength = result.parts[-3].rpartition("@")
         evaluations = result.with_name("evaluations.jsonl")
         if not evaluations.exists():
-            raise DataError(f"{result.parent} has no evaluations.jsonl; train it with --eval.dataset and --eval.steps")
+            raise DataError(f"{result.parent} has no evaluations.jsonl; run compare.sh with EVALUATE_EVERY=5")
         seed, at_end = int(result.parts[-2].removeprefix("seed_")), json.loads(result.read_text(encoding="utf-8"))
         rows = list(read_rows(evaluations))
         for row in rows:

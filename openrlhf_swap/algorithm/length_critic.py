@@ -132,25 +132,35 @@ def paying(batch: StateBatch, only_correct: bool, over_target: bool) -> Tensor:
     return pays
 
 
-def length_advantages(batch: StateBatch, costs: Tensor, pays: Tensor, eps: float) -> Tensor:
-    """The costs of those who pay, divided by their deviation, with the sign of an advantage.
+def length_advantages(batch: StateBatch, costs: Tensor, pays: Tensor, unit: float) -> Tensor:
+    """The costs of those who pay in a unit of tokens, with the sign of an advantage.
 
     Args:
         batch: the responses.
         costs: (G, N, K+1) as `step_costs` returns them.
         pays: (G, N) bool.
-        eps: added to the deviation over all steps of those who pay; one below it counts as no spread.
+        unit: the tokens that cost 1, such as `spread` or `mean_length` gives them; 0 if nothing is to be paid.
 
     Returns:
         (G, N, A) float64, 0 for those who do not pay.
     """
     used = batch.state_mask & pays.unsqueeze(-1)
-    paid = costs[used]
-    deviation = paid.std() if len(paid) > 1 else torch.zeros(())
-    scaled = torch.where(used, costs / (deviation + eps), 0.0) if deviation > eps else torch.zeros_like(costs)
+    scaled = torch.where(used, costs / unit, 0.0) if unit else torch.zeros_like(costs)
     tokens = int(batch.lengths.max())
     # The state behind a response's last step stands for its rest: the padding behind that is the same.
     return -per_token(scaled, batch.step_ends, batch.step_mask, tokens)
+
+
+def spread(batch: StateBatch, costs: Tensor, pays: Tensor, eps: float) -> float:
+    """The deviation, over all steps of those who pay, of what they cost, plus eps; 0 if it is below eps."""
+    paid = costs[batch.state_mask & pays.unsqueeze(-1)]
+    deviation = float(paid.std()) if len(paid) > 1 else 0.0
+    return deviation + eps if deviation > eps else 0.0
+
+
+def mean_length(batch: StateBatch, pays: Tensor) -> float:
+    """Mean tokens of those who pay; 0 if none does."""
+    return float(batch.lengths[pays].double().mean()) if pays.any() else 0.0
 
 
 def predict_tokens(traces: Sequence[StateTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:

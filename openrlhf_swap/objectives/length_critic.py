@@ -11,7 +11,15 @@ from typing import Literal
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages, unified_advantages
-from openrlhf_swap.algorithm.length_critic import StateBatch, StateTrace, length_advantages, paying, step_costs
+from openrlhf_swap.algorithm.length_critic import (
+    StateBatch,
+    StateTrace,
+    length_advantages,
+    mean_length,
+    paying,
+    spread,
+    step_costs,
+)
 from openrlhf_swap.algorithm.state_critic import StateCritic
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
@@ -42,6 +50,11 @@ class LengthCritic(StateObjective):
             "group: a response that is no longer than the median of its group's correct ones pays nothing",
             "use none or group",
         )
+        unit: Literal["deviation", "length"] = setting(
+            "deviation",
+            "what costs are divided by: their deviation, which falls with what is left to save, or the mean length",
+            "use deviation or length",
+        )
 
     settings: Settings
 
@@ -50,6 +63,7 @@ class LengthCritic(StateObjective):
         self.outcome_weight = self.coefficients.outcome_weight
         self.process_weight = self.coefficients.process_weight
         self._predictions: list[list[float]] = []
+        self._unit = 0.0
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """What the steps of those who pay cost, with a minus."""
@@ -62,7 +76,13 @@ class LengthCritic(StateObjective):
         self._predictions = [row[mask].tolist() for row, mask in rows]
         costs = step_costs(states.tokens_left, predicted, self.settings.gae_lambda)
         pays = paying(states, self.settings.pays == "correct", self.settings.target == "group")
-        return length_advantages(states, costs, pays, self.coefficients.eps)
+        by_length = self.settings.unit == "length"
+        self._unit = mean_length(states, pays) if by_length else spread(states, costs, pays, self.coefficients.eps)
+        return length_advantages(states, costs, pays, self._unit)
+
+    def metrics(self) -> dict[str, float]:
+        """How well the states predict, and what a cost of 1 is."""
+        return {**super().metrics(), "swap/critic_unit": self._unit}
 
     def predicted_tokens_left(self) -> Sequence[Sequence[float]] | None:
         """Tokens left at each state."""

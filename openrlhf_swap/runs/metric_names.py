@@ -60,6 +60,7 @@ METRICS = {
     "swap/graded_correct": "share of responses that the grader called correct, whatever their score",
     "swap/critic_r2": "share of the variance of what was still to come (tokens, or step rewards) that the policy's "
     "states predict, each response by the other groups'",
+    "swap/critic_unit": "tokens that cost theta with length_critic: the fewer, the dearer a token",
     "swap/critic_unsolved": "1 where too little was there to predict it, and the mean of each group took its place",
     "swap/grader_no_answer": "share of responses that are incorrect and state no answer, boxed or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as incorrect",

@@ -78,7 +78,7 @@ def test_who_pays():
     assert paying(batch, only_correct=False, over_target=True).tolist() == [[False, True, True], [False] * 3]
 
 
-def slow_advantages(groups, theta, gae_lambda):
+def slow_advantages(groups, theta, gae_lambda, by_length=False):
     """Token by token; what is left is predicted by the mean of the group, as for a single group without a past."""
     ((group),) = groups
     left = [[t.length - end - 1 for end in (-1, *t.step_ends)] for t in group]
@@ -87,22 +87,30 @@ def slow_advantages(groups, theta, gae_lambda):
         slow_costs(t.length, t.step_ends, [mean] * len(row), gae_lambda) for t, row in zip(group, left, strict=True)
     ]
     paid = [cost for t, row in zip(group, costs, strict=True) if t.correct for cost in row]
-    deviation = np.std(paid, ddof=1) + 1e-6
+    unit = np.mean([t.length for t in group if t.correct]) if by_length else np.std(paid, ddof=1) + 1e-6
     rewards = [float(t.correct) for t in group]
     spread = np.std(rewards, ddof=1)
     outcome = [(r - np.mean(rewards)) / (spread + 1e-6) if spread else 0.0 for r in rewards]
     return [
-        [o - theta * t.correct * row[sum(token > end for end in t.step_ends)] / deviation for token in range(t.length)]
+        [o - theta * t.correct * row[sum(token > end for end in t.step_ends)] / unit for token in range(t.length)]
         for t, row, o in zip(group, costs, outcome, strict=True)
     ]
 
 
-def test_advantages_of_a_group_token_by_token():
+@pytest.mark.parametrize("unit", ["deviation", "length"])
+def test_advantages_of_a_group_token_by_token(unit):
     group = [trace(12, [3, 8]), trace(7, [2]), trace(9, [1, 2, 5], correct=False), trace(5, [])]
-    config = CONFIG.replaced(process_weight=0.7, options={"gae_lambda": "0.8"})
+    config = CONFIG.replaced(process_weight=0.7, options={"gae_lambda": "0.8", "unit": unit})
     (found,) = length_critic_advantages([group], config, StateCritic())
-    expected = slow_advantages([group], 0.7, 0.8)
+    expected = slow_advantages([group], 0.7, 0.8, unit == "length")
     assert [row.tolist() for row in found] == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize("unit", ["deviation", "length"])
+def test_without_a_correct_response_nothing_is_paid(unit):
+    group = [trace(12, [3, 8], correct=False), trace(7, [2], correct=False)]
+    (found,) = length_critic_advantages([group], CONFIG.replaced(options={"unit": unit}), StateCritic())
+    assert not any(row.any() for row in found)
 
 
 def test_with_a_weight_of_zero_it_is_grpo():
