@@ -90,7 +90,7 @@ def test_runs_are_read(tmp_path):
     run = tmp_path / "swap@0.3" / "seed_2"
     run.mkdir(parents=True)
     write_text(run / "result.json", '{"accuracy": 0.8, "tokens": 50, "missing": 1, "redundant": 2}')
-    with pytest.raises(DataError, match=r"swap@0\.3/seed_2 has no evaluations\.jsonl; train it with --eval\.dataset"):
+    with pytest.raises(DataError, match=r"seed_2 has no evaluations\.jsonl; run compare\.sh with EVALUATE_EVERY=5"):
         read_runs(tmp_path)
     rows = [{"step": step, "eval/test/pass1": 0.7 + step / 100, "eval/length": 60.0 - step} for step in (5, 10)]
     write_rows(run / "evaluations.jsonl", rows)
@@ -109,8 +109,10 @@ def test_an_unknown_method_is_refused():
 
 def test_the_table_is_what_pandas_and_scipy_make_of_the_kept_points(tmp_path):
     """Independent of everything above but the file's columns."""
-    pandas, stats = pytest.importorskip("pandas"), pytest.importorskip("scipy.stats")
-    numpy = pytest.importorskip("numpy")
+    import numpy
+    import pandas
+    from scipy import stats
+
     path = tmp_path / "kept.csv.gz"
     keep(path, made_up())
     frame = pandas.read_csv(path)
