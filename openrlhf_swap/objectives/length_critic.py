@@ -28,7 +28,7 @@ from openrlhf_swap.rollouts.batch import Batch
 
 
 class LengthCritic(StateObjective):
-    """A[t] = beta A_out - theta [pays] a_k/deviation of a; a_k: generalised TD error of length of the step of t."""
+    """A[t] = beta A_out - theta [pays] a_k / mean length; a_k: generalised TD error of length of the step of t."""
 
     reads_states = True
 
@@ -50,10 +50,11 @@ class LengthCritic(StateObjective):
             "group: a response that is no longer than the median of its group's correct ones pays nothing",
             "use none or group",
         )
-        unit: Literal["deviation", "length"] = setting(
-            "deviation",
-            "what costs are divided by: their deviation, which falls with what is left to save, or the mean length",
-            "use deviation or length",
+        unit: Literal["length", "deviation"] = setting(
+            "length",
+            "what costs are divided by: the mean length of who pays, or their deviation, which falls with what is "
+            "left to save, so that a token gets ever dearer",
+            "use length or deviation",
         )
 
     settings: Settings

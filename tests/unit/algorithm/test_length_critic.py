@@ -137,7 +137,9 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
         wrong = StateTrace(1, False, [], [[3.0]])
         groups.append([StateTrace(5 * len(plan), True, ends, states), wrong])
         plans.append(plan)
-    found = length_critic_advantages(groups, CONFIG.replaced(options={"gae_lambda": "0"}), StateCritic())
+    found = length_critic_advantages(
+        groups, CONFIG.replaced(options={"gae_lambda": "0", "unit": "deviation"}), StateCritic()
+    )
     paid = {True: [], False: []}
     for (right, _), plan in zip(found, plans, strict=True):
         steps = (right - right[-1]).view(-1, 5)[:, 0]  # without A_out, which all of its tokens have
