@@ -231,6 +231,8 @@ def draw(points: Sequence[Point], ideal: Ideal, path: Path) -> None:
         panel.plot(grid, [fmean(front(of_seed, x) for of_seed in seeds.values()) for x in grid], label=method)
     panel.plot([ideal.tokens], [ideal.accuracy], "k*", label="A*, L*")
     panel.set_xscale("log")
+    for axis_formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
+        axis_formatter("{x:g}")
     panel.set_xlabel("tokens a response, at most")
     panel.set_ylabel("accuracy, %")
     figure.legend(loc="outside right upper", fontsize="small")

@@ -13,6 +13,11 @@ from openrlhf_swap.integration.startup import gcs_watch
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of processes as Linux has them")
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(gcs_watch, "SECONDS", 0.1)
+
+
 @pytest.fixture
 def server(tmp_path):
     """A child process with the name of Ray's."""
