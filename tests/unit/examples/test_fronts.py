@@ -1,11 +1,15 @@
 """Fronts, areas and regrets by hand; the table against pandas and SciPy."""
 
 import math
+import re
+import sys
+from pathlib import Path
 
 import pytest
 from fronts import (
     BASE,
     COST,
+    MULTIPLES,
     Ideal,
     Point,
     area,
@@ -20,6 +24,7 @@ from fronts import (
     regret,
     table,
 )
+from support.paths import ROOT
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows, write_text
@@ -107,40 +112,92 @@ def test_an_unknown_method_is_refused():
         table(made_up(), IDEAL, "none")
 
 
-def test_the_table_is_what_pandas_and_scipy_make_of_the_kept_points(tmp_path):
-    """Independent of everything above but the file's columns."""
+SCIPY = Path(sys.prefix) / "tests_only"  # where scripts/test.sh installs it
+needs_scipy = pytest.mark.skipif(not SCIPY.is_dir(), reason="bash scripts/test.sh installs SciPy")
+
+
+def recompute(path, ideal, against):
+    """Method -> (seeds, area, the three accuracies, regret, change of area, Holm's p), by pandas and SciPy alone.
+
+    Independent of everything above but the file's columns.
+    """
     import numpy
     import pandas
     from scipy import stats
 
-    path = tmp_path / "kept.csv.gz"
-    keep(path, made_up())
-    frame = pandas.read_csv(path)
+    frame = pandas.read_csv(path, dtype={"strength": str})
     base = frame[frame.method == BASE].iloc[0]
-    grid = numpy.exp(numpy.linspace(math.log(40), math.log(80), 40_001))
+    grid = numpy.exp(numpy.linspace(math.log(ideal.tokens), math.log(base.tokens), 40_001))
 
-    def area_of(points):
+    def fronts_of(points, lengths):
         both = pandas.concat([points, frame[frame.method == BASE]]).sort_values("tokens")
         best = both.accuracy.cummax().to_numpy()
-        index = numpy.searchsorted(both.tokens.to_numpy(), grid, side="right") - 1
-        return numpy.where(index >= 0, best[index.clip(0)], 0).mean()
+        index = numpy.searchsorted(both.tokens.to_numpy(), lengths, side="right") - 1
+        return numpy.where(index >= 0, best[index.clip(0)], 0)
 
     runs = frame[frame.method != BASE]
-    areas = runs.groupby(["method", "seed"])[["tokens", "accuracy"]].apply(area_of).unstack()
-    tests = {m: stats.ttest_rel(areas.loc[m], areas.loc["swap"]).pvalue for m in areas.index if m != "swap"}
+    grouped = runs.groupby(["method", "seed"])[["tokens", "accuracy"]]
+    areas = grouped.apply(lambda points: fronts_of(points, grid).mean()).unstack()
+    changes = (areas - areas.loc[against]).drop(against)
+    paired = {method: row.dropna() for method, row in changes.iterrows()}
+    tests = {method: stats.ttest_1samp(row, 0).pvalue if len(row) > 1 else 1.0 for method, row in paired.items()}
     corrected, ordered, largest = {}, sorted(tests, key=tests.get), 0.0
     for rank, method in enumerate(ordered):
         largest = max(largest, (len(ordered) - rank) * tests[method])
         corrected[method] = min(1.0, largest)
     last = runs[runs.step == runs.step.max()].copy()
-    last["regret"] = (98 - last.accuracy).clip(lower=0) + COST * (last.tokens - 40).clip(lower=0) / (base.tokens - 40)
-    for line in table(read_kept(path), IDEAL, "swap").splitlines()[2:]:
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        method = cells[0]
-        assert float(cells[3]) == pytest.approx(areas.loc[method].mean(), abs=0.06)
-        of_method = last[last.method == method].pivot(index="seed", columns="strength", values="regret")
-        regrets = [of_method.loc[seed, of_method.drop(seed).mean().idxmin()] for seed in of_method.index]
-        assert float(cells[7]) == pytest.approx(numpy.mean(regrets), abs=0.051)
-        if method != "swap":
-            assert float(cells[11]) == pytest.approx((areas.loc[method] - areas.loc["swap"]).mean(), abs=0.06)
-            assert float(cells[12]) == pytest.approx(corrected[method], abs=0.0051)
+    excess = (last.tokens - ideal.tokens).clip(lower=0) / (base.tokens - ideal.tokens)
+    last["regret"] = (ideal.accuracy - last.accuracy).clip(lower=0) + COST * excess
+    found = {}
+    for method, of_method in last.groupby("method"):
+        regrets = of_method.pivot(index="seed", columns="strength", values="regret").dropna(axis=1)
+        others = {seed: regrets.drop(seed) if len(regrets) > 1 else regrets for seed in regrets.index}
+        at = [fronts_of(points, [m * ideal.tokens for m in MULTIPLES]) for _, points in grouped if _[0] == method]
+        found[method] = (
+            len(regrets),
+            areas.loc[method].mean(),
+            numpy.mean(at, axis=0),
+            numpy.mean([regrets.loc[seed, rest.mean().idxmin()] for seed, rest in others.items()]),
+            changes.loc[method].mean() if method != against else None,
+            corrected.get(method),
+        )
+    return found
+
+
+def assert_printed(text, expected):
+    """The rows of a printed table, rounded as they are, and no others."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+    assert {cells[0] for cells in rows} == set(expected)
+    for method, seeds, _, mean, *rest in rows:
+        count, area_of, at, regret_of, change, corrected = expected[method]
+        assert int(seeds) == count
+        assert float(mean) == pytest.approx(area_of, abs=0.06)
+        assert [float(value) for value in rest[:3]] == pytest.approx(list(at), abs=0.051)
+        assert float(rest[3]) == pytest.approx(regret_of, abs=0.051)
+        assert bool(rest[7]) == bool(rest[8]) == (change is not None)
+        if change is not None:
+            assert float(rest[7]) == pytest.approx(change, abs=0.06)
+            assert float(rest[8]) == pytest.approx(corrected, abs=0.0051)
+
+
+@needs_scipy
+def test_the_table_is_what_pandas_and_scipy_make_of_the_points(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SCIPY)
+    path = tmp_path / "kept.csv.gz"
+    keep(path, made_up())
+    assert_printed(table(read_kept(path), IDEAL, "swap"), recompute(path, IDEAL, "swap"))
+
+
+@needs_scipy
+def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+    """And what fronts.py prints of them: every figure of the page follows from the file."""
+    monkeypatch.syspath_prepend(SCIPY)
+    path = ROOT / "examples" / "studies" / "results" / "fronts_words.csv.gz"
+    page = (ROOT / "docs" / "method" / "critic.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^\| method \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    points = read_kept(path)
+    ideal = Ideal(98.6, 38.5, points[0])
+    assert_printed(text, recompute(path, ideal, "length_critic_by_length"))
+    printed = table(points, ideal, "length_critic_by_length")
+    cells = [[line.replace(" ", "").split("|") for line in each.splitlines()[2:]] for each in (text, printed)]
+    assert cells[0] == cells[1]

@@ -164,7 +164,10 @@ PYTHON = """#!/bin/bash
 case "$*" in
     *code_figures*) ;;
     "-m pytest -n 2 --dist worksteal tests/unit tests/browser") echo "===== 5 passed, 1 skipped in 3.20s =====" ;;
-    "-m pytest tests/stack") echo "== {stack} in 70.10s (0:01:10) =="; echo "said at exit"; exit {status} ;;
+    "-m pytest -n 2 --dist loadfile tests/stack")
+        echo "== {stack} in 70.10s (0:01:10) =="
+        echo "said at exit"
+        exit {status} ;;
     *) echo "ran $*" ;;
 esac
 """
