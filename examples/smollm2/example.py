@@ -28,6 +28,9 @@ SEED = 1  # of problems and traces
 TEMPERATURE = 0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of a warm-up update; rows at a time, few because they are padded
+ANSWERED_EARLY = (
+    4  # one thought in so many is also cut somewhere and answered, so that a score in its middle has meaning
+)
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # What the time estimates are computed from: two idle cores without a GPU.
 START_SECONDS = 60
@@ -58,7 +61,7 @@ class Size:
     tokens: int = 150
 
 
-FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=60)
+FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=120)
 # One easy task: a tenth of everything would teach the policy nothing. Few steps need a higher rate to show anything.
 SMALL = Size(
     rows=320, steps=8, prompts=4, responses=8, held_out=24, learning_rate=1e-4, tasks=operations.EASY, tokens=100
@@ -104,15 +107,16 @@ class Example:
         problems |= {"tasks": list(size.tasks)}
         step = responses * size.tokens / STEP_RATE
         evaluation = START_SECONDS + size.held_out * tasks * size.tokens / EVALUATION_RATE
-        warm_up = START_SECONDS / 2 + size.rows * size.tokens / WARM_UP_RATE
+        taught = size.rows + -(-size.rows // ANSWERED_EARLY)
+        warm_up = START_SECONDS / 2 + taught * size.tokens / WARM_UP_RATE
         training = {"objective": self.objective, "seed": self.seed, "extra": list(self.extra)}
         amounts = {"steps": size.steps, "prompts": size.prompts, "responses": size.responses}
         name = self.run_name
         return [
             Stage("weights", "unpack SmolLM2-135M-Instruct", 15, {}, self.convert),
             Stage("problems", "make problems with reasoning-gym", 5 + size.rows / 50, problems, self.make_problems),
-            Stage("traces", "write overthinking traces", 5, {"rows": size.rows, "seed": SEED}, self.make_traces),
-            Stage("warm_up", f"teach {size.rows} of these traces", warm_up, {"rows": size.rows}, self.warm_up),
+            Stage("traces", "write overthinking traces", 5, {"rows": taught, "seed": SEED}, self.make_traces),
+            Stage("warm_up", f"teach {taught} of these traces", warm_up, {"rows": taught}, self.warm_up),
             Stage(
                 "evaluate_base",
                 f"answer {size.held_out * tasks} held-out problems",
@@ -192,7 +196,13 @@ class Example:
             thought = thoughts.overthink(problem, rng)
             response = thoughts.response_of(thought, problem.answer)
             labels = [sentence.label for sentence in thought]
-            rows.append({"input": prompt_text(tokenizer, problem.question), "output": response, "labels": labels})
+            asked = prompt_text(tokenizer, problem.question)
+            rows.append({"input": asked, "output": response, "labels": labels})
+            if len(tokens) % ANSWERED_EARLY == 0:
+                # The cut thought is part of the prompt: the policy learns what to answer there, not to stop there.
+                cut = thought[: rng.randrange(len(thought))]
+                early = {"input": asked + thoughts.asked_after(cut), "output": f"{problem.answer}{thoughts.END}"}
+                rows.append({**early, "labels": []})
             tokens.append(outcome.count_tokens(tokenizer, response))
             needed.append(outcome.count_tokens(tokenizer, thoughts.shortest(problem)))
         (self.output / "warm_up").mkdir(exist_ok=True)
@@ -201,7 +211,8 @@ class Example:
 
     def warm_up(self) -> dict[str, Any]:
         """Supervised fine-tuning, with a progress bar."""
-        folder, updates = self.output / "warm_up", self.size.rows // BATCH
+        folder = self.output / "warm_up"
+        updates = sum(1 for _ in read_rows(folder / "traces.jsonl")) // BATCH
         settings = {
             **{"MODEL": self.weights, "DATA": folder / "traces.jsonl", "OUTPUT": self.base, "NUM_GPUS": 1},
             **{"BATCH_SIZE": BATCH, "MICRO_BATCH": MICRO_BATCH, "MAX_LEN": 640, "LEARNING_RATE": 2e-4},

@@ -66,7 +66,7 @@ def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokeniz
         texts = read_problems(folder, path.stem)
         for sample, grade in graded_samples(folder, path.stem):
             problem = asked[texts[sample["id"]]["problem"]]
-            labels = [sentence.label for sentence in thoughts.classify(sample["text"])]
+            labels = [sentence.label for sentence in thoughts.classify(sample["text"], problem.operations)]
             found = {
                 "accuracy": 100.0 * grade["correct"],
                 "tokens": sample["tokens"],

@@ -3,8 +3,9 @@ r"""Which step gain tells needed sentences from others? Like examples/studies/ga
     python -m evaluation.traces outputs/smollm2/base --output outputs/traces.jsonl
     python -m openrlhf_swap.score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
         --step-tokens 4 --newline-patience 8 --close-template '</think>\n\nThe answer is \boxed{' \
-        --output outputs/scored.jsonl
-    PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py --scored outputs/scored.jsonl
+        --tokens-left --output outputs/scored.jsonl
+    PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py \
+        --scored outputs/scored.jsonl --problems outputs/smollm2/problems/held_out/*.jsonl
 """
 
 from __future__ import annotations
@@ -12,23 +13,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import operations
 import thoughts
 from gain_study import study
 
 from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.files import Row
-
-
-def labelled(row: Row) -> list[tuple[str, str]]:
-    """The sentences of a scored row with their labels."""
-    return [(sentence.text, sentence.label) for sentence in thoughts.classify(row["response"])]
+from openrlhf_swap.files import Row, read_rows
 
 
 def main(argv: list[str]) -> None:
     """Print the table."""
     parser = Parser("sentence_gains", __doc__)
     parser.add_argument("--scored", type=Path, required=True, help="output of openrlhf_swap.score")
-    print(study(parser.parse_args(argv).scored, labelled))
+    parser.add_argument("--problems", type=Path, nargs="+", required=True, help="the problems, with their operations")
+    args = parser.parse_args(argv)
+    asked = {row["problem"]: operations.from_row(row).operations for path in args.problems for row in read_rows(path)}
+
+    def labelled(row: Row) -> list[tuple[str, str]]:
+        sentences = thoughts.classify(row["response"], asked[row["problem"]])
+        return [(sentence.text, sentence.label) for sentence in sentences]
+
+    print(study(args.scored, labelled))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,18 @@
 
 A thought has one sentence per line. A sentence is
 
-* *essential*: the first to state an operation;
+* *essential*: the first to state an operation of the problem's solution;
 * *useful*: a later one that states it with another result, which mends a slip;
 * *redundant*: any other sentence of the grammar: re-checks that agree, restarts, doubts, announcements;
-* *other*: outside the grammar. The generator writes none; a trained policy may.
+* *other*: outside the grammar, or an operation that the solution does not have. The generator writes none; a trained
+  policy may.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from operations import Operation, Problem
@@ -87,8 +88,9 @@ def thought_of(response: str) -> str:
     return response.partition("</think>")[0].removeprefix(OPEN)
 
 
-def classify(response: str) -> list[Sentence]:
-    """Label the sentences of a response's thought, whoever wrote them."""
+def classify(response: str, operations: Collection[Operation]) -> list[Sentence]:
+    """Label the sentences of a response's thought, whoever wrote them, by the operations that solve the problem."""
+    solution = {_key(str(part.left), part.sign, str(part.right)) for part in operations}
     stated: dict[tuple[str, ...], str] = {}
     sentences = []
     for line in thought_of(response).splitlines():
@@ -97,18 +99,30 @@ def classify(response: str) -> list[Sentence]:
         label = "redundant" if _FILLERS.fullmatch(line) else "other"
         for sign, pattern in _STATEMENTS:
             if found := pattern.fullmatch(line):
-                operation = (found["a"], sign, found["b"])
+                operation = _key(found["a"], sign, found["b"])
                 label = "essential" if operation not in stated else "useful"
                 if stated.get(operation) == found["c"]:
                     label = "redundant"
+                if operation not in solution:
+                    label = "other"
                 stated[operation] = found["c"]
         sentences.append(Sentence(line, label))
     return sentences
 
 
+def _key(left: str, sign: str, right: str) -> tuple[str, ...]:
+    """The same for both orders of a sum or a product."""
+    return (sign, *(sorted((left, right)) if sign in "+*" else (left, right)))
+
+
+def asked_after(sentences: Sequence[Sentence]) -> str:
+    """A thought of these sentences and what makes the policy answer after it, as a step is scored."""
+    return OPEN + "".join(f"{sentence.text}\n" for sentence in sentences) + CLOSE
+
+
 def response_of(sentences: Sequence[Sentence], answer: int) -> str:
     """A thought of these sentences followed by the answer, as the policy writes them."""
-    return OPEN + "".join(f"{sentence.text}\n" for sentence in sentences) + CLOSE + str(answer) + END
+    return asked_after(sentences) + str(answer) + END
 
 
 def shortest(problem: Problem) -> str:

@@ -12,12 +12,12 @@ from example import FULL, NUMBERS, SMALL, Example, Size
 from learn import main
 from operations import EASY, MIXED, Operation, Problem, from_row
 from stages import Stage, do, watched
-from support.paths import ROOT
+from support.paths import POLICY, ROOT
 from support.scripts import bash
 
 from evaluation.run import parse
 from openrlhf_swap.errors import ConfigError, LostActorError
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
 
@@ -105,7 +105,31 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
         *(row for name in ("warm_up", "train") for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")),
     ]
     assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 16
-    assert all(thoughts.classify(thoughts.shortest(from_row(row))) for row in rows)
+    for problem in map(from_row, rows):
+        labels = [one.label for one in thoughts.classify(thoughts.shortest(problem), problem.operations)]
+        assert labels == ["essential"] * len(problem.operations)
+
+
+def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(Example, "weights", POLICY)
+    example = Example(tmp_path, Size(rows=9, steps=1, prompts=1, responses=2, held_out=1), "swap", "swap", 1)
+    (tmp_path / "problems").mkdir()
+    problems = [
+        Problem("chains", f"What is {n} + 2 - 1?", (Operation(n, "+", 2), Operation(n + 2, "-", 1))) for n in range(9)
+    ]
+    write_rows(tmp_path / "problems" / "warm_up.jsonl", (problem.row() for problem in problems))
+    example.make_traces()
+    rows = list(read_rows(tmp_path / "warm_up" / "traces.jsonl"))
+    (settings,) = [stage.settings for stage in example.stages() if stage.name == "warm_up"]
+    assert settings == {"rows": len(rows)} == {"rows": 9 + 3}
+    early = [(number, row) for number, row in enumerate(rows) if not row["labels"]]
+    for number, row in early:
+        whole = rows[number - 1]
+        assert row["input"].startswith(whole["input"] + thoughts.OPEN) and row["input"].endswith(thoughts.CLOSE)
+        thought = row["input"].removeprefix(whole["input"]).removesuffix(thoughts.CLOSE)
+        assert whole["output"].startswith(thought) and len(thought) < len(whole["output"].partition(thoughts.CLOSE)[0])
+        assert whole["output"].endswith(thoughts.CLOSE + row["output"])
+    assert [number for number, _ in early] == [1, 6, 11]
 
 
 def test_the_help_names_every_flag_and_stage(tmp_path):

@@ -30,8 +30,9 @@ def chains(draw):
     return Problem("chains", "", tuple(parts)) if len(keys) == len(parts) else LEGS
 
 
-def labels(*lines):
-    return [sentence.label for sentence in classify(OPEN + "\n".join(lines) + "\n" + CLOSE + "12" + END)]
+def labels(problem, *lines):
+    response = OPEN + "\n".join(lines) + "\n" + CLOSE + "12" + END
+    return [sentence.label for sentence in classify(response, problem.operations)]
 
 
 def test_the_shortest_response_by_hand():
@@ -45,11 +46,12 @@ def test_the_shortest_response_by_hand():
 
 def test_labels_of_a_thought_with_a_slip_by_hand():
     assert labels(
+        CHAIN,
         "Okay, let me work this out step by step.",  # redundant
         "First, 23 plus 60 is 84.",  # essential
         "Hmm, I am not sure about that.",  # redundant
         "Wait, let me check: 23 + 60 = 83, not 84.",  # useful: another result
-        "Is that right? adding 23 and 60 gives 83, so that was right.",  # redundant: the same
+        "Is that right? adding 60 and 23 gives 83, so that was right.",  # redundant: the same
         "Then taking 71 from 83 leaves 12.",  # essential
         "So the answer is 12.",  # redundant
     ) == ["redundant", "essential", "redundant", "useful", "redundant", "essential", "redundant"]
@@ -57,6 +59,7 @@ def test_labels_of_a_thought_with_a_slip_by_hand():
 
 def test_labels_of_a_thought_that_starts_over_by_hand():
     assert labels(
+        LEGS,
         "To start, one spider has 8 legs, so multiplying 3 by 8 gives 24.",  # essential
         "Let me start over.",
         "3 times 8 is 24.",  # repeated
@@ -65,13 +68,15 @@ def test_labels_of_a_thought_that_starts_over_by_hand():
         "Spiders are nice.",  # not of the grammar
         "24 + 10 = 34",  # without its full stop
         "24 + 10 = 34.",  # essential: what stood before was no sentence
-    ) == ["essential", "redundant", "redundant", "essential", "other", "other", "essential"]
+        "24 - 10 = 14.",  # the solution does not have it
+        "10 plus 24 is 34.",  # the same in the other order
+    ) == ["essential", "redundant", "redundant", "essential", "other", "other", "essential", "other", "redundant"]
 
 
 @given(chains(), st.integers(0, 2**31))
 def test_the_classifier_reads_what_the_generator_wrote(problem, seed):
     written = overthink(problem, random.Random(seed))
-    assert classify(response_of(written, problem.answer)) == written
+    assert classify(response_of(written, problem.answer), problem.operations) == written
 
 
 @given(chains(), st.integers(0, 2**31))
