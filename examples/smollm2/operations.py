@@ -35,6 +35,12 @@ class Operation:
     note: str = ""
 
     @property
+    def key(self) -> tuple[str, int, int]:
+        """What it computes: the same for both orders of a sum or a product."""
+        left, right = sorted((self.left, self.right)) if self.sign in "+*" else (self.left, self.right)
+        return self.sign, left, right
+
+    @property
     def result(self) -> int:
         """The operation's value.
 
@@ -153,7 +159,7 @@ def _problem(task: str, question: str, operations: Sequence[Operation]) -> Probl
             return None
         if part.sign == "*" and min(part.left, part.right) > SMALL_FACTOR:
             return None
-    if len({(part.left, part.sign, part.right) for part in operations}) < len(operations):
+    if len({part.key for part in operations}) < len(operations):
         return None  # a repetition of one could not be told from the other
     return Problem(task, question, tuple(operations))
 

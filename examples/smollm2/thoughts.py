@@ -90,8 +90,8 @@ def thought_of(response: str) -> str:
 
 def classify(response: str, operations: Collection[Operation]) -> list[Sentence]:
     """Label the sentences of a response's thought, whoever wrote them, by the operations that solve the problem."""
-    solution = {_key(str(part.left), part.sign, str(part.right)) for part in operations}
-    stated: dict[tuple[str, ...], str] = {}
+    solution = {part.key for part in operations}
+    stated: dict[tuple[str, int, int], str] = {}
     sentences = []
     for line in thought_of(response).splitlines():
         if not line.strip():
@@ -99,7 +99,7 @@ def classify(response: str, operations: Collection[Operation]) -> list[Sentence]
         label = "redundant" if _FILLERS.fullmatch(line) else "other"
         for sign, pattern in _STATEMENTS:
             if found := pattern.fullmatch(line):
-                operation = _key(found["a"], sign, found["b"])
+                operation = Operation(int(found["a"]), sign, int(found["b"])).key
                 label = "essential" if operation not in stated else "useful"
                 if stated.get(operation) == found["c"]:
                     label = "redundant"
@@ -108,11 +108,6 @@ def classify(response: str, operations: Collection[Operation]) -> list[Sentence]
                 stated[operation] = found["c"]
         sentences.append(Sentence(line, label))
     return sentences
-
-
-def _key(left: str, sign: str, right: str) -> tuple[str, ...]:
-    """The same for both orders of a sum or a product."""
-    return (sign, *(sorted((left, right)) if sign in "+*" else (left, right)))
 
 
 def asked_after(sentences: Sequence[Sentence]) -> str:

@@ -26,7 +26,7 @@ def chains(draw):
         number = draw(st.integers(0, 99))
         parts.append(Operation(total, "-" if number <= total and draw(st.booleans()) else "+", number))
         total = parts[-1].result
-    keys = {(part.left, part.sign, part.right) for part in parts}
+    keys = {part.key for part in parts}
     return Problem("chains", "", tuple(parts)) if len(keys) == len(parts) else LEGS
 
 

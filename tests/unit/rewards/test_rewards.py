@@ -1,10 +1,8 @@
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from hypothesis import given
@@ -63,59 +61,6 @@ def grader():
 )
 def test_grades(grader, response, answer, grade):
     assert grader.grade(response, answer) == grade
-
-
-def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
-    started = time.monotonic()
-    grades = grader.grade_many([(r"\boxed{9^{9^{9^{9}}}}", "3"), *[(r"\boxed{3}", "3")] * 20])
-    assert grades == [Grade(False, "timeout"), *[RIGHT] * 20]
-    assert time.monotonic() - started < 60  # the expression would take hours
-    assert grader.grade(r"\boxed{3}", "3") == RIGHT
-
-
-def children():
-    """Grading processes of this one."""
-    found = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "rewards.worker"], capture_output=True, text=True)
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def test_a_child_that_dies_at_work_loses_nothing(grader):
-    pairs = [(rf"\boxed{{{number}}}", "3") for number in range(8)]
-    expected = grader.grade_many(pairs)
-    for pid in children():
-        os.kill(pid, signal.SIGSTOP)  # at work until it is killed
-    grades = []
-    thread = threading.Thread(target=lambda: grades.extend(grader.grade_many(pairs)))
-    thread.start()
-    time.sleep(0.3)
-    assert not grades
-    for pid in children():
-        os.kill(pid, signal.SIGKILL)
-    thread.join()
-    assert grades == expected and expected.count(RIGHT) == 1
-
-
-def test_a_grading_whose_children_die_again_is_an_error(grader):
-    grades = []
-    thread = threading.Thread(target=lambda: grades.append(grader.grade(r"\boxed{9^{9^{9^{9}}}}", "3")))
-    thread.start()
-    while thread.is_alive():
-        time.sleep(0.1)
-        for pid in children():
-            os.kill(pid, signal.SIGKILL)
-    assert grades == [Grade(False, "error")]
-    assert grader.grade(r"\boxed{3}", "3") == RIGHT
-
-
-def test_a_child_that_dies_idle_costs_nothing(grader):
-    """As the kernel kills it for want of memory, between two gradings, and again."""
-    for _ in range(3):
-        assert grader.grade_many([(r"\boxed{3}", "3")] * 4) == [RIGHT] * 4
-        assert children()
-        for pid in children():
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
-        assert grader.grade_many([(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2) == [RIGHT, WRONG] * 2
 
 
 SCRIPT = r"""
