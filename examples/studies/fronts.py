@@ -16,7 +16,9 @@ with the policy before training, the points of a seed and a method are those of 
   too much) and redundant ones that are left (too little).
 
 One paired t-test a method against `--against`, on the areas of the seeds that both have, with Holm's correction over
-all. What was measured is kept in `--results`, and everything printed follows from that file.
+all. `--at 1` prints another table, of the last points of the runs with strength 1, such as the rows of the paper's
+ablation: means, and paired t-tests on accuracy and on regret, with Holm's correction over all of the table. What was
+measured is kept in `--results`, and everything printed follows from that file.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -221,6 +223,49 @@ def table(points: Sequence[Point], ideal: Ideal, against: str) -> str:
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
+def table_at(points: Sequence[Point], ideal: Ideal, against: str, strength: str) -> str:
+    """A row a method, of the last points with one strength.
+
+    Raises:
+        DataError: when `against` has no run with it.
+    """
+    last: dict[str, dict[int, Point]] = defaultdict(dict)
+    for point in sorted(points, key=lambda point: point.step):
+        if point.strength == strength:
+            last[point.method][point.seed] = point
+    if against not in last:
+        raise DataError(f"--against is {against}, of which no run has the strength {strength} of --at")
+    values: dict[str, Callable[[Point], float]] = {
+        "accuracy": lambda point: point.accuracy,
+        "regret": lambda point: regret(point, ideal),
+    }
+    changes = {
+        (method, name): [
+            value(seeds[seed]) - value(last[against][seed]) for seed in sorted(seeds.keys() & last[against])
+        ]
+        for method, seeds in last.items()
+        if method != against
+        for name, value in values.items()
+    }
+    corrected = holm({key: p_value(change) for key, change in changes.items()})
+    rows = []
+    for method, seeds in sorted(last.items(), key=lambda item: fmean(map(values["regret"], item[1].values()))):
+        of_method = list(seeds.values())
+        cells = [method, str(len(seeds))]
+        for name in ("accuracy", "tokens", "missing", "redundant"):
+            found = [getattr(point, name) for point in of_method]
+            digits = 1 if name in ("accuracy", "tokens") else 2
+            cells.append(f"{fmean(found):.{digits}f}" + (f" ({stdev(found):.{digits}f})" if len(found) > 1 else ""))
+        cells.append(f"{fmean(map(values['regret'], of_method)):.1f}")
+        for name in values:
+            change = changes.get((method, name))
+            cells += [f"{fmean(change):+.1f}", f"{corrected[method, name]:.3f}"] if change else ["", ""]
+        rows.append(cells)
+    header = ["method", "seeds", "accuracy % (sd)", "tokens (sd)", "missing (sd)", "redundant (sd)", "regret"]
+    header += [word for name in values for word in (f"{name}, from {against}", "p (Holm)")]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
 def draw(points: Sequence[Point], ideal: Ideal, path: Path) -> None:
     """The mean front of each method over its seeds."""
     import matplotlib.pyplot as plt
@@ -248,6 +293,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", type=Path, help="output folder of compare.sh")
     parser.add_argument("--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them")
     parser.add_argument("--against", default="swap", help="the method that the others are compared with")
+    parser.add_argument("--at", help="also print the last points of the runs with this strength")
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args(argv)
     kept = read_kept(args.results) if args.results.exists() else []
@@ -265,6 +311,8 @@ def main(argv: list[str]) -> None:
         f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, {points[0].tokens:.1f}\n"
     )
     print(table(points, ideal, args.against))
+    if args.at:
+        print(f"\nLast points, strength {args.at}:\n\n{table_at(points, ideal, args.against, args.at)}")
     if args.picture:
         draw(points, ideal, args.picture)
 
