@@ -16,9 +16,10 @@ with the policy before training, the points of a seed and a method are those of 
   too much) and redundant ones that are left (too little).
 
 One paired t-test a method against `--against`, on the areas of the seeds that both have, with Holm's correction over
-all. `--at 1` prints another table, of the last points of the runs with strength 1, such as the rows of the paper's
-ablation: means, and paired t-tests on accuracy and on regret, with Holm's correction over all of the table. What was
-measured is kept in `--results`, and everything printed follows from that file.
+all. `--last swap@1 uniform_penalty@1` prints a table of these configurations' last points instead: means, and paired
+t-tests against the first of them on accuracy and on regret, with Holm's correction over all of the table. `--seeds`
+leaves all others out, such as those that the strengths were chosen by. What was measured is kept in `--results`, and
+everything printed follows from that file.
 """
 
 from __future__ import annotations
@@ -223,18 +224,20 @@ def table(points: Sequence[Point], ideal: Ideal, against: str) -> str:
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
-def table_at(points: Sequence[Point], ideal: Ideal, against: str, strength: str) -> str:
-    """A row a method, of the last points with one strength.
+def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -> str:
+    """A row a configuration, METHOD@STRENGTH, of its last points; the first is what the others are compared with.
 
     Raises:
-        DataError: when `against` has no run with it.
+        DataError: when one has no points.
     """
     last: dict[str, dict[int, Point]] = defaultdict(dict)
     for point in sorted(points, key=lambda point: point.step):
-        if point.strength == strength:
-            last[point.method][point.seed] = point
-    if against not in last:
-        raise DataError(f"--against is {against}, of which no run has the strength {strength} of --at")
+        name = f"{point.method}@{point.strength}"
+        if name in names:
+            last[name][point.seed] = point
+    if absent := [name for name in names if name not in last]:
+        raise DataError(f"--last names {absent[0]}, of which there is no run with these seeds")
+    against = names[0]
     values: dict[str, Callable[[Point], float]] = {
         "accuracy": lambda point: point.accuracy,
         "regret": lambda point: regret(point, ideal),
@@ -261,7 +264,7 @@ def table_at(points: Sequence[Point], ideal: Ideal, against: str, strength: str)
             change = changes.get((method, name))
             cells += [f"{fmean(change):+.1f}", f"{corrected[method, name]:.3f}"] if change else ["", ""]
         rows.append(cells)
-    header = ["method", "seeds", "accuracy % (sd)", "tokens (sd)", "missing (sd)", "redundant (sd)", "regret"]
+    header = ["configuration", "seeds", "accuracy % (sd)", "tokens (sd)", "missing (sd)", "redundant (sd)", "regret"]
     header += [word for name in values for word in (f"{name}, from {against}", "p (Holm)")]
     return tabulate(rows, header, "github", disable_numparse=True)
 
@@ -293,7 +296,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", type=Path, help="output folder of compare.sh")
     parser.add_argument("--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them")
     parser.add_argument("--against", default="swap", help="the method that the others are compared with")
-    parser.add_argument("--at", help="also print the last points of the runs with this strength")
+    parser.add_argument("--last", nargs="+", help="print the last points of these configurations, METHOD@STRENGTH")
+    parser.add_argument("--seeds", type=int, nargs="+", help="use these alone (default: all)")
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args(argv)
     kept = read_kept(args.results) if args.results.exists() else []
@@ -310,11 +314,10 @@ def main(argv: list[str]) -> None:
     print(
         f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, {points[0].tokens:.1f}\n"
     )
-    print(table(points, ideal, args.against))
-    if args.at:
-        print(f"\nLast points, strength {args.at}:\n\n{table_at(points, ideal, args.against, args.at)}")
+    used = [point for point in points if point.method == BASE or not args.seeds or point.seed in args.seeds]
+    print(table_of_last(used, ideal, args.last) if args.last else table(used, ideal, args.against))
     if args.picture:
-        draw(points, ideal, args.picture)
+        draw(used, ideal, args.picture)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from fronts import (
     read_runs,
     regret,
     table,
-    table_at,
+    table_of_last,
 )
 from support.paths import ROOT
 
@@ -113,22 +113,24 @@ def test_an_unknown_method_is_refused():
         table(made_up(), IDEAL, "none")
 
 
-def test_the_last_points_of_a_strength_by_hand():
+def test_the_last_points_of_some_configurations_by_hand():
     values = {("swap", 1): (90.0, 42.0), ("swap", 2): (92.0, 44.0), ("a", 1): (80.0, 40.0), ("a", 2): (84.0, 40.0)}
     points = [START, Point("a", "2", 1, 10, 99.0, 40.0), Point("a", "1", 1, 5, 99.0, 40.0)]  # neither counts
     points += [Point(method, "1", seed, 10, *found, 0.5, 1.5) for (method, seed), found in values.items()]
-    _, _, first, second = (line.split("|")[1:-1] for line in table_at(points, IDEAL, "swap", "1").splitlines())
+    _, _, first, second = (
+        line.split("|")[1:-1] for line in table_of_last(points, IDEAL, ["swap@1", "a@1"]).splitlines()
+    )
     # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of regret +9 and +6.
     assert [cell.strip() for cell in first] == [
-        *("swap", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")
+        *("swap@1", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")
     ]
     p_accuracy, p_regret = p_value([-10, -8]), p_value([9, 6])
     assert [cell.strip() for cell in second] == [
-        *("a", "2", "82.0 (2.8)", "40.0 (0.0)", "0.50 (0.00)", "1.50 (0.00)", "16.0"),
+        *("a@1", "2", "82.0 (2.8)", "40.0 (0.0)", "0.50 (0.00)", "1.50 (0.00)", "16.0"),
         *("-9.0", f"{2 * p_accuracy:.3f}", "+7.5", f"{max(2 * p_accuracy, p_regret):.3f}"),
     ]
-    with pytest.raises(DataError, match="--against is a, of which no run has the strength 3 of --at"):
-        table_at(points, IDEAL, "a", "3")
+    with pytest.raises(DataError, match="--last names a@3, of which there is no run with these seeds"):
+        table_of_last(points, IDEAL, ["swap@1", "a@3"])
 
 
 SCIPY = Path(sys.prefix) / "tests_only"  # where scripts/test.sh installs it
