@@ -134,10 +134,26 @@ def test_the_last_points_of_some_configurations_by_hand():
 
 
 SCIPY = Path(sys.prefix) / "tests_only"  # where scripts/test.sh installs it
+FIRST_SEEDS, FRESH_SEEDS = range(1, 6), range(6, 12)  # strengths were chosen by the first, and compared on the others
+FRESH = ["length_critic_by_length@4", "group_length@1", "swap@1"]
 needs_scipy = pytest.mark.skipif(not SCIPY.is_dir(), reason="bash scripts/test.sh installs SciPy")
 
 
-def recompute(path, ideal, against):
+def corrected_by_hand(tests):
+    """Holm's correction of p-values by key."""
+    corrected, ordered, largest = {}, sorted(tests, key=tests.get), 0.0
+    for rank, key in enumerate(ordered):
+        largest = max(largest, (len(ordered) - rank) * tests[key])
+        corrected[key] = min(1.0, largest)
+    return corrected
+
+
+def regrets_of(points, ideal, base):
+    excess = (points.tokens - ideal.tokens).clip(lower=0) / (base.tokens - ideal.tokens)
+    return (ideal.accuracy - points.accuracy).clip(lower=0) + COST * excess
+
+
+def recompute(path, ideal, against, seeds=range(100)):
     """Method -> (seeds, area, the three accuracies, regret, change of area, Holm's p), by pandas and SciPy alone.
 
     Independent of everything above but the file's columns.
@@ -147,6 +163,7 @@ def recompute(path, ideal, against):
     from scipy import stats
 
     frame = pandas.read_csv(path, dtype={"strength": str})
+    frame = frame[(frame.method == BASE) | frame.seed.isin(seeds)]
     base = frame[frame.method == BASE].iloc[0]
     grid = numpy.exp(numpy.linspace(math.log(ideal.tokens), math.log(base.tokens), 40_001))
 
@@ -162,13 +179,9 @@ def recompute(path, ideal, against):
     changes = (areas - areas.loc[against]).drop(against)
     paired = {method: row.dropna() for method, row in changes.iterrows()}
     tests = {method: stats.ttest_1samp(row, 0).pvalue if len(row) > 1 else 1.0 for method, row in paired.items()}
-    corrected, ordered, largest = {}, sorted(tests, key=tests.get), 0.0
-    for rank, method in enumerate(ordered):
-        largest = max(largest, (len(ordered) - rank) * tests[method])
-        corrected[method] = min(1.0, largest)
+    corrected = corrected_by_hand(tests)
     last = runs[runs.step == runs.step.max()].copy()
-    excess = (last.tokens - ideal.tokens).clip(lower=0) / (base.tokens - ideal.tokens)
-    last["regret"] = (ideal.accuracy - last.accuracy).clip(lower=0) + COST * excess
+    last["regret"] = regrets_of(last, ideal, base)
     found = {}
     for method, of_method in last.groupby("method"):
         regrets = of_method.pivot(index="seed", columns="strength", values="regret").dropna(axis=1)
@@ -218,7 +231,49 @@ def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(mo
     (text,) = re.findall(r"^\| method \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
     points = read_kept(path)
     ideal = Ideal(98.6, 38.5, points[0])
-    assert_printed(text, recompute(path, ideal, "length_critic_by_length"))
-    printed = table(points, ideal, "length_critic_by_length")
-    cells = [[line.replace(" ", "").split("|") for line in each.splitlines()[2:]] for each in (text, printed)]
+    assert_printed(text, recompute(path, ideal, "length_critic_by_length", FIRST_SEEDS))
+    used = [point for point in points if point.method == BASE or point.seed in FIRST_SEEDS]
+    assert_same_cells(text, table(used, ideal, "length_critic_by_length"))
+
+
+def assert_same_cells(page, printed):
+    cells = [[line.replace(" ", "").split("|") for line in each.splitlines()[2:]] for each in (page, printed)]
     assert cells[0] == cells[1]
+
+
+@needs_scipy
+def test_the_table_of_fresh_seeds_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+    monkeypatch.syspath_prepend(SCIPY)
+    import pandas
+    from scipy import stats
+
+    path = ROOT / "examples" / "studies" / "results" / "fronts_words.csv.gz"
+    page = (ROOT / "docs" / "method" / "critic.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^\| configuration \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    points = read_kept(path)
+    ideal = Ideal(98.6, 38.5, points[0])
+    fresh = [point for point in points if point.method == BASE or point.seed in FRESH_SEEDS]
+    assert_same_cells(text, table_of_last(fresh, ideal, FRESH))
+
+    frame = pandas.read_csv(path, dtype={"strength": str})
+    base = frame[frame.method == BASE].iloc[0]
+    last = frame[(frame.step == 20) & frame.seed.isin(FRESH_SEEDS)].copy()
+    last["name"] = last.method + "@" + last.strength
+    last["regret"] = regrets_of(last, ideal, base)
+    values = {name: last.pivot(index="seed", columns="name", values=name)[FRESH] for name in ("accuracy", "regret")}
+    tests = {
+        (name, column): stats.ttest_rel(of_name[column], of_name[FRESH[0]]).pvalue
+        for name, of_name in values.items()
+        for column in FRESH[1:]
+    }
+    corrected = corrected_by_hand(tests)
+    for line in text.splitlines()[2:]:
+        name, seeds, accuracy, *_, regret_, change, p, regret_change, regret_p = map(str.strip, line.split("|")[1:-1])
+        assert int(seeds) == len(values["accuracy"]) > 5
+        assert accuracy == f"{values['accuracy'][name].mean():.1f} ({values['accuracy'][name].std():.1f})"
+        assert float(regret_) == pytest.approx(values["regret"][name].mean(), abs=0.051)
+        if name != FRESH[0]:
+            for key, printed in {"accuracy": (change, p), "regret": (regret_change, regret_p)}.items():
+                expected = (values[key][name] - values[key][FRESH[0]]).mean()
+                assert float(printed[0]) == pytest.approx(expected, abs=0.051)
+                assert float(printed[1]) == pytest.approx(corrected[key, name], abs=0.00051)
