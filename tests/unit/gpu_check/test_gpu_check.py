@@ -1,4 +1,4 @@
-"""What is checked about a training, from numbers made by hand and, of the scoring, on this machine's CPU."""
+"""What is checked about a training, from numbers made by hand."""
 
 import os
 import shlex
@@ -117,14 +117,6 @@ def test_memory_is_read_until_the_end():
             pass
     assert [size for _, size in used] == list(range(len(used)))
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(used))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_scoring_backends_agree_on_the_policys_own_responses():
-    findings = Findings()
-    check_scoring(findings, str(POLICY), torch.device("cpu"))
-    assert not findings.wrong
-    assert 0 < float(findings.lines[0].found.split()[0]) < 0.1  # bfloat16 rounds differently in either
 
 
 def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_swap.rewards import Grader
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "grading_pairs"
 
 
 def pairs_of(name):
