@@ -14,8 +14,9 @@ bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
 # One test needs SciPy. It lies beside the environment, because transformers and vLLM import it wherever they find it,
 # which costs each process of a run a second.
-if [[ ! -d "$VENV/tests_only/scipy" ]]; then
-    python -m pip install -qq --no-deps --no-input --target "$VENV/tests_only" scipy==1.17.1 \
+SCIPY=1.17.1
+if [[ ! -d "$VENV/tests_only/scipy-$SCIPY.dist-info" ]]; then
+    python -m pip install -qq --no-deps --no-input --upgrade --target "$VENV/tests_only" "scipy==$SCIPY" \
         || fail "SciPy could not be installed into $VENV/tests_only; see above"
 fi
 ruff check .

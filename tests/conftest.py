@@ -24,6 +24,16 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(POLICY)
 
 
+@pytest.fixture(scope="module")
+def grader():
+    """Two grading processes with a limit of three CPU seconds."""
+    from openrlhf_swap.rewards import Grader
+
+    grader = Grader(processes=2, time_limit=3.0)
+    yield grader
+    grader.close()
+
+
 @pytest.fixture(scope="session")
 def prompts_file(tmp_path_factory):
     """Sixty-four addition problems as a prompt data set."""

@@ -28,9 +28,8 @@ SEED = 1  # of problems and traces
 TEMPERATURE = 0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of a warm-up update; rows at a time, few because they are padded
-ANSWERED_EARLY = (
-    4  # one thought in so many is also cut somewhere and answered, so that a score in its middle has meaning
-)
+# One thought in so many is also cut somewhere and answered, so that a score in a thought's middle means something.
+ANSWERED_EARLY = 4
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # What the time estimates are computed from: two idle cores without a GPU.
 START_SECONDS = 60

@@ -18,6 +18,7 @@ import thoughts
 from gain_study import study
 
 from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows
 
 
@@ -30,6 +31,8 @@ def main(argv: list[str]) -> None:
     asked = {row["problem"]: operations.from_row(row).operations for path in args.problems for row in read_rows(path)}
 
     def labelled(row: Row) -> list[tuple[str, str]]:
+        if row["problem"] not in asked:
+            raise DataError(f"--scored {args.scored} has a problem that no file of --problems has: {row['problem']}")
         sentences = thoughts.classify(row["response"], asked[row["problem"]])
         return [(sentence.text, sentence.label) for sentence in sentences]
 

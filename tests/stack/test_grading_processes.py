@@ -6,19 +6,10 @@ import subprocess
 import threading
 import time
 
-import pytest
-
-from openrlhf_swap.rewards import Grade, Grader
+from openrlhf_swap.rewards import Grade
 
 RIGHT = Grade(True, "ok")
 WRONG = Grade(False, "ok")
-
-
-@pytest.fixture(scope="module")
-def grader():
-    grader = Grader(processes=2, time_limit=3.0)
-    yield grader
-    grader.close()
 
 
 def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):

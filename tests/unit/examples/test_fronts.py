@@ -6,25 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fronts import (
-    BASE,
-    COST,
-    MULTIPLES,
-    Ideal,
-    Point,
-    area,
-    by_seed,
-    chosen_points,
-    front,
-    holm,
-    keep,
-    p_value,
-    read_kept,
-    read_runs,
-    regret,
-    table,
-    table_of_last,
-)
+from front_points import BASE, COST, Ideal, Point, area, by_seed, front, keep, read_kept, read_runs, regret
+from fronts import MULTIPLES, chosen_points, holm, p_value, table, table_of_last
 from support.paths import ROOT
 
 from openrlhf_swap.errors import DataError
@@ -222,18 +205,19 @@ def test_the_table_is_what_pandas_and_scipy_make_of_the_points(tmp_path, monkeyp
     assert_printed(table(read_kept(path), IDEAL, "swap"), recompute(path, IDEAL, "swap"))
 
 
-@needs_scipy
-def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
-    """And what fronts.py prints of them: every figure of the page follows from the file."""
-    monkeypatch.syspath_prepend(SCIPY)
-    path = ROOT / "examples" / "studies" / "results" / "fronts_words.csv.gz"
+RESULTS = ROOT / "examples" / "studies" / "results" / "fronts_words.csv.gz"
+KEPT = read_kept(RESULTS)
+KEPT_IDEAL = Ideal(98.6, 38.5, KEPT[0])
+
+
+def of_seeds(seeds):
+    return [point for point in KEPT if point.method == BASE or point.seed in seeds]
+
+
+def table_in_the_docs(first_column):
     page = (ROOT / "docs" / "method" / "critic.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^\| method \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
-    points = read_kept(path)
-    ideal = Ideal(98.6, 38.5, points[0])
-    assert_printed(text, recompute(path, ideal, "length_critic_by_length", FIRST_SEEDS))
-    used = [point for point in points if point.method == BASE or point.seed in FIRST_SEEDS]
-    assert_same_cells(text, table(used, ideal, "length_critic_by_length"))
+    (text,) = re.findall(rf"^\| {first_column} \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    return text
 
 
 def assert_same_cells(page, printed):
@@ -242,24 +226,28 @@ def assert_same_cells(page, printed):
 
 
 @needs_scipy
+def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+    """And what fronts.py prints of them: every figure of the page follows from the file."""
+    monkeypatch.syspath_prepend(SCIPY)
+    text = table_in_the_docs("method")
+    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, "length_critic_by_length", FIRST_SEEDS))
+    assert_same_cells(text, table(of_seeds(FIRST_SEEDS), KEPT_IDEAL, "length_critic_by_length"))
+
+
+@needs_scipy
 def test_the_table_of_fresh_seeds_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
     monkeypatch.syspath_prepend(SCIPY)
     import pandas
     from scipy import stats
 
-    path = ROOT / "examples" / "studies" / "results" / "fronts_words.csv.gz"
-    page = (ROOT / "docs" / "method" / "critic.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^\| configuration \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
-    points = read_kept(path)
-    ideal = Ideal(98.6, 38.5, points[0])
-    fresh = [point for point in points if point.method == BASE or point.seed in FRESH_SEEDS]
-    assert_same_cells(text, table_of_last(fresh, ideal, FRESH))
+    text = table_in_the_docs("configuration")
+    assert_same_cells(text, table_of_last(of_seeds(FRESH_SEEDS), KEPT_IDEAL, FRESH))
 
-    frame = pandas.read_csv(path, dtype={"strength": str})
+    frame = pandas.read_csv(RESULTS, dtype={"strength": str})
     base = frame[frame.method == BASE].iloc[0]
     last = frame[(frame.step == 20) & frame.seed.isin(FRESH_SEEDS)].copy()
     last["name"] = last.method + "@" + last.strength
-    last["regret"] = regrets_of(last, ideal, base)
+    last["regret"] = regrets_of(last, KEPT_IDEAL, base)
     values = {name: last.pivot(index="seed", columns="name", values=name)[FRESH] for name in ("accuracy", "regret")}
     tests = {
         (name, column): stats.ttest_rel(of_name[column], of_name[FRESH[0]]).pvalue

@@ -9,19 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT
 
-from openrlhf_swap.rewards import Grade, Grader, grade_answer
+from openrlhf_swap.rewards import Grade, grade_answer
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
 
 RIGHT = Grade(True, "ok")
 WRONG = Grade(False, "ok")
-
-
-@pytest.fixture(scope="module")
-def grader():
-    grader = Grader(processes=2, time_limit=3.0)
-    yield grader
-    grader.close()
 
 
 @pytest.mark.parametrize(
