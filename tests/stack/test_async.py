@@ -27,6 +27,7 @@ ASYNC = ["--train.async_enable", "--train.async_queue_size"]
 OBJECTIVES = {
     "swap": {},
     "grpo": {},
+    "length_critic": {},
     "thinkprune": {"limits": "300,60", "stage_steps": "2"},
     "laser_d": {"shortest": "40", "longest": "320", "grid": "8", "monitor_prompts": "16", "monitor_every": "3"},
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.prefix_scores import largest_difference, ragged_case
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch
@@ -131,44 +132,10 @@ def build(family, dtype=torch.float32):
     return small_model(config_of(family), AutoModelForCausalLM.from_config).to(dtype)
 
 
-def ragged_case(seed, rows, left, longest):
-    """Random rows of one batch, padded on one side, the second of three unscored, and their reference arguments."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(low, high):
-        return int(torch.randint(low, high + 1, (), generator=generator))
-
-    lengths = [draw(2, longest) for _ in range(rows)]
-    width = max(lengths) + draw(0, 3)
-    ids = torch.randint(0, WORDS, (rows, width), generator=generator)
-    mask = torch.zeros(rows, width, dtype=torch.int64)
-    requests, references = [], []
-    for row, length in enumerate(lengths):
-        offset = width - length if left else 0
-        mask[row, offset : offset + length] = 1
-        if row % 3 == 1:
-            continue
-        ends = sorted({draw(0, length - 1) for _ in range(draw(1, 6))})
-        size = draw(1, 8)
-        first = draw(0, size - 1)
-        tokens = torch.randint(0, WORDS, (size,), generator=generator).tolist()
-        branch = AnswerBranch(tuple(tokens), tuple(position >= first for position in range(size)))
-        requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
-        references.append((ids[row, offset : offset + length], [end + 1 for end in ends], branch))
-    return ids, mask, requests, references
-
-
-def largest_difference(model, case, **options):
-    ids, mask, requests, references = case
-    shared = score_shared_prefix(model, model.config, ids, mask, requests, **options)
-    expected = [score_per_prefix(model, *reference) for reference in references]
-    return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
-
-
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prefixes_together_equal_a_forward_for_each(family, left):
-    case = ragged_case(5, rows=3, left=left, longest=80)
+    case = ragged_case(5, rows=3, left=left, longest=80, words=WORDS)
     assert largest_difference(build(family), case) < 1e-4
     exact = PARTLY_FLOAT32.get(family, 1e-9)
     assert largest_difference(build(family, torch.float64), case, max_branch_tokens=24) < exact
@@ -180,7 +147,7 @@ CARRIED_ON = ("gpt_oss", "qwen3_next", "qwen3_5_text", "olmo_hybrid", "falcon_h1
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in CARRIED_ON])
 def test_packed_responses_are_scored_from_the_keys_of_their_pass(family):
-    case = ragged_case(7, rows=4, left=True, longest=60)
+    case = ragged_case(7, rows=4, left=True, longest=60, words=WORDS)
     assert largest_difference(build(family), case, packed=True) < 1e-4
     exact = PARTLY_FLOAT32.get(family, 1e-9)
     assert largest_difference(build(family, torch.float64), case, packed=True, max_branch_tokens=24) < exact
@@ -203,13 +170,13 @@ def test_what_float32_recurrences_leave_open_is_rounding(family):
     model = build(family, torch.float64)
     with float64_throughout():
         for left in (False, True):
-            assert largest_difference(model, ragged_case(5, rows=3, left=left, longest=80)) < 1e-9
+            assert largest_difference(model, ragged_case(5, rows=3, left=left, longest=80, words=WORDS)) < 1e-9
 
 
 @given(st.integers(0, 2**31), st.integers(1, 4), st.booleans(), st.sampled_from(sorted(FAMILIES)))
 @settings(max_examples=25)
 def test_any_shape(seed, rows, left, family):
-    case, model = ragged_case(seed, rows, left, longest=40), build(family, torch.float64)
+    case, model = ragged_case(seed, rows, left, longest=40, words=WORDS), build(family, torch.float64)
     if family not in CARRIED_ON:
         assert largest_difference(model, case, packed=True) < PARTLY_FLOAT32.get(family, 1e-9)
     if family in FLOAT64_CAN_BE_HAD:
@@ -228,13 +195,13 @@ def test_eager_attention_agrees(family):
         config.attn_logit_softcapping = 0.5
     model = small_model(config, AutoModelForCausalLM.from_config)
     assert model.config._attn_implementation == "eager"
-    assert largest_difference(model, ragged_case(3, rows=4, left=False, longest=30)) < 1e-4
+    assert largest_difference(model, ragged_case(3, rows=4, left=False, longest=30, words=WORDS)) < 1e-4
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_text", "nemotron_h", "lfm2"])
 def test_the_pass_that_keeps_states_gives_the_same_logits(family):
     model = build(family, torch.float64)
-    ids, mask, requests, _ = ragged_case(11, rows=3, left=False, longest=60)
+    ids, mask, requests, _ = ragged_case(11, rows=3, left=False, longest=60, words=WORDS)
     with torch.no_grad(), float64_throughout():
         with recorded_prefix(model, model.config, mask, requests) as cache:
             kept = model(ids, attention_mask=mask, use_cache=True, past_key_values=cache).logits
@@ -258,7 +225,7 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     mixer = model.model.layers[0].linear_attn
     plain_forward = mixer.forward
     mixer.forward = lambda *args, **kwargs: calls.append(1) or plain_forward(*args, **kwargs)
-    ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40)
+    ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40, words=WORDS)
     scores = score_shared_prefix(model, model.config, ids, mask, requests)
     alone = len(calls)
     padded = score_shared_prefix(model, model.config, ids, mask, requests, lambda count: count + 5)
@@ -272,7 +239,7 @@ def test_what_a_recurrence_rounds_in_float32():
     model, exact = build("qwen3_5_text"), build("qwen3_5_text", torch.float64)
     ours, theirs = [], []
     for seed in range(12):
-        ids, mask, requests, references = ragged_case(seed, rows=3, left=False, longest=80)
+        ids, mask, requests, references = ragged_case(seed, rows=3, left=False, longest=80, words=WORDS)
         with float64_throughout():
             truth = torch.cat([score_per_prefix(exact, *reference) for reference in references])
         together = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))

@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.prefix_scores import largest_difference, ragged_case
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -14,10 +15,11 @@ from transformers import (
 from openrlhf_swap.scoring import branch_attention
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 
+WORDS = 97
 SHAPE = {
-    "vocab_size": 97,
+    "vocab_size": WORDS,
     "hidden_size": 48,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -39,47 +41,11 @@ def build(name, dtype, attention="sdpa"):
     return model
 
 
-def ragged_case(seed, rows, left):
-    """Random rows of one batch, padded on one side, every other one unscored, and their reference arguments."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(low, high):
-        return int(torch.randint(low, high + 1, (), generator=generator))
-
-    lengths = [draw(2, 40) for _ in range(rows)]
-    width = max(lengths) + draw(0, 3)
-    ids = torch.randint(0, SHAPE["vocab_size"], (rows, width), generator=generator)
-    mask = torch.zeros(rows, width, dtype=torch.int64)
-    requests, references = [], []
-    for row, length in enumerate(lengths):
-        offset = width - length if left else 0
-        mask[row, offset : offset + length] = 1
-        if row % 3 == 1:
-            continue
-        ends = sorted({draw(0, length - 1) for _ in range(draw(1, 7))})
-        size = draw(1, 9)
-        first = draw(0, size - 1)
-        branch = AnswerBranch(
-            tuple(torch.randint(0, SHAPE["vocab_size"], (size,), generator=generator).tolist()),
-            tuple(position >= first for position in range(size)),
-        )
-        requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
-        references.append((ids[row, offset : offset + length], [end + 1 for end in ends], branch))
-    return ids, mask, requests, references
-
-
-def largest_difference(model, case, **options):
-    ids, mask, requests, references = case
-    shared = score_shared_prefix(model, model.config, ids, mask, requests, **options)
-    expected = [score_per_prefix(model, *reference) for reference in references]
-    return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
-
-
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
 @pytest.mark.parametrize("name", MODELS)
 def test_shared_prefix_equals_per_prefix(name, left):
     for seed in range(5):
-        case = ragged_case(seed, rows=4, left=left)
+        case = ragged_case(seed, rows=4, left=left, longest=40, words=WORDS)
         assert largest_difference(build(name, torch.float32), case) < 1e-4
         assert largest_difference(build(name, torch.float64), case) < 1e-9
         assert largest_difference(build(name, torch.float64), case, max_branch_tokens=16) < 1e-9
@@ -88,7 +54,9 @@ def test_shared_prefix_equals_per_prefix(name, left):
 @given(st.integers(0, 2**31), st.integers(1, 5), st.booleans(), st.sampled_from(sorted(MODELS)))
 @settings(max_examples=30)
 def test_shared_prefix_equals_per_prefix_on_any_shape(seed, rows, left, name):
-    assert largest_difference(build(name, torch.float64), ragged_case(seed, rows, left)) < 1e-9
+    assert (
+        largest_difference(build(name, torch.float64), ragged_case(seed, rows, left, longest=40, words=WORDS)) < 1e-9
+    )
 
 
 def test_a_copy_of_a_packed_layers_keys_is_not_much_larger_than_the_row(monkeypatch):
@@ -115,7 +83,12 @@ def test_a_copy_of_a_packed_layers_keys_is_not_much_larger_than_the_row(monkeypa
 
 def test_eager_attention_agrees():
     # Eager attention takes its softmax in float32 whatever the model's dtype.
-    assert largest_difference(build("qwen2", torch.float64, "eager"), ragged_case(3, 4, False)) < 1e-5
+    assert (
+        largest_difference(
+            build("qwen2", torch.float64, "eager"), ragged_case(3, rows=4, left=False, longest=40, words=WORDS)
+        )
+        < 1e-5
+    )
 
 
 def test_per_prefix_by_hand():
