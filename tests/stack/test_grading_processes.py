@@ -6,6 +6,8 @@ import subprocess
 import threading
 import time
 
+import pytest
+
 from openrlhf_swap.rewards import Grade
 
 RIGHT = Grade(True, "ok")
@@ -63,3 +65,12 @@ def test_a_child_that_dies_idle_costs_nothing(grader):
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
         assert grader.grade_many([(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2) == [RIGHT, WRONG] * 2
+
+
+@pytest.mark.parametrize(
+    "text", ["\\boxed{" * 20_000, "\\boxed{" + "(" * 20_000 + "1" + ")" * 20_000 + "}", "{" * 50_000]
+)
+def test_deep_nesting_is_wrong_and_stalls_nothing(grader, text):
+    grades = grader.grade_many([(text, "3"), *[(r"\boxed{3}", "3")] * 5])
+    assert not grades[0].correct
+    assert grades[1:] == [RIGHT] * 5
