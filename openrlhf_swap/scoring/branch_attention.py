@@ -178,6 +178,8 @@ def attending_branches(config: PretrainedConfig, branches: BranchLayout) -> Iter
         yield
     finally:
         config._attn_implementation = configured
+        # transformers' registry lives as long as the process, and would keep the branches' keys, values and masks.
+        AttentionInterface.register(NAME, branch_attention)
 
 
 def _cached(module: Any, branches: BranchLayout) -> tuple[Tensor, Tensor]:

@@ -217,5 +217,14 @@ def available_memory(cgroup: Path = CGROUP) -> int:
     available = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):  # no limit: no such file, or the word max
         limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-        available = min(available, limit - used)
+        available = min(available, limit - used + _file_cache(cgroup))
     return available
+
+
+def _file_cache(cgroup: Path) -> int:
+    """Bytes of cached files, which count as used and are given up when processes need the memory."""
+    kinds = ("inactive_file", "active_file")
+    with suppress(OSError, ValueError):
+        lines = (line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        return sum(int(size) for kind, size in lines if kind in kinds)
+    return 0

@@ -1,5 +1,7 @@
 """What the attention of the branches launches and holds, whatever the number of branches."""
 
+import gc
+import weakref
 from collections import Counter
 
 import pytest
@@ -49,9 +51,8 @@ def model_of(family):
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def scored(family, branches, tokens=120, rows=1):
-    """Operations of scoring some branches of each row, and the layouts that it used."""
-    model = model_of(family)
+def recorded(model, branches, tokens=120, rows=1):
+    """What scoring some branches of each row takes: cache, tokens, mask, requests."""
     ids = torch.randint(0, 40, (rows, tokens))
     mask = torch.ones_like(ids)
     ends = tuple(torch.linspace(3, tokens - 1, branches).long().tolist())
@@ -59,8 +60,15 @@ def scored(family, branches, tokens=120, rows=1):
     requests = [ScoreRequest(row, ends, branch) for row in range(rows)]
     with torch.no_grad(), recorded_prefix(model, model.config, mask, requests) as cache:
         model(ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+    return cache, ids, mask, requests
+
+
+def scored(family, branches, tokens=120, rows=1):
+    """Operations of scoring them."""
+    model = model_of(family)
+    case = recorded(model, branches, tokens, rows)
     with Operations() as operations:
-        score_branches(model, model.config, cache, ids, mask, requests)
+        score_branches(model, model.config, *case)
     return operations
 
 
@@ -129,3 +137,15 @@ def test_short_responses_are_bounded_by_their_tokens():
     request = ScoreRequest(0, (9, 49), AnswerBranch((1,) * 10, (True,) * 10))
     branches = shared_prefix._Branches.build([request], ids, mask, packed=False)
     assert branches.chunk_size(config, 4096) == 409
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
+def test_nothing_of_a_batch_is_kept_after_its_scores(family):
+    """Keys and values of long responses are gigabytes, which the update and vLLM need next."""
+    model = model_of(family)
+    case = recorded(model, branches=4)
+    kept = [weakref.ref(case[0]), *(weakref.ref(layer.keys) for layer in case[0].layers)]
+    score_branches(model, model.config, *case)
+    del case
+    gc.collect()
+    assert [one() for one in kept] == [None] * len(kept)

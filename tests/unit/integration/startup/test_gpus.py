@@ -179,6 +179,9 @@ def test_a_container_has_the_memory_that_its_limit_leaves(tmp_path):
         (tmp_path / "memory.max").write_text(limit + "\n")
         (tmp_path / "memory.current").write_text(f"{2 * GIB}\n")
         assert gpus.available_memory(tmp_path) == pytest.approx(left, rel=0.2)
+    # Files that were read and written fill a container's memory, until processes need it.
+    (tmp_path / "memory.stat").write_text(f"anon {GIB}\ninactive_file {GIB // 2}\nactive_file {GIB // 4}\nfile 9\n")
+    assert gpus.available_memory(tmp_path) == pytest.approx(1.75 * GIB)
 
 
 def test_a_launch_ends_before_ray_where_the_machine_cannot_carry_the_run(monkeypatch, capsys, arguments):
