@@ -24,6 +24,7 @@ from itertools import combinations, cycle, product
 from pathlib import Path
 
 import numpy as np
+from paired import t_quantile
 from tabulate import tabulate
 from world import NAMES, World, load
 
@@ -111,16 +112,6 @@ def student(means: Floats) -> str:
     half = t_quantile(len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
     mark = "**" if abs(means.mean()) > half else ""
     return f"{mark}{means.mean():+z.1f} ± {half:.1f}{mark}"
-
-
-def t_quantile(freedom: int) -> float:
-    """The number that |T| of so many degrees of freedom exceeds with probability 0.05."""
-    from mpmath import betainc, findroot  # comes with torch, and spares the worlds SciPy
-
-    def beyond(t: float) -> float:
-        return betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True)
-
-    return float(findroot(lambda t: beyond(t) - 0.05, (1, 20), solver="anderson"))
 
 
 def overview(methods: Mapping[str, Method], labels: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ class Ideal:
 
 
 def read_runs(folder: Path) -> list[Point]:
-    """The evaluations of all finished runs, and the base's.
+    """The evaluations of all finished runs, and the base's; of a run's last policy the mean of both.
 
     Raises:
         DataError: when there is no base, or a run did not evaluate itself.
@@ -65,9 +65,11 @@ def read_runs(folder: Path) -> list[Point]:
         rows = list(read_rows(evaluations))
         for row in rows:
             (accuracy,) = (value for name, value in row.items() if name.endswith("/pass1"))
-            counted = at_end if row is rows[-1] else {}
-            lines = {name: counted.get(name, math.nan) for name in ("missing", "redundant")}
-            points.append(Point(method, strength, seed, int(row["step"]), 100 * accuracy, row["eval/length"], **lines))
+            tokens, lines = row["eval/length"], {}
+            if row is rows[-1]:
+                accuracy, tokens = (accuracy + at_end["accuracy"]) / 2, (tokens + at_end["tokens"]) / 2
+                lines = {name: at_end.get(name, math.nan) for name in ("missing", "redundant")}
+            points.append(Point(method, strength, seed, int(row["step"]), 100 * accuracy, tokens, **lines))
     return points
 
 

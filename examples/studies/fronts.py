@@ -16,22 +16,24 @@ with the policy before training, the points of a seed and a method are those of 
   too much) and redundant ones that are left (too little).
 
 One paired t-test a method against `--against`, on the areas of the seeds that both have, with Holm's correction over
-all. `--last swap@1 uniform_penalty@1` prints a table of these configurations' last points instead: means, and paired
-t-tests against the first of them on accuracy and on regret, with Holm's correction over all of the table. `--seeds`
-leaves all others out, such as those that the strengths were chosen by. What was measured is kept in `--results`, and
-everything printed follows from that file.
+all. A front is a maximum, so methods are comparable where they have as many points: `--methods` leaves others out.
+`--last swap@1 uniform_penalty@1` prints these configurations' last points instead, and paired t-tests of the others
+against the first on accuracy and on tokens, with Holm's correction over all of the table. `--seeds` leaves all others
+out, such as those that the strengths were chosen by. A run's last policy was evaluated by the training and again by
+compare.sh: accuracy and tokens are the mean of both, missing and redundant lines the second's. What was measured is
+kept in `--results`, and everything printed follows from that file.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 from front_points import BASE, Ideal, Point, area, by_seed, front, keep, read_kept, read_runs, regret
+from paired import half_interval, holm, p_value
 from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
@@ -55,32 +57,8 @@ def chosen_points(seeds: Mapping[int, Sequence[Point]], ideal: Ideal) -> list[Po
     return found
 
 
-def p_value(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t; 1 for fewer than two differences."""
-    from mpmath import betainc  # comes with torch, and spares the worlds SciPy
-
-    count = len(differences)
-    if count < 2:
-        return 1.0
-    deviation = stdev(differences)
-    if deviation == 0:
-        return 0.0 if differences[0] else 1.0
-    t = fmean(differences) / (deviation / math.sqrt(count))
-    freedom = count - 1
-    return float(betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True))
-
-
-def holm(values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's corrected p-values."""
-    found, largest = {}, 0.0
-    for rank, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(values) - rank) * value))
-        found[name] = largest
-    return found
-
-
-def table(points: Sequence[Point], ideal: Ideal, against: str) -> str:
-    """A row a method.
+def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.0) -> str:
+    """A row a method; areas begin at `start` L*.
 
     Raises:
         DataError: when `against` is not among them.
@@ -88,8 +66,9 @@ def table(points: Sequence[Point], ideal: Ideal, against: str) -> str:
     methods = by_seed(points)
     if against not in methods:
         raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(sorted(methods))}")
+    shortest = start * ideal.tokens
     areas = {
-        method: {seed: area(of_seed, ideal.tokens, ideal.base.tokens) for seed, of_seed in seeds.items()}
+        method: {seed: area(of_seed, shortest, ideal.base.tokens) for seed, of_seed in seeds.items()}
         for method, seeds in methods.items()
     }
     changes = {
@@ -120,6 +99,8 @@ def table(points: Sequence[Point], ideal: Ideal, against: str) -> str:
 def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -> str:
     """A row a configuration, METHOD@STRENGTH, of its last points; the first is what the others are compared with.
 
+    Differences are with half their 95% interval by Student's t.
+
     Raises:
         DataError: when one has no points.
     """
@@ -131,34 +112,34 @@ def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -
     if absent := [name for name in names if name not in last]:
         raise DataError(f"--last names {absent[0]}, of which there is no run with these seeds")
     against = names[0]
-    values: dict[str, Callable[[Point], float]] = {
-        "accuracy": lambda point: point.accuracy,
-        "regret": lambda point: regret(point, ideal),
-    }
+    tested = ("accuracy", "tokens")
     changes = {
         (method, name): [
-            value(seeds[seed]) - value(last[against][seed]) for seed in sorted(seeds.keys() & last[against])
+            getattr(seeds[seed], name) - getattr(last[against][seed], name)
+            for seed in sorted(seeds.keys() & last[against])
         ]
         for method, seeds in last.items()
         if method != against
-        for name, value in values.items()
+        for name in tested
     }
     corrected = holm({key: p_value(change) for key, change in changes.items()})
     rows = []
-    for method, seeds in sorted(last.items(), key=lambda item: fmean(map(values["regret"], item[1].values()))):
-        of_method = list(seeds.values())
-        cells = [method, str(len(seeds))]
+    regrets = {method: fmean(regret(point, ideal) for point in seeds.values()) for method, seeds in last.items()}
+    for method in sorted(last, key=lambda name: regrets[name]):
+        of_method = list(last[method].values())
+        cells = [method, str(len(of_method))]
         for name in ("accuracy", "tokens", "missing", "redundant"):
             found = [getattr(point, name) for point in of_method]
-            digits = 1 if name in ("accuracy", "tokens") else 2
+            digits = 1 if name in tested else 2
             cells.append(f"{fmean(found):.{digits}f}" + (f" ({stdev(found):.{digits}f})" if len(found) > 1 else ""))
-        cells.append(f"{fmean(map(values['regret'], of_method)):.1f}")
-        for name in values:
-            change = changes.get((method, name))
-            cells += [f"{fmean(change):+.1f}", f"{corrected[method, name]:.3f}"] if change else ["", ""]
+        cells.append(f"{regrets[method]:.1f}")
+        for name in tested:
+            change = changes.get((method, name), [])
+            interval = f" ± {half_interval(change):.1f}" if len(change) > 1 else ""
+            cells += [f"{fmean(change):+.1f}{interval}", f"{corrected[method, name]:.3f}"] if change else ["", ""]
         rows.append(cells)
     header = ["configuration", "seeds", "accuracy % (sd)", "tokens (sd)", "missing (sd)", "redundant (sd)", "regret"]
-    header += [word for name in values for word in (f"{name}, from {against}", "p (Holm)")]
+    header += [word for name in tested for word in (f"{name}, from {against}", "p (Holm)")]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
@@ -189,6 +170,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", type=Path, help="output folder of compare.sh")
     parser.add_argument("--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them")
     parser.add_argument("--against", default="swap", help="the method that the others are compared with")
+    parser.add_argument("--methods", nargs="+", help="those of the table and the picture (default: all)")
+    parser.add_argument("--area-from", type=float, default=1.0, metavar="X", help="areas begin at X L* (default: 1)")
     parser.add_argument("--last", nargs="+", help="print the last points of these configurations, METHOD@STRENGTH")
     parser.add_argument("--seeds", type=int, nargs="+", help="use these alone (default: all)")
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
@@ -208,7 +191,12 @@ def main(argv: list[str]) -> None:
         f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, {points[0].tokens:.1f}\n"
     )
     used = [point for point in points if point.method == BASE or not args.seeds or point.seed in args.seeds]
-    print(table_of_last(used, ideal, args.last) if args.last else table(used, ideal, args.against))
+    if args.last:
+        print(table_of_last(used, ideal, args.last))
+        return
+    if args.methods:
+        used = [point for point in used if point.method in (BASE, *args.methods)]
+    print(table(used, ideal, args.against, args.area_from))
     if args.picture:
         draw(used, ideal, args.picture)
 

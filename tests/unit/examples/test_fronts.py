@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from front_points import BASE, COST, Ideal, Point, area, by_seed, front, keep, read_kept, read_runs, regret
-from fronts import MULTIPLES, chosen_points, holm, p_value, table, table_of_last
+from fronts import MULTIPLES, chosen_points, table, table_of_last
+from paired import half_interval, holm, p_value
 from support.paths import ROOT
 
 from openrlhf_swap.errors import DataError
@@ -62,6 +63,8 @@ def test_p_values_by_hand():
     # One degree of freedom is Cauchy's: differences 1 and 3 have t = 2, and p = 1 - 2/pi atan(2).
     assert p_value([1.0, 3.0]) == pytest.approx(1 - 2 / math.pi * math.atan(2))
     assert p_value([1.0]) == 1.0 and p_value([2.0, 2.0]) == 0.0
+    # And tan(0.95 pi / 2) has 95% of it within; the error of 1 and 3 is 1.
+    assert half_interval([1.0, 3.0]) == pytest.approx(math.tan(0.475 * math.pi))
 
 
 def test_what_is_kept_is_what_was_measured(tmp_path):
@@ -86,6 +89,11 @@ def test_runs_are_read(tmp_path):
     base, first, last = read_runs(tmp_path)
     assert (base.method, base.accuracy, base.redundant) == (BASE, 60.0, 9)
     assert (first.strength, first.seed, first.accuracy, first.tokens) == ("0.3", 2, pytest.approx(75), 55.0)
+    # Two evaluations of the last policy: 80% with 50 tokens by the training, the same afterwards.
+    assert (last.accuracy, last.tokens) == (pytest.approx(80), 50.0)
+    write_text(run / "result.json", '{"accuracy": 0.7, "tokens": 52, "missing": 1, "redundant": 2}')
+    *_, last = read_runs(tmp_path)
+    assert (last.accuracy, last.tokens) == (pytest.approx(75), 51.0)
     assert math.isnan(first.missing) and (last.missing, last.redundant) == (1, 2)
     with pytest.raises(DataError, match=r"without base\.json; run compare\.sh"):
         read_runs(run)
@@ -103,14 +111,15 @@ def test_the_last_points_of_some_configurations_by_hand():
     _, _, first, second = (
         line.split("|")[1:-1] for line in table_of_last(points, IDEAL, ["swap@1", "a@1"]).splitlines()
     )
-    # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of regret +9 and +6.
+    # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of tokens -2 and -4, each with a deviation of
+    # sqrt(2), so an error of 1, of which 12.7 are 95% with one degree of freedom.
     assert [cell.strip() for cell in first] == [
         *("swap@1", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")
     ]
-    p_accuracy, p_regret = p_value([-10, -8]), p_value([9, 6])
+    p_accuracy, p_tokens = p_value([-10, -8]), p_value([-2, -4])
     assert [cell.strip() for cell in second] == [
         *("a@1", "2", "82.0 (2.8)", "40.0 (0.0)", "0.50 (0.00)", "1.50 (0.00)", "16.0"),
-        *("-9.0", f"{2 * p_accuracy:.3f}", "+7.5", f"{max(2 * p_accuracy, p_regret):.3f}"),
+        *("-9.0 ± 12.7", f"{2 * p_accuracy:.3f}", "-3.0 ± 12.7", f"{max(2 * p_accuracy, p_tokens):.3f}"),
     ]
     with pytest.raises(DataError, match="--last names a@3, of which there is no run with these seeds"):
         table_of_last(points, IDEAL, ["swap@1", "a@3"])
