@@ -17,6 +17,7 @@ from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
 PROGRAM = "openrlhf-swap"  # the console script, see `__main__`
 INTERRUPTED = 130  # the exit status of what SIGINT ended, as shells have it
 STOPPED = "stopped by Ctrl-C"
+ADAPTERS = "adapter_config.json"  # what a folder of LoRA adapters holds
 EXTRAS = {  # package -> the extra of pyproject.toml that installs it
     **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
     **dict.fromkeys(("latex2sympy2_extended", "math_verify"), "grading"),
@@ -100,13 +101,20 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
-def check_model_exists(flag: str, name: str) -> None:
+def check_model_exists(flag: str, name: str, takes_adapters: bool = False) -> None:
     """Refuse a model that is neither a folder nor known to the hub or its cache, before anything reads it.
+
+    And, unless `takes_adapters`, a folder of LoRA adapters, whose weights vLLM takes for a model's.
 
     Raises:
         ConfigError: with the reason.
     """
     if Path(name).is_dir():
+        if not takes_adapters and (Path(name) / ADAPTERS).exists():
+            raise ConfigError(
+                f"{flag} is {name}, which holds LoRA adapters instead of a whole model; merge them first: "
+                f"{PROGRAM} merge --adapters {name} --output FOLDER"
+            )
         return
     message = (
         f"{flag} is {name}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json and "

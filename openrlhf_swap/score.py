@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     run = RunConfig(scoring=args.scoring)
     if args.grader:
         check_grader_name(args.grader)
-    check_model_exists("--model", args.model)
+    check_model_exists("--model", args.model, takes_adapters=True)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     rows = read_input(args.input)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap import __version__
-from openrlhf_swap.command import PROGRAM
+from openrlhf_swap.command import ADAPTERS, PROGRAM
 from openrlhf_swap.errors import DataError, SwapError, reader_errors
 from openrlhf_swap.files import Row, read_rows, write_text
 from openrlhf_swap.objectives.ablation import ABLATION
@@ -60,7 +60,7 @@ def write_card(policy: Path, run: Path) -> None:
     import jinja2
     from huggingface_hub import ModelCard
 
-    if not (policy / "config.json").exists() and not (policy / "adapter_config.json").exists():
+    if not (policy / "config.json").exists() and not (policy / ADAPTERS).exists():
         raise DataError(f"{policy} holds no policy")
     about = json.loads((run / CONFIGURATION).read_text(encoding="utf-8"))
     steps = list(read_rows(run / METRICS))
@@ -110,7 +110,7 @@ def card_contents(about: Row, steps: Sequence[Row], evaluations: Sequence[Row], 
         "evaluated": flags.get("--eval.dataset"),
         "evaluation": {name: rounded(value) for name, value in measured.items() if name.startswith("eval/")},
         "evaluation_step": measured.get("step"),
-        "adapter": (policy / "adapter_config.json").exists(),
+        "adapter": (policy / ADAPTERS).exists(),
         "chat": "--data.apply_chat_template" in words,
         "max_new_tokens": flags["--rollout.max_new_tokens"],
         "temperature": flags["--rollout.temperature"],

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from openrlhf_swap.command import ADAPTERS
 from openrlhf_swap.errors import ConfigError, reader_errors
 
 FLAG = "--swap.trust_remote_code"
@@ -75,7 +76,7 @@ def _code_in(file: Path) -> Any:
 
 def _code_of_base(flag: str, folder: Path) -> str | None:
     """The same for the model that a folder with adapters names, which is loaded with them."""
-    adapter = folder / "adapter_config.json"
+    adapter = folder / ADAPTERS
     if not adapter.exists():
         return None
     with reader_errors(
@@ -84,7 +85,7 @@ def _code_of_base(flag: str, folder: Path) -> str | None:
         base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or Path(base) == folder:
         return None
-    found = find_model_code(flag, str(base))
+    found = find_model_code(f"{flag} is {folder}, and its base", str(base))
     return found and f"{found} of {base}, the base of its adapters"
 
 

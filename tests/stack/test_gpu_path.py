@@ -11,11 +11,13 @@ from itertools import count
 import pytest
 import torch
 from support.disturbing import Run
-from support.paths import POLICY
+from support.paths import POLICY, ROOT
 from support.running import run_training, train_by
 
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.gpu_check.__main__ import Gpu, check
 from openrlhf_swap.gpu_check.training import SHARED_GPU
+from openrlhf_swap.runs.merge import merge
 
 pytestmark = pytest.mark.slow
 PATIENCE = 300  # seconds without output; other work may run
@@ -50,6 +52,12 @@ def test_sharded_weights_arrive(tmp_path, prompts_file):
 def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
     lines = run_training(tmp_path / "run", prompts_file, *COLOCATED, "--ds.lora.rank", "4", "--data.max_samples", "32")
     assert len(lines) == 2 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
+    merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
+    words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]
+    words += ["--suffix", "", "--max-tokens", "320", "--output", tmp_path / "evaluated"]
+    subprocess.run([sys.executable, "-m", "evaluation.run", *map(str, words)], check=True, cwd=ROOT)
+    (grades,) = (tmp_path / "evaluated").glob("*.grades.jsonl")
+    assert sum(row["correct"] for row in read_rows(grades)) >= 8  # of 16; the embedded policy solves 84%
 
 
 @on_request

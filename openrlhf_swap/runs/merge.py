@@ -1,0 +1,56 @@
+"""Merge a policy's LoRA adapters into its model: the folder that vLLM, an evaluation or another training takes.
+
+    python -m openrlhf_swap.runs.merge --adapters outputs/run/policy --output outputs/run/merged
+
+Weights keep the base's dtype. As for vLLM in training, what the adapters add is rounded to it, and so is the sum.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from openrlhf_swap.command import ADAPTERS, Parser, check_writable, run_command
+from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+
+
+def main(argv: list[str]) -> None:
+    """Write the merged model and its tokenizer.
+
+    Raises:
+        ConfigError: for a folder without adapters, a base that cannot be read, or an output that holds something.
+    """
+    parser = Parser("openrlhf_swap.runs.merge", __doc__)
+    parser.add_argument("--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write; it must not hold anything")
+    add_trust_flag(parser)
+    args = parser.parse_args(argv)
+    if not (Path(args.adapters) / ADAPTERS).exists():
+        raise ConfigError(f"--adapters is {args.adapters}, without {ADAPTERS}; give a folder with LoRA adapters")
+    refuse_model_code("--adapters", args.adapters, args.trust_remote_code)
+    check_writable("--output", args.output)
+    if args.output.exists() and any(args.output.iterdir()):
+        raise ConfigError(f"--output is {args.output}, which is not empty; use another folder")
+    merge(args.adapters, args.output, args.trust_remote_code)
+    print(f"{args.output} holds the merged model")
+
+
+def merge(adapters: str, output: Path, trust_remote_code: bool = False) -> None:
+    """Write the model of a folder of adapters, with them, in the dtype of its weights; and the tokenizer.
+
+    Raises:
+        ConfigError: when one of them cannot be read.
+    """
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoTokenizer
+
+    with reader_errors(f"--adapters is {adapters}, which cannot be read: {{reason}}", ConfigError):
+        tokenizer = AutoTokenizer.from_pretrained(adapters, trust_remote_code=trust_remote_code)
+        model = AutoPeftModelForCausalLM.from_pretrained(adapters, dtype="auto", trust_remote_code=trust_remote_code)
+    model.merge_and_unload(safe_merge=True).save_pretrained(output)  # safe: refuses weights that are not finite
+    tokenizer.save_pretrained(output)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -1,0 +1,91 @@
+"""Adapters become a whole model."""
+
+import json
+import shlex
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from support.paths import POLICY
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from evaluation import run as evaluation
+from openrlhf_swap import reference
+from openrlhf_swap.command import check_model_exists
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.runs import merge
+
+RANK, ALPHA = 4, 16
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    """As OpenRLHF saves a policy with adapters, some of them trained: with the base's configuration and tokenizer."""
+    folder = tmp_path_factory.mktemp("lora") / "policy"
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16)
+    config = LoraConfig(
+        r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+    )
+    get_peft_model(base, config).save_pretrained(folder)
+    base.config.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(POLICY).save_pretrained(folder)
+    return folder
+
+
+def test_adapters_are_added(adapters, tmp_path, capsys):
+    """W + alpha / r B A, from the files, and rounded as vLLM has it."""
+    merge.main(["--adapters", str(adapters), "--output", str(tmp_path / "merged")])
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'merged'} holds the merged model\n")
+    factors = load_file(adapters / "adapter_model.safetensors")
+    found, plain = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
+        for folder in (tmp_path / "merged", POLICY)
+    )
+    changed = 0
+    for name, weight in plain.items():
+        key = f"base_model.model.{name.removesuffix('.weight')}"
+        if f"{key}.lora_A.weight" in factors:
+            down, up = (factors[f"{key}.lora_{side}.weight"] for side in "AB")
+            weight = weight + (ALPHA / RANK * up @ down).bfloat16()
+            changed += 1
+        assert found[name].equal(weight), name
+    assert changed == 4 * 7  # layers, and matrices of each
+    text = "<think>\n5+3=8\n</think>"
+    one, other = (AutoTokenizer.from_pretrained(folder)(text) for folder in (POLICY, tmp_path / "merged"))
+    assert one["input_ids"] == other["input_ids"]
+    check_model_exists("--model", str(tmp_path / "merged"))
+
+
+def test_what_vllm_would_read_as_a_whole_model_is_refused(adapters, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"problem": "1+1", "answer": "2", "id": "1"}) + "\n")
+    for main, words in (
+        (evaluation.main, f"--benchmarks {rows} --output {tmp_path / 'out'} --model {adapters}"),
+        (reference.main, f"--dataset {rows} --output {tmp_path / 'out.jsonl'} --model {adapters}"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            main(shlex.split(words))
+        assert str(error.value) == (
+            f"--model is {adapters}, which holds LoRA adapters instead of a whole model; merge them first: "
+            f"openrlhf-swap merge --adapters {adapters} --output FOLDER"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_is_one_line(adapters, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    (lost / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "gone")}))
+    for folder, output, message in (
+        (POLICY, "new", "without adapter_config.json; give a folder with LoRA adapters"),
+        (adapters, "full", "which is not empty; use another folder"),
+        (lost, "new", f"--adapters is {lost}, and its base is {tmp_path / 'gone'}, whose files cannot be listed ("),
+    ):
+        with pytest.raises(ConfigError) as error:
+            merge.main(["--adapters", str(folder), "--output", str(tmp_path / output)])
+        assert message in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "new").exists() and (tmp_path / "full" / "notes.txt").read_text() == "mine"
