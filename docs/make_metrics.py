@@ -34,7 +34,6 @@ GROUPS = {
     "length": "Lengths, in tokens",
     "swap": "The objective",
     "policy": "The update",
-    "critic": "A critic",
     "timing": "Time",
     "memory": "Memory, in GiB",
     "eval": "Evaluation during training",

@@ -77,7 +77,7 @@ for {network} GB/s per node, which is {gpus} network cards of 400 Gbit/s at thei
 
 {traffic}
 
-Both are least amounts, where each byte enters a node once. With {responses:,} responses **per node** m, and with it
+Both are lower bounds: each byte enters a node once. With {responses:,} responses **per node** m, and with it
 DeepSpeed's traffic, is that of one node's {one_node} micro-batches.
 
 Through the driver, pickled, per response of {tokens:,} tokens (measured):
@@ -255,7 +255,7 @@ def _second_rows(driver: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
             for steps in (1, nodes):
                 for gpu in GPUS:
                     seconds, part = share(driver, model, gpu, nodes, steps)
-                    cells += [f"{seconds:,.0f}", f"**{part:.0%}**" if part >= FELT else f"{part:.0%}"]
+                    cells += [f"{seconds:,.0f}", f"**{part:.1%}**" if part >= FELT else f"{part:.1%}"]
             yield (_name(model), nodes, *cells)
 
 
@@ -264,10 +264,11 @@ def _summary(driver: dict[str, Any]) -> str:
     lines = []
     for model in MODELS:
         parts = []
-        for steps, kind in ((lambda nodes: 1, "one step for all"), (lambda nodes: nodes, "a step per node")):
+        for steps, kind in ((lambda nodes: 1, "a step"), (lambda nodes: nodes, "a node")):
             felt = [nodes for nodes in NODES if share(driver, model, GPUS[-1], nodes, steps(nodes))[1] >= FELT]
-            parts.append(f"{kind}: {f'from {felt[0]} nodes on' if felt else 'not up to 64 nodes'}")
-        lines.append(f"* {_name(model)} on H200: {'; '.join(parts)}.")
+            found = f"from {felt[0]} nodes on" if felt else "not up to 64 nodes"
+            parts.append(f"{PROMPTS * RESPONSES:,} {kind}: {found}")
+        lines.append(f"* {_name(model)} on H200, {'; '.join(parts)}.")
     return "\n".join(lines)
 
 

@@ -166,7 +166,7 @@ class SwapConfig(FlagSettings):
     step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
         "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
-        "charges none; state: those to come that the policy's states predict, off A_proc (both not in the paper)",
+        "charges none; state: from A_proc, what the policy's states predict of it (both not in the paper)",
         "use mean, zero or state",
     )
     step_noise: float = setting(

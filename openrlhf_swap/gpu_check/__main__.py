@@ -1,4 +1,4 @@
-"""Does training work on this machine's GPU? Some minutes, before hours are paid for.
+"""Does training work on this machine's GPU? Takes minutes; run it before you rent hours.
 
 Scores in bfloat16 with both backends, trains the embedded policy on one GPU as the launch scripts do it (vLLM with
 CUDA graphs and DeepSpeed in turn, weights over CUDA IPC), kills and resumes the run, and compares the memory with

@@ -19,7 +19,7 @@ class Check:
     fatal: bool = False
 
 
-SCORES = Check("scoring on the GPU", "what the error says; see also docs/use/troubleshooting.md", fatal=True)
+SCORES = Check("scoring on the GPU", "fix what the error names", fatal=True)
 BACKENDS = Check("scoring, shared against per prefix", "train with --swap.scoring per_prefix, and report it")
 TRAINING = Check("training", "see the end of console.log and train.log; attach gpu_check.json to a report", fatal=True)
 PROGRESS = Check(

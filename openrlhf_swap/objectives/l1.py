@@ -39,8 +39,8 @@ class L1Exact(Objective):
     class Settings(FlagSettings):
         """Flags `--swap.l1_exact.*`."""
 
-        shortest: int = setting(100, "budgets are drawn evenly from this")
-        longest: int = setting(4000, "to this, once a row, in tokens")
+        shortest: int = setting(100, "smallest budget, in tokens")
+        longest: int = setting(4000, "largest; drawn uniformly once a row")
         alpha: float = setting(0.0003, "taken off for each token of difference")
         instruction: str = setting(INSTRUCTION, "goes before the budget, in place of openrlhf_swap.prepare's")
 

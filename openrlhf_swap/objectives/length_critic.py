@@ -52,7 +52,7 @@ class LengthCritic(StateObjective):
         )
         unit: Literal["length", "deviation"] = setting(
             "length",
-            "what costs are divided by: the mean length of who pays (--swap.process_weight 4 is then about what 1 is "
+            "what costs are divided by: the payers' mean length (--swap.process_weight 4 is then about what 1 is "
             "with deviation), or their deviation, which falls with what is left to save, so that a token gets ever "
             "dearer",
             "use length or deviation",

@@ -61,7 +61,7 @@ METRICS = {
     "swap/critic_r2": "share of the variance of what was still to come (tokens, or step rewards) that the policy's "
     "states predict, each response by the other groups'",
     "swap/critic_unit": "tokens that cost theta with length_critic: the fewer, the dearer a token",
-    "swap/critic_unsolved": "1 where too little was there to predict it, and the mean of each group took its place",
+    "swap/critic_unsolved": "1 where there was too little to fit it, and each group's mean was used",
     "swap/grader_no_answer": "share of responses that are incorrect and state no answer, boxed or otherwise",
     "swap/grader_timeout": "share of responses for which the grader ran out of time; they count as incorrect",
     "swap/grader_error": "share of responses on which the grader failed; they count as incorrect",
@@ -91,9 +91,6 @@ METRICS = {
     "policy/reference_logprobs_diff": "mean log-probability minus the reference model's, without an estimator",
     "policy/entropy": "entropy of the policy's next token, if an entropy coefficient is set",
     "policy/aux_loss": "load-balancing loss of a mixture of experts",
-    "critic/loss": "loss of the critic, if there is one",
-    "critic/values": "mean value that the critic predicts",
-    "critic/learning_rate": "learning rate of the critic",
     "timing/generation": "seconds to sample and grade the responses",
     "timing/continuations": "seconds of these spent only on continuations of responses",
     "timing/make_experience": "seconds for log-probabilities, scores and advantages",
@@ -142,9 +139,6 @@ NAMES = {
     "logprobs_diff": "policy/reference_logprobs_diff",
     "entropy_loss": "policy/entropy",
     "aux_loss": "policy/aux_loss",
-    "critic_loss": "critic/loss",
-    "values": "critic/values",
-    "critic_lr": "critic/learning_rate",
     "swap/score_seconds": "timing/score",
     "swap/continued_seconds": "timing/continuations",
 }

@@ -92,19 +92,21 @@ def report(events, settings):
     minutes = max([row["at"] for row in soak], default=0) / 60
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
     damaged = sum(row["damaged"] is not None for row in attempts)
-    equal = (
+    outcome = (
         "Each step has the calm run's metrics bit by bit, except times, memory and `swap/grader_slow`, which are of "
         "the clock; each finished round has its policy and its tables of rollouts, byte by byte."
     )
+    if wrong:
+        count = "was one defect" if len(wrong) == 1 else f"were {len(wrong)} defects"
+        outcome = f"There {count}, listed below."
     summary = (
         f"`bash scripts/soak.sh {flags} --output DIR`: a calm run of {calm['steps']} steps took "
         f"{calm['seconds'] / 60:.0f} minutes; then {len(struck)} faults struck {len(attempts)} starts within "
         f"{minutes:.0f} minutes. {len(rounds)} rounds of {settings['steps']} steps were finished, and "
         f"{sum(row['steps'] for row in attempts)} steps compared, with those that were done again. "
-        f"{equal if not wrong else f'There were {len(wrong)} defects, listed below.'} {damaged} times a file of the "
-        f"newest checkpoint was damaged. {max(gone, default=0):.1f} s after the end of a command, or earlier, all "
-        f"that it had started was gone. A start took {median(first or [0]):.0f} s to its first new step (median; at "
-        f"most {max(first, default=0)})."
+        f"{outcome} {damaged} times a file of the newest checkpoint was damaged. All that a command had started was "
+        f"gone at most {max(gone, default=0):.1f} s after its end. A start took {median(first or [0]):.0f} s to its "
+        f"first new step (median; at most {max(first, default=0)})."
     )
     memory = (
         "Memory of the processes in MiB (proportional set size): means of the quarters of the calm run, and what it "
