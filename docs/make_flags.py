@@ -26,6 +26,19 @@ GOOD = {
     "--actor.num_gpus_per_node": "1",
     "--vllm.num_engines": "1",
 }
+# What the method's rules leave of the values that a flag has by itself.
+LEFT = {
+    "algo.advantage.estimator": "group_norm",
+    "algo.advantage.gamma": "1",
+    "critic.freezing_steps": "-1",
+    "data.max_images_per_prompt": "0",
+    "ds.param_dtype": "bf16",
+    "ds.ring_attn_size": "1",
+    "ds.tensor_parallel_size": "1",
+    "ds.zero_stage": "1, 2, 3",
+    "rollout.n_samples_per_prompt": "at least 2",
+    "rollout.vllm_generate_batch_size": "that of --rollout.batch_size",
+}
 VALUES = {"zero": "0", "negative": "-1", "NaN": "nan", "huge": "1" + "0" * 30, "empty": ""}
 PAGE = """\
 # What flags accept
@@ -50,6 +63,8 @@ def flags_page() -> str:
 
 def allowed(action: argparse.Action) -> str:
     """The values that a flag accepts, in words."""
+    if action.dest in LEFT:
+        return LEFT[action.dest]
     if action.dest in NUMBERS:
         return str(NUMBERS[action.dest])
     return ", ".join(map(str, action.choices)) if action.choices else "text"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.samples import seed_of
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.rollouts.reader import ThoughtReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
@@ -35,6 +36,21 @@ class Task:
     sample: int
     problem: str
     instructed: bool = False
+
+
+def check_gpus(engines: int, size: int) -> None:
+    """Count the GPUs of this machine, for which Ray would wait silently.
+
+    Raises:
+        ConfigError: when there are too few for so many engines of `size` GPUs.
+    """
+    import torch
+
+    if (there := torch.cuda.device_count()) < engines * size:
+        raise ConfigError(
+            f"--engines {engines} x --tensor-parallel-size {size} takes {engines * size} GPUs, but {there} are here; "
+            "use fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
+        )
 
 
 class Sampler:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from evaluation.generate import Sampler, SamplingSettings, Task
+from evaluation.generate import Sampler, SamplingSettings, Task, check_gpus
 from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
 from evaluation.problems import Problems, load_problems
@@ -246,13 +246,19 @@ def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
 def start_engines(
     args: argparse.Namespace, tasks: list[Task], settings: SamplingSettings, files: Files, options: dict[str, Any]
 ) -> Iterator[int]:
-    """Split the tasks among engines, each writing its own files, merged at the end; yields each sample's tokens."""
+    """Split the tasks among engines, each writing its own files, merged at the end; yields each sample's tokens.
+
+    Raises:
+        ConfigError: when there are too few GPUs.
+    """
+    gpus = 0 if is_cpu_build() else args.tensor_parallel_size
+    if gpus and "RAY_ADDRESS" not in os.environ:
+        check_gpus(args.engines, gpus)
     # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the name).
     if "RAY_ADDRESS" not in os.environ:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
-    gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     ray.init(ignore_reinit_error=True, include_dashboard=False)
     engine = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
     engines = [engine.remote(args.model, **options) for _ in range(args.engines)]

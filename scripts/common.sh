@@ -59,6 +59,14 @@ count_gpus() {
     fi
 }
 
+# require_gpus: fails if a process started here would see fewer than NUM_GPUS.
+require_gpus() {
+    local there where="this machine has"
+    there="$(count_gpus)"
+    if [[ -n "${CUDA_VISIBLE_DEVICES+set}" ]]; then where="CUDA_VISIBLE_DEVICES leaves"; fi
+    (( there >= NUM_GPUS )) || fail "NUM_GPUS is $NUM_GPUS, but $where $there; set it to at most as many"
+}
+
 # has_package NAME: 1 if the environment has the package, else 0; imports nothing.
 has_package() {
     PATH="${VENV:-$PWD/.venv}/bin:$PATH" python - "$1" <<<'

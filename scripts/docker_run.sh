@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command in the project's image: bash scripts/docker_run.sh [options] [command ...]
-# Without a command the image prints the help of the training command. No port is published. WANDB_API_KEY, WANDB_KEY
-# and HF_TOKEN are passed on from the environment, by name. Options come first:
+# Without a command the image prints the help of the training command. No port is published. WANDB_API_KEY, WANDB_KEY,
+# HF_TOKEN and RAY_AUTH_TOKEN are passed on from the environment, by name. Options come first:
 #   --build         build the image first
 #   --cpu           use the image without CUDA; by default the CUDA image, with every GPU
 #   --dry-run       print the docker commands and stop
@@ -62,7 +62,7 @@ run+=(--mount "type=bind,source=$OUTPUTS,target=/app/outputs"
     --mount "type=bind,source=$CACHE,target=/home/swap/.cache"
     --mount "type=bind,source=$HUB,target=/huggingface" --env HF_HOME=/huggingface)
 if [[ -n "$DATA" ]]; then run+=(--mount "type=bind,source=$DATA,target=/data,readonly"); fi
-for name in WANDB_API_KEY WANDB_KEY HF_TOKEN; do
+for name in WANDB_API_KEY WANDB_KEY HF_TOKEN RAY_AUTH_TOKEN; do
     # Only the name: docker takes the value from the environment, which keeps it off command lines and out of logs.
     if [[ -n "${!name:-}" ]]; then run+=(--env "$name"); fi
 done

@@ -11,7 +11,7 @@
 #   BATCH_SIZE=64        rows per update
 #   MICRO_BATCH=1        rows that a GPU processes at a time
 #   MAX_LEN=4096         tokens per row; longer rows are truncated
-#   NUM_GPUS=8           processes, one per GPU (default on a CPU: 1)
+#   NUM_GPUS=8           processes, one per GPU, the first of CUDA_VISIBLE_DEVICES if that is set (default on a CPU: 1)
 #   ZERO_STAGE=2         DeepSpeed's ZeRO stage (default on a CPU: 0)
 #   SAVE_STEPS=...       updates between checkpoints; no checkpoints by default
 #   MASTER_PORT=29500    rendezvous port; choose another for a second run on the same machine
@@ -64,10 +64,21 @@ if (( ! DRY_RUN )); then
     [[ -f "$DATA" ]] || fail "DATA is $DATA, which does not exist; use a JSONL file with the columns input and output"
     rows="$(grep -c . -- "$DATA" || true)"
     (( rows >= BATCH_SIZE )) || fail "BATCH_SIZE is $BATCH_SIZE, but $DATA has $rows rows; use at most as many"
+    if [[ "$PROFILE" == gpu ]]; then require_gpus; fi
+fi
+
+PLACES=(--num_gpus "$NUM_GPUS")
+if [[ "$PROFILE" == gpu && -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
+    # Next to --num_gpus, DeepSpeed's launcher drops the variable and takes the machine's first GPUs.
+    IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES// /}"
+    printf -v chosen '%s,' "${visible[@]:0:NUM_GPUS}"
+    [[ "$chosen" =~ ^([0-9]+,)+$ ]] || fail \
+        "CUDA_VISIBLE_DEVICES is $CUDA_VISIBLE_DEVICES; DeepSpeed's launcher needs numbers: use those of nvidia-smi"
+    PLACES=(--include "localhost:${chosen%,}")
 fi
 
 COMMAND=(
-    deepspeed --num_gpus "$NUM_GPUS" --master_port "$MASTER_PORT" --module openrlhf_swap.sft
+    deepspeed "${PLACES[@]}" --master_port "$MASTER_PORT" --module openrlhf_swap.sft
     --model.model_name_or_path "$MODEL"
     --data.dataset "$DATA" --data.input_key input --data.output_key output --data.input_template "{}"
     --data.max_len "$MAX_LEN"

@@ -153,10 +153,8 @@ COMMAND=(
     "${PLACEMENT_ARGS[@]}" "${OUTPUT_ARGS[@]}" "${FLAGS[@]}"
 )
 DRY_RUN=$((DRY_RUN || PRINT)) end_dry_run "${COMMAND[@]}"
-if (( NUM_NODES == 1 )) && [[ -z "${RAY_ADDRESS:-}" ]] && (( $(count_gpus) < NUM_GPUS )); then
-    # Ray would silently wait for the missing ones.
-    fail "NUM_GPUS is $NUM_GPUS, but this machine has $(count_gpus); set it to at most as many"
-fi
+# Ray would silently wait for missing ones.
+if (( NUM_NODES == 1 )) && [[ -z "${RAY_ADDRESS:-}" ]]; then require_gpus; fi
 if (( NUM_NODES > 1 )) && [[ -z "${RAY_ADDRESS:-}" ]]; then
     fail "NUM_NODES is $NUM_NODES, but RAY_ADDRESS names no Ray cluster; use scripts/train_swap_multinode.sh"
 fi

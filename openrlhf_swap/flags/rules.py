@@ -152,6 +152,11 @@ def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:
             f"--train.enable_ema with --ds.lora.rank {ds.lora.rank}: OpenRLHF 0.11.2 averages whole models only: "
             "leave one of them out"
         )
+    if ds.param_dtype != "bf16":
+        yield (
+            f"--ds.param_dtype is {ds.param_dtype}; OpenRLHF starts vLLM with bfloat16, which accepts no other weights: "
+            "leave it out"
+        )
     if ds.load_in_4bit:
         yield "--ds.load_in_4bit: vLLM cannot take 4-bit weights over: leave it out"
     if ds.tensor_parallel_size > 1:

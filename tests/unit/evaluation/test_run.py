@@ -3,11 +3,15 @@
 import shlex
 import shutil
 
+import pytest
+import ray
+import torch
 from support.paths import POLICY
 
 from evaluation import run
 from evaluation.samples import read_settings
 from openrlhf_swap.command import run_command
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.runs.provenance import made_of
 
@@ -63,3 +67,34 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     path = tmp_path / "run.json"
     path.write_text(path.read_text().replace("end_of_thought", "another"))
     assert run.end_of_thought(run.parse(flags)) == "</think>"
+
+
+class RayStartedError(Exception):
+    """Ray would start now."""
+
+
+@pytest.mark.parametrize(
+    ("there", "cpu", "cluster", "message"),
+    [
+        (5, False, False, "--engines 3 x --tensor-parallel-size 2 takes 6 GPUs, but 5 are here; use fewer"),
+        (6, False, False, None),
+        (0, True, False, None),
+        (0, False, True, None),
+    ],
+)
+def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
+    tmp_path, monkeypatch, there, cpu, cluster, message
+):
+    def start(**_):
+        raise RayStartedError
+
+    monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setattr(run, "is_cpu_build", lambda: cpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if cluster:
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    flags = ["--model", "m", "--output", str(tmp_path), "--engines", "3", "--tensor-parallel-size", "2"]
+    with pytest.raises(ConfigError if message else RayStartedError, match=f"^{message}" if message else None):
+        run.sample(run.parse(flags), [], 0)

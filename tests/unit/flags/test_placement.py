@@ -4,7 +4,7 @@ import pytest
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
+from openrlhf_swap.flags.placement import crowded, engine_gpus, gpu_actors, policy_ranks
 from openrlhf_swap.flags.rules import checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments
 
@@ -17,6 +17,15 @@ REFERENCE = ["--ref.num_nodes", "3", "--ref.num_gpus_per_node", "4"]
 def test_gpus_of_each_part(kl, total):
     args = parse_arguments([*NODES, *ENGINES, *REFERENCE, "--algo.kl.init_coef", kl])
     assert (policy_ranks(args), engine_gpus(args), gpu_actors(args)) == (12, 10, total)
+
+
+def test_a_reference_on_the_policys_gpus_takes_none_of_its_own(monkeypatch):
+    """It is still a process of its own."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    shared = [*NODES, *ENGINES, *REFERENCE, "--algo.kl.init_coef", "0.1", "--train.colocate_actor_ref"]
+    args = parse_arguments(shared)
+    assert gpu_actors(args) == 22
+    assert crowded(args, cores=17).startswith("34 processes ")
 
 
 def refusal(*flags):

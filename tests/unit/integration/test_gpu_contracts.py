@@ -96,13 +96,20 @@ def test_pinned_blocks_that_are_not_rounded_are_refused(monkeypatch, name):
         patches.check_versions()
 
 
-@pytest.mark.parametrize(("colocated", "needed"), [(True, 2), (False, 4)])
-def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(monkeypatch, colocated, needed):
+@pytest.mark.parametrize(
+    ("colocate_all", "colocate_actor_ref", "kl", "needed"),
+    [(True, False, 0.0, 2), (False, False, 0.0, 4), (False, False, 0.1, 6), (False, True, 0.1, 4)],
+)
+def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
+    monkeypatch, colocate_all, colocate_actor_ref, kl, needed
+):
+    part = SimpleNamespace(num_nodes=1, num_gpus_per_node=2)
     args = SimpleNamespace(
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        actor=part,
+        ref=part,
         vllm=SimpleNamespace(num_engines=2, tensor_parallel_size=1),
-        train=SimpleNamespace(colocate_all=colocated),
-        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
+        train=SimpleNamespace(colocate_all=colocate_all, colocate_actor_ref=colocate_actor_ref),
+        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=kl)),
     )
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: needed)

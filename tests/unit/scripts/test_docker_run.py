@@ -23,7 +23,7 @@ def options(words, name):
 
 
 def test_dry_run_mounts_limits_and_maps():
-    keys = {"WANDB_API_KEY": "secret-1", "WANDB_KEY": "secret-2", "HF_TOKEN": "secret-3"}
+    keys = {"WANDB_API_KEY": "secret-1", "WANDB_KEY": "secret-2", "HF_TOKEN": "secret-3", "RAY_AUTH_TOKEN": "secret-4"}
     result = docker_run("--dry-run", "bash", "-c", "echo a  b", OUTPUTS="/big/runs", DATA="/big/prompts", **keys)
     words = shlex.split(result.stdout)
     assert words[:2] == ["docker", "run"]
@@ -40,7 +40,7 @@ def test_dry_run_mounts_limits_and_maps():
         ["16g"],
         ["private"],
     )
-    assert options(words, "--env") == ["HF_HOME=/huggingface", "WANDB_API_KEY", "WANDB_KEY", "HF_TOKEN"]
+    assert options(words, "--env") == ["HF_HOME=/huggingface", *keys]
     assert "secret" not in result.stdout + result.stderr
     assert not {"--publish", "-p", "--publish-all", "-P", "--privileged"} & set(words)
 
@@ -125,3 +125,19 @@ def test_help_names_every_setting():
     assert settings == {"IMAGE", "OUTPUTS", "HF_HOME", "CACHE", "DATA", "IPC", "SHM_SIZE", "GPUS", "DOCKER_OPTIONS"}
     assert all(f"{name}=" in text for name in settings)
     assert all(option in text for option in ("--build", "--cpu", "--dry-run"))
+
+
+def test_the_documented_nodes_get_the_token_that_ray_asks_for(tmp_path):
+    """Their homes are their own, so a file that `head` makes there would reach nobody."""
+    page = (ROOT / "docs" / "use" / "docker.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) if "multinode.sh head" in text)
+    (tmp_path / "ray_token").write_text("secret\n")
+    lines = block.replace("/shared/", f"{tmp_path}/").replace("docker_run.sh", "docker_run.sh --dry-run")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    result = subprocess.run(
+        ["bash", "-c", lines], capture_output=True, text=True, cwd=ROOT, env=environment, check=True
+    )
+    commands = [shlex.split(line) for line in result.stdout.splitlines()]
+    assert [words[-1] for words in commands] == ["--block", "--block", "submit"]
+    assert all("RAY_AUTH_TOKEN" in options(words, "--env") for words in commands)
+    assert "secret" not in result.stdout + result.stderr

@@ -2,7 +2,7 @@ import shlex
 
 import pytest
 from support.paths import ROOT
-from support.scripts import MULTINODE, bash, parse_training
+from support.scripts import MULTINODE, bash, make_smi, parse_training
 
 from openrlhf_swap.flags.stock import parse_arguments
 
@@ -114,7 +114,7 @@ def test_supervised_training_is_launched_with_flags_that_exist(profile):
     from deepspeed.launcher.runner import parse_args
 
     variables = {"MODEL": "some/model", "DATA": "rows.jsonl", "OUTPUT": "elsewhere", "EPOCHS": "2", "PROFILE": profile}
-    variables |= {"LEARNING_RATE": "3e-6", "MICRO_BATCH": "2", "MASTER_PORT": "29501"}
+    variables |= {"LEARNING_RATE": "3e-6", "MICRO_BATCH": "2", "MASTER_PORT": "29501", "CUDA_VISIBLE_DEVICES": ""}
     output = bash("scripts/train_sft_deepspeed.sh", "--dry-run", "--train.seed", "3", **variables).stdout
     launcher, *words = shlex.split(output)
     launch = parse_args(words)
@@ -126,3 +126,52 @@ def test_supervised_training_is_launched_with_flags_that_exist(profile):
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)
     assert (args.adam.lr, args.train.seed, args.ckpt.output_dir) == (3e-6, 3, "elsewhere")
     assert args.ckpt.load_enable
+
+
+def dry_sft(**variables):
+    """Supervised training on visible GPUs, as far as its command."""
+    given = {"MODEL": "some/model", "DATA": "rows.jsonl", "PROFILE": "gpu", **variables}
+    return bash("scripts/train_sft_deepspeed.sh", "--dry-run", **given)
+
+
+@pytest.mark.parametrize(("visible", "gpus", "slots"), [("4,5,6,7", "4", [4, 5, 6, 7]), ("2, 6,7", "2", [2, 6])])
+def test_supervised_training_takes_the_visible_gpus(visible, gpus, slots):
+    """DeepSpeed's launcher drops CUDA_VISIBLE_DEVICES next to --num_gpus."""
+    from deepspeed.launcher.runner import parse_args, parse_inclusion_exclusion
+
+    launch = parse_args(shlex.split(dry_sft(CUDA_VISIBLE_DEVICES=visible, NUM_GPUS=gpus).stdout)[1:])
+    assert launch.num_gpus == -1  # the launcher takes only one of the two
+    assert parse_inclusion_exclusion({"localhost": 8}, launch.include, launch.exclude) == {"localhost": slots}
+
+
+@pytest.mark.parametrize("name", ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-1f5b"])
+def test_supervised_training_on_gpus_that_the_launcher_cannot_name(name):
+    result = dry_sft(CUDA_VISIBLE_DEVICES=f"0,{name}", NUM_GPUS="2")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"error: CUDA_VISIBLE_DEVICES is 0,{name}; DeepSpeed's launcher needs numbers: use those of nvidia-smi\n"
+    )
+    assert dry_sft(CUDA_VISIBLE_DEVICES=f"0,{name}", NUM_GPUS="1").returncode == 0  # it is not used
+
+
+@pytest.mark.parametrize(
+    ("visible", "message"),
+    [
+        ({}, "this machine has 2"),
+        ({"CUDA_VISIBLE_DEVICES": "5"}, "CUDA_VISIBLE_DEVICES leaves 1"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES leaves 0"),
+    ],
+)
+def test_supervised_training_on_more_gpus_than_there_are(tmp_path, monkeypatch, visible, message):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "1 + 1", "output": "2"}\n' * 64)
+    deepspeed = tmp_path / "bin" / "deepspeed"
+    deepspeed.parent.mkdir()
+    deepspeed.write_text("#!/bin/bash\necho started\n")
+    deepspeed.chmod(0o755)
+    variables = {"MODEL": "m", "DATA": str(rows), "OUTPUT": str(tmp_path / "o"), "PROFILE": "gpu", **visible}
+    variables |= {"PATH": make_smi(tmp_path, 2), "VENV": str(tmp_path)}
+    result = bash("scripts/train_sft_deepspeed.sh", NUM_GPUS="4", **variables)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"error: NUM_GPUS is 4, but {message}; set it to at most as many\n"

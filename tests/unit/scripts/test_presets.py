@@ -156,13 +156,17 @@ def test_missing_prompts_name_the_command_that_makes_them(tmp_path):
     assert args.data.prompt_dataset == str(path)
 
 
-def test_more_gpus_than_there_are_is_said_before_ray_waits_for_them(tmp_path):
+def test_more_gpus_than_there_are_is_said_before_ray_waits_for_them(tmp_path, monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
     prompts = tmp_path / "prompts.jsonl"
     prompts.touch()
     environment = {"PATH": make_smi(tmp_path, 2), "PROMPTS": str(prompts), "OUTPUT": str(tmp_path / "o")}
     result = bash("scripts/train_swap_1.5b.sh", NUM_GPUS="4", **environment)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == "error: NUM_GPUS is 4, but this machine has 2; set it to at most as many"
+    result = bash("scripts/train_swap_1.5b.sh", NUM_GPUS="4", CUDA_VISIBLE_DEVICES="0", **environment)
+    assert result.stderr.splitlines()[-1].startswith("error: NUM_GPUS is 4, but CUDA_VISIBLE_DEVICES leaves 1; set")
 
 
 def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):

@@ -47,6 +47,10 @@ SETTINGS = [
     (["--train.enable_ema", "--ds.zero_stage", "3"], "--train.enable_ema with --ds.zero_stage 3: "),
     (["--train.enable_ema", "--ds.lora.rank", "4"], "--train.enable_ema with --ds.lora.rank 4: "),
     (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
+    (
+        ["--ds.param_dtype", "fp16"],
+        "--ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which accepts no other",
+    ),
     (["--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
     (["--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),
     (["--train.async_enable", "--train.async_queue_size", "0"], "--train.async_queue_size is 0; use at least 1"),
