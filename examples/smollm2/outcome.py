@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import gzip
 import io
 import json
 import re
@@ -82,6 +84,20 @@ def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokeniz
 
 def _all(tasks: Mapping[str, Floats]) -> Floats:
     return np.concatenate(list(tasks.values()))
+
+
+def keep(path: Path, runs: Mapping[str, Values]) -> None:
+    """Write a row for every policy and response, from which the tables follow; the same values give the same bytes."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["policy", "task", "response", *next(iter(runs.values()))])
+    for run, values in runs.items():
+        for task in values["accuracy"]:
+            columns = [tasks[task] for tasks in values.values()]
+            rows.writerows(
+                [run, task, number, *map(float, of)] for number, of in enumerate(zip(*columns, strict=True))
+            )
+    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def overview(runs: Mapping[str, Values]) -> str:
@@ -205,7 +221,7 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
 
 
 def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> dict[str, Any]:
-    """Write report.md, the figures and the page of a run, and the table of all evaluated runs; print the tables.
+    """Write all evaluated runs' tables, figures and values, and the page of a run; print the tables.
 
     Returns:
         the run's accuracy in percent, tokens, and length relative to what is needed.
@@ -224,12 +240,13 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     costs_of = {name: what_it_cost(output, name) for name in names}
     text = "\n\n".join([tables(runs), *costs_of.values()]) + "\n"
     write_text(output / "report.md", text)
+    keep(output / "responses.csv.gz", runs)
     draw_labels(runs, output / "sentences.png")
     files = [output / "runs" / name / "metrics.jsonl" for name in names]
     figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
     summary = {"notes": [costs_of[run.name]], "tables": [], "charts": charts(run / "metrics.jsonl")}
     shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary)
-    print(f"\n{text}\n{output}/report.md, sentences.png, curves.png; {shown}", flush=True)
+    print(f"\n{text}\n{output}/report.md, responses.csv.gz, sentences.png, curves.png; {shown}", flush=True)
     found = {
         name: round(float(_all(runs[run.name][name]).mean()), 2) for name in ("accuracy", "tokens", "times needed")
     }

@@ -1,10 +1,10 @@
-r"""The length term of `length_critic` without a critic: `--swap.objective group_length:GroupLength`.
+r"""A length term like `length_critic`'s, without a critic: `--swap.objective group_length:GroupLength`.
 
     WORLD=decomposition PYTHONPATH=$PWD/examples/studies \
         bash examples/worlds/compare.sh --configurations examples/studies/objectives/critics.json
 
-Every token of a correct response pays for all of its tokens, against the mean of its group's correct ones. What this
-and `length_critic` differ by is what a baseline that knows the state is worth.
+Every token of a correct response pays for all of its tokens, against the mean of its group's correct ones, in units of
+the batch's deviation of lengths. `length_critic` has a baseline that knows the state, and by default another unit.
 """
 
 from __future__ import annotations

@@ -154,8 +154,8 @@ def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:
         )
     if ds.param_dtype != "bf16":
         yield (
-            f"--ds.param_dtype is {ds.param_dtype}; OpenRLHF starts vLLM with bfloat16, which accepts no other weights: "
-            "leave it out"
+            f"--ds.param_dtype is {ds.param_dtype}; OpenRLHF starts vLLM with bfloat16, which accepts no other "
+            "weights: leave it out"
         )
     if ds.load_in_4bit:
         yield "--ds.load_in_4bit: vLLM cannot take 4-bit weights over: leave it out"

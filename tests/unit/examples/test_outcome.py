@@ -1,10 +1,12 @@
+import csv
+import gzip
 import json
 import re
 from math import inf
 
 import pytest
 from operations import Operation, Problem
-from outcome import BASE, batches_left, changes, costs, measure, overview, page, planned_share, tables
+from outcome import BASE, batches_left, changes, costs, keep, measure, overview, page, planned_share, tables
 from support.paths import POLICY
 from thoughts import Sentence, response_of, shortest
 
@@ -48,6 +50,23 @@ def folders(tmp_path):
         tmp_path / "run" / "evaluation", SHORT, {"chains": True, "legs": True}, {"chains": 30, "legs": 40}
     )
     return before, after
+
+
+def test_a_response_is_a_row_of_what_is_kept(folders, held_out, tokenizer, tmp_path):
+    runs = dict(zip((BASE, "swap"), (measure(folder, held_out, tokenizer) for folder in folders), strict=True))
+    keep(tmp_path / "kept.csv.gz", runs)
+    with gzip.open(tmp_path / "kept.csv.gz", "rt") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["task"], row["response"]) for row in rows] == [
+        (run, task, "0") for run in (BASE, "swap") for task in PROBLEMS
+    ]
+    assert [(float(row["accuracy"]), float(row["tokens"])) for row in rows] == [
+        (100, 90),
+        (0, 50),
+        (100, 30),
+        (100, 40),
+    ]
+    assert [float(rows[0][label]) for label in ("essential", "useful", "redundant", "other")] == [2, 1, 1, 1]
 
 
 def test_tables_by_hand(folders, held_out, tokenizer):
