@@ -4,10 +4,11 @@ import json
 import re
 from math import inf
 
+import pandas
 import pytest
 from operations import Operation, Problem
 from outcome import BASE, batches_left, changes, costs, keep, measure, overview, page, planned_share, tables
-from support.paths import POLICY
+from support.paths import POLICY, ROOT
 from thoughts import Sentence, response_of, shortest
 
 from openrlhf_swap.errors import DataError
@@ -153,3 +154,38 @@ def test_what_is_left_is_read_from_the_bar(tmp_path):
     assert batches_left(log) == 28
     log.write_text("nothing yet")
     assert batches_left(log) == inf
+
+
+RESULTS = ROOT / "examples" / "smollm2" / "results"
+
+
+def rows_of(text, *names):
+    """The cells of the table's rows with one of these words in the first two cells."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [row for row in cells if set(names) & set(row[:2])]
+
+
+def test_the_tables_that_are_shown_are_means_of_the_kept_responses():
+    kept = pandas.read_csv(RESULTS / "responses.csv.gz")
+    assert kept.groupby("policy").size().to_dict() == {BASE: 480, "swap": 480}
+    means = kept.groupby("policy").mean(numeric_only=True)
+    page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    shown = rows_of(page, "as it is now")[0], rows_of(page, "swap")[0]
+    report = rows_of((RESULTS / "report.md").read_text(encoding="utf-8"), BASE, "swap")
+    for policy, in_page, in_report in zip((BASE, "swap"), shown, report, strict=False):
+        of = means.loc[policy]
+        for _, accuracy, tokens, *_, essential, useful, redundant in (
+            in_page[2:],
+            [None, *in_report[1:3], *in_report[4:7]],
+        ):
+            assert accuracy.startswith(f"{of.accuracy:.1f} ") or accuracy.startswith(f"{of.accuracy:.1f}% ")
+            assert tokens.startswith(f"{of.tokens:.1f} (")
+            assert [essential, useful, redundant] == [
+                f"{of[name]:.2f}" for name in ("essential", "useful", "redundant")
+            ]
+    both = kept.pivot(index=["task", "response"], columns="policy", values="accuracy")
+    change = (both["swap"] - both[BASE]).groupby("task").mean()
+    printed = {
+        row[1]: float(row[2].split(" ")[0]) for row in rows_of((RESULTS / "report.md").read_text(), *change.index)
+    }
+    assert printed == pytest.approx(change.to_dict(), abs=0.051)
