@@ -111,8 +111,8 @@ def test_the_last_points_of_some_configurations_by_hand():
     _, _, first, second = (
         line.split("|")[1:-1] for line in table_of_last(points, IDEAL, ["swap@1", "a@1"]).splitlines()
     )
-    # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of tokens -2 and -4, each with a deviation of
-    # sqrt(2), so an error of 1, of which 12.7 are 95% with one degree of freedom.
+    # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of tokens -2 and -4: each has a standard
+    # error of 1, and 95% lie within 12.7 of those with one degree of freedom.
     assert [cell.strip() for cell in first] == [
         *("swap@1", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")
     ]
@@ -128,6 +128,16 @@ def test_the_last_points_of_some_configurations_by_hand():
 SCIPY = Path(sys.prefix) / "tests_only"  # where scripts/test.sh installs it
 FIRST_SEEDS, FRESH_SEEDS = range(1, 6), range(6, 12)  # strengths were chosen by the first, and compared on the others
 FRESH = ["length_critic_by_length@4", "group_length@1", "swap@1"]
+ABLATION = [
+    "swap@1",
+    "grpo@0",
+    "no_penalty@1",
+    "outcome_only@1",
+    "static_penalty@1",
+    "step_only@1",
+    "uniform_penalty@1",
+]
+FRONTS = ["length_critic_by_length", "swap", "uniform_penalty", "outcome_only"]  # with as many points each
 needs_scipy = pytest.mark.skipif(not SCIPY.is_dir(), reason="bash scripts/test.sh installs SciPy")
 
 
@@ -145,7 +155,7 @@ def regrets_of(points, ideal, base):
     return (ideal.accuracy - points.accuracy).clip(lower=0) + COST * excess
 
 
-def recompute(path, ideal, against, seeds=range(100)):
+def recompute(path, ideal, against, seeds=range(100), methods=None):
     """Method -> (seeds, area, the three accuracies, regret, change of area, Holm's p), by pandas and SciPy alone.
 
     Independent of everything above but the file's columns.
@@ -156,6 +166,7 @@ def recompute(path, ideal, against, seeds=range(100)):
 
     frame = pandas.read_csv(path, dtype={"strength": str})
     frame = frame[(frame.method == BASE) | frame.seed.isin(seeds)]
+    frame = frame[frame.method.isin([BASE, *(methods or frame.method.unique())])]
     base = frame[frame.method == BASE].iloc[0]
     grid = numpy.exp(numpy.linspace(math.log(ideal.tokens), math.log(base.tokens), 40_001))
 
@@ -223,8 +234,8 @@ def of_seeds(seeds):
     return [point for point in KEPT if point.method == BASE or point.seed in seeds]
 
 
-def table_in_the_docs(first_column):
-    page = (ROOT / "docs" / "method" / "critic.md").read_text(encoding="utf-8")
+def table_in_the_docs(page, first_column):
+    page = (ROOT / "docs" / "method" / page).read_text(encoding="utf-8")
     (text,) = re.findall(rf"^\| {first_column} \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
     return text
 
@@ -238,39 +249,53 @@ def assert_same_cells(page, printed):
 def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
     """And what fronts.py prints of them: every figure of the page follows from the file."""
     monkeypatch.syspath_prepend(SCIPY)
-    text = table_in_the_docs("method")
-    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, "length_critic_by_length", FIRST_SEEDS))
-    assert_same_cells(text, table(of_seeds(FIRST_SEEDS), KEPT_IDEAL, "length_critic_by_length"))
+    text, against = table_in_the_docs("critic.md", "method"), FRONTS[0]
+    points = [point for point in of_seeds(FIRST_SEEDS) if point.method in (BASE, *FRONTS)]
+    assert len({(method, len(of)) for method, seeds in by_seed(points).items() for of in seeds.values()}) == len(
+        FRONTS
+    )
+    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, FRONTS))
+    assert_same_cells(text, table(points, KEPT_IDEAL, against))
 
 
 @needs_scipy
-def test_the_table_of_fresh_seeds_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+@pytest.mark.parametrize(
+    ("page", "seeds", "names"), [("critic.md", FRESH_SEEDS, FRESH), ("comparison.md", FIRST_SEEDS, ABLATION)]
+)
+def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of_them(monkeypatch, page, seeds, names):
     monkeypatch.syspath_prepend(SCIPY)
     import pandas
     from scipy import stats
 
-    text = table_in_the_docs("configuration")
-    assert_same_cells(text, table_of_last(of_seeds(FRESH_SEEDS), KEPT_IDEAL, FRESH))
+    text = table_in_the_docs(page, "configuration")
+    assert_same_cells(text, table_of_last(of_seeds(seeds), KEPT_IDEAL, names))
 
     frame = pandas.read_csv(RESULTS, dtype={"strength": str})
     base = frame[frame.method == BASE].iloc[0]
-    last = frame[(frame.step == 20) & frame.seed.isin(FRESH_SEEDS)].copy()
+    last = frame[(frame.step == 20) & frame.seed.isin(seeds)].copy()
     last["name"] = last.method + "@" + last.strength
     last["regret"] = regrets_of(last, KEPT_IDEAL, base)
-    values = {name: last.pivot(index="seed", columns="name", values=name)[FRESH] for name in ("accuracy", "regret")}
+    columns = ("accuracy", "tokens", "missing", "redundant", "regret")
+    values = {column: last.pivot(index="seed", columns="name", values=column)[names] for column in columns}
+    against, *others = names
     tests = {
-        (name, column): stats.ttest_rel(of_name[column], of_name[FRESH[0]]).pvalue
-        for name, of_name in values.items()
-        for column in FRESH[1:]
+        (column, name): stats.ttest_rel(values[column][name], values[column][against])
+        for column in ("accuracy", "tokens")
+        for name in others
     }
-    corrected = corrected_by_hand(tests)
+    corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
     for line in text.splitlines()[2:]:
-        name, seeds, accuracy, *_, regret_, change, p, regret_change, regret_p = map(str.strip, line.split("|")[1:-1])
-        assert int(seeds) == len(values["accuracy"]) > 5
-        assert accuracy == f"{values['accuracy'][name].mean():.1f} ({values['accuracy'][name].std():.1f})"
+        name, count, accuracy, tokens, missing, redundant, regret_, *changes = map(str.strip, line.split("|")[1:-1])
+        assert int(count) == len(values["accuracy"]) >= 5
+        for column, digits, cell in zip(columns, (1, 1, 2, 2), (accuracy, tokens, missing, redundant), strict=False):
+            of = values[column][name]
+            assert cell == f"{of.mean():.{digits}f} ({of.std():.{digits}f})"
         assert float(regret_) == pytest.approx(values["regret"][name].mean(), abs=0.051)
-        if name != FRESH[0]:
-            for key, printed in {"accuracy": (change, p), "regret": (regret_change, regret_p)}.items():
-                expected = (values[key][name] - values[key][FRESH[0]]).mean()
-                assert float(printed[0]) == pytest.approx(expected, abs=0.051)
-                assert float(printed[1]) == pytest.approx(corrected[key, name], abs=0.00051)
+        for column, change, p in zip(("accuracy", "tokens"), changes[::2], changes[1::2], strict=True):
+            if name == against:
+                assert change == p == ""
+                continue
+            low, high = tests[column, name].confidence_interval()
+            mean, half = map(float, change.split(" ± "))
+            assert (mean, half) == pytest.approx(((low + high) / 2, (high - low) / 2), abs=0.051)
+            assert float(p) == pytest.approx(corrected[column, name], abs=0.00051)
