@@ -76,7 +76,7 @@ def commands():
         ds=SimpleNamespace(attn_implementation="sdpa"),
         vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=1),
         algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
-        train=SimpleNamespace(async_enable=False),
+        train=SimpleNamespace(async_enable=False, colocate_actor_ref=False),
     )
     no_ray = {"start_local_ray": mock.DEFAULT, "check_engine": mock.DEFAULT, "engine_limits": lambda *_: {}}
     with mock.patch.multiple(launch, **no_ray), observed("DRIVER"):
