@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from example import BATCH, FULL, NUMBERS, SMALL, Example
+from over_seeds import FIRST_SEED, run_name
 from stages import do
 
 from openrlhf_swap.command import Parser, run_command
@@ -24,8 +25,10 @@ def main(argv: list[str]) -> None:
     parser.prog = "bash examples/smollm2/run.sh"
     parser.add_argument("--small", action="store_true", help="one easy task, minutes instead of an hour")
     parser.add_argument("--objective", default="swap", help="one of docs/use/objectives.md (default: swap)")
-    parser.add_argument("--run", help="name of the training's folder (default: the objective)")
-    parser.add_argument("--seed", type=int, default=42, help="of the training (default: 42)")
+    parser.add_argument(
+        "--run", help="name of the training's folder (default: the objective's; with another seed, swap_43)"
+    )
+    parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the training (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="folder (default: outputs/smollm2, with --small smollm2_small)")
     parser.add_argument("--until", help="the last stage to run, such as warm_up (default: all)")
     for name in NUMBERS:
@@ -38,7 +41,7 @@ def main(argv: list[str]) -> None:
         if value < least:
             raise ConfigError(f"--{name.replace('_', '-')} is {value}; use at least {least}")
     output = args.output or Path("outputs") / ("smollm2_small" if args.small else "smollm2")
-    name = args.run or args.objective
+    name = args.run or run_name(args.objective, args.seed)
     if name == "base" or "/" in name:
         raise ConfigError(f"--run is {name}; use a name without a slash, and not base, which is the warm-up's")
     stages = Example(output.resolve(), size, args.objective, name, args.seed, tuple(extra)).stages()

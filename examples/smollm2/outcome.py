@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import operations
+import over_seeds
 import thoughts
 from tabulate import tabulate
 
@@ -128,8 +129,12 @@ def changes(runs: Mapping[str, Values]) -> str:
 
 
 def tables(runs: Mapping[str, Values]) -> str:
-    """The overview, the changes since the first policy, and the other runs' differences from grpo if there is one."""
-    parts = [overview(runs), f"Changes since the {next(iter(runs))}:", changes(runs)]
+    """The overview, methods over seeds, the changes since the first policy, and the differences from grpo, if any."""
+    means = {run: {name: float(_all(tasks).mean()) for name, tasks in values.items()} for run, values in runs.items()}
+    parts = [overview(runs)]
+    if of_methods := over_seeds.table(means, GRPO):
+        parts += ["Methods over training seeds (t-tests with a seed as the unit):", of_methods]
+    parts += [f"Changes since the {next(iter(runs))}:", changes(runs)]
     others = {name: values for name, values in list(runs.items())[1:] if name != GRPO}
     if GRPO in runs and others:
         parts += [f"Differences from {GRPO}:", changes({GRPO: runs[GRPO], **others})]

@@ -3,7 +3,7 @@
 # scripts/setup.sh). Installs everything, then runs what is left of the stages; killed, the same command continues.
 #   --small            one easy task, minutes instead of an hour
 #   --objective swap   one of docs/use/objectives.md
-#   --run NAME         the training's folder, by default the objective's name
+#   --run NAME         the training's folder, by default the objective's name; with another seed, swap_43
 #   --seed 42          the training's seed
 #   --output FOLDER    outputs/smollm2, with --small outputs/smollm2_small
 #   --until STAGE      the last stage: weights, problems, traces, warm_up, evaluate_base, train, evaluate, report
@@ -25,5 +25,6 @@ if ! cmp -s "$PINS" "$VENV/.smollm2"; then
         || fail "the packages of $PINS could not be installed; see above"
     cp "$PINS" "$VENV/.smollm2"
 fi
-export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1 PYTHONPATH="$PWD/examples/worlds${PYTHONPATH:+:$PYTHONPATH}"
+export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
+export PYTHONPATH="$PWD/examples/worlds:$PWD/examples/studies${PYTHONPATH:+:$PYTHONPATH}"
 exec python examples/smollm2/learn.py "${FLAGS[@]}"

@@ -2,13 +2,12 @@
 
 import math
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from front_points import BASE, COST, Ideal, Point, area, by_seed, front, keep, read_kept, read_runs, regret
 from fronts import MULTIPLES, chosen_points, table, table_of_last
 from paired import half_interval, holm, p_value
+from support.corrections import SCIPY, corrected_by_hand, needs_scipy
 from support.paths import ROOT
 
 from openrlhf_swap.errors import DataError
@@ -125,7 +124,6 @@ def test_the_last_points_of_some_configurations_by_hand():
         table_of_last(points, IDEAL, ["swap@1", "a@3"])
 
 
-SCIPY = Path(sys.prefix) / "tests_only"  # where scripts/test.sh installs it
 FIRST_SEEDS, FRESH_SEEDS = range(1, 6), range(6, 12)  # strengths were chosen by the first, and compared on the others
 FRESH = ["length_critic_by_length@4", "group_length@1", "swap@1"]
 ABLATION = [
@@ -138,16 +136,6 @@ ABLATION = [
     "uniform_penalty@1",
 ]
 FRONTS = ["length_critic_by_length", "swap", "uniform_penalty", "outcome_only"]  # with as many points each
-needs_scipy = pytest.mark.skipif(not SCIPY.is_dir(), reason="bash scripts/test.sh installs SciPy")
-
-
-def corrected_by_hand(tests):
-    """Holm's correction of p-values by key."""
-    corrected, ordered, largest = {}, sorted(tests, key=tests.get), 0.0
-    for rank, key in enumerate(ordered):
-        largest = max(largest, (len(ordered) - rank) * tests[key])
-        corrected[key] = min(1.0, largest)
-    return corrected
 
 
 def regrets_of(points, ideal, base):
