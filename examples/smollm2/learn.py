@@ -25,9 +25,7 @@ def main(argv: list[str]) -> None:
     parser.prog = "bash examples/smollm2/run.sh"
     parser.add_argument("--small", action="store_true", help="one easy task, minutes instead of an hour")
     parser.add_argument("--objective", default="swap", help="one of docs/use/objectives.md (default: swap)")
-    parser.add_argument(
-        "--run", help="name of the training's folder (default: the objective's; with another seed, swap_43)"
-    )
+    parser.add_argument("--run", help="name of the training's folder (default: swap; with another seed, swap_43)")
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the training (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="folder (default: outputs/smollm2, with --small smollm2_small)")
     parser.add_argument("--until", help="the last stage to run, such as warm_up (default: all)")

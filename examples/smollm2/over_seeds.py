@@ -25,9 +25,9 @@ def by_method(runs: Mapping[str, Mapping[str, float]]) -> Means:
     """A run's means by method and seed: swap_43 is swap's with seed 43, swap its with the first seed."""
     found: Means = {}
     for name, means in runs.items():
-        seed = re.fullmatch(r"(.+)_(\d+)", name)
-        method, number = (seed[1], int(seed[2])) if seed else (name, FIRST_SEED)
-        found.setdefault(method, {})[number] = dict(means)
+        parts = re.fullmatch(r"(.+)_(\d+)", name)
+        method, seed = (parts[1], int(parts[2])) if parts else (name, FIRST_SEED)
+        found.setdefault(method, {})[seed] = dict(means)
     return found
 
 
@@ -42,13 +42,15 @@ def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None
     if not methods:
         return None
     differences: dict[tuple[str, str, str], list[float]] = {}
+    others = methods.get(reference, {})
     for method, seeds in methods.items():
+        shared = sorted(set(seeds) & set(others)) if method != reference else []
         for measure in MEASURES:
             differences[method, first, measure] = [means[measure] - base[measure] for means in seeds.values()]
-            others = methods.get(reference, {})
-            if method != reference and len(shared := sorted(set(seeds) & set(others))) > 1:
-                values = [seeds[seed][measure] - others[seed][measure] for seed in shared]
-                differences[method, reference, measure] = values
+            if len(shared) > 1:
+                differences[method, reference, measure] = [
+                    seeds[seed][measure] - others[seed][measure] for seed in shared
+                ]
     corrected = holm({key: p_value(values) for key, values in differences.items()})
 
     def cells(key: tuple[str, str, str]) -> list[str]:

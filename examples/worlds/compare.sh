@@ -61,7 +61,7 @@ if [[ -n "$EVALUATE_EVERY" ]]; then
     on_the_way=(--eval.dataset "$OUTPUT/data/test.jsonl" --eval.steps "$EVALUATE_EVERY" --eval.temperature 1
                 --eval.n_samples_per_prompt 1 --data.max_samples "$((STEPS * 16 + PROBLEMS))")
 fi
-train=(bash "$HERE/train_swap.sh" --ckpt.load_enable ${on_the_way[@]+"${on_the_way[@]}"})
+train=(bash "$HERE/train_swap.sh" --ckpt.load_enable "${on_the_way[@]}")
 exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" \
     --seeds "${SEEDS[@]}" --output "$OUTPUT" --train "env OUTPUT={output} SEED={seed} ${train[*]@Q}" \
     --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"
