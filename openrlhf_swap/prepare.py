@@ -30,6 +30,7 @@ from openrlhf_swap.command import Parser, flags_called, run_command
 from openrlhf_swap.data.benchmarks import Problem, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
 from openrlhf_swap.data.golds import examples
+from openrlhf_swap.data.instructions import Instruction
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.tables import LOADERS, read_table, revision_of
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> None:
     revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix, args.grader)
     index = None if args.no_benchmarks else BenchmarkIndex(load_benchmarks(args.benchmarks))
-    reasons = find_reasons(rows, index, args.grader)
+    reasons, instructions = find_reasons(rows, index, args.grader)
     kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
     dropped = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason is not None]
     if not kept:
@@ -82,6 +83,7 @@ def main(argv: list[str]) -> None:
     record = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
     _write(source_path(args.output), [record])
     print("\n".join(_summary(args, len(kept), dropped)))
+    print("".join(f"{_described(instruction)}\n" for instruction in instructions), end="")
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
     if not answer_is_text(args.grader):
@@ -170,6 +172,15 @@ def _write(path: Path, rows: Iterable[Row]) -> None:
 
 def _not_writable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"--output needs {path}, which cannot be written to ({error.strerror}); use another folder")
+
+
+def _described(instruction: Instruction) -> str:
+    words = " ".join(instruction.words)
+    shown = words if len(words) <= 60 else words[:29] + "..." + words[-28:]
+    return (
+        f"{instruction.count} problems {instruction.place} with {shown!r}: "
+        "kept in the prompts, and ignored where problems are compared with the benchmarks"
+    )
 
 
 def _place(reason: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -14,7 +15,8 @@ from openrlhf_swap.data.golds import (
     PROSE_ANSWER,
     UNPARSABLE_ANSWER,
 )
-from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Text, read_text
+from openrlhf_swap.data.instructions import Instruction, without_instructions
+from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Match, read_text
 from openrlhf_swap.data.references import answer_of, faults_of
 from openrlhf_swap.data.tables import read_column
 from openrlhf_swap.errors import DataError
@@ -95,7 +97,11 @@ def source_rows(
     answers = read_column(table, answer_key, "--answer-key", source)
     ids = table["id"] if "id" in table.column_names else [None] * len(table)
     used = {problem_key, answer_key, "id"}
-    others = [{} if grader == MATH else {name: row[name] for name in row if name not in used} for row in table]
+    others = (
+        repeat({}, len(table))  # without reading the other columns
+        if grader == MATH
+        else ({name: row[name] for name in row if name not in used} for row in table)
+    )
     return [
         SourceRow(index, row_id, _messages(problem, suffix), answer_of(answer, grader), answer, metadata)
         for index, (row_id, problem, answer, metadata) in enumerate(zip(ids, problems, answers, others, strict=True))
@@ -116,34 +122,46 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
-def find_reasons(rows: Sequence[SourceRow], index: BenchmarkIndex | None, grader: str = MATH) -> list[Reason | None]:
-    """Find why each row is dropped; None for a row that is kept.
+def find_reasons(
+    rows: Sequence[SourceRow], index: BenchmarkIndex | None, grader: str = MATH
+) -> tuple[list[Reason | None], list[Instruction]]:
+    """Find why each row is dropped, None for a row that is kept, and the instructions that many problems share.
 
     If several reasons apply, the first in REASONS is given. Of rows with the same problem, the first usable one is
-    kept.
+    kept. With the benchmarks a problem is compared as it stands and without the instructions.
     """
-    texts = [read_text(row.problem) for row in tqdm(rows, desc="[prepare] reading", unit="row")]
-    comparing = tqdm(rows, desc="[prepare] comparing", unit="row")
-    reasons = [_own_reason(row, text, index) for row, text in zip(comparing, texts, strict=True)]
+    problems = [row.problem for row in rows]
+    reading = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
+    texts = {problem: read_text(problem) for problem in reading}  # each once: a set may repeat a problem 100 times
+    bare, instructions = without_instructions(list(texts))
+    matches: dict[str, Match] = {}
+    if index:
+        comparing = tqdm(texts.items(), desc="[prepare] comparing", unit="problem")
+        for (problem, text), rest in zip(comparing, bare, strict=True):
+            match = (index.find(read_text(rest)) if instructions else None) or index.find(text)
+            if match:
+                matches[problem] = match
+    reasons = [_own_reason(problem, matches.get(problem)) for problem in problems]
     left = [place for place, reason in enumerate(reasons) if reason is None]
-    tasks = [Task("", rows[place].answer, rows[place].problem, rows[place].metadata) for place in left]
+    tasks = [Task("", rows[place].answer, problems[place], rows[place].metadata) for place in left]
     for place, fault in zip(left, faults_of(tasks, grader, "prepare"), strict=True):
         if fault is not None:
             reasons[place] = {"reason": fault}
     first: dict[str, int] = {}
-    for place, (row, text) in enumerate(zip(rows, texts, strict=True)):
+    for place, (row, problem) in enumerate(zip(rows, problems, strict=True)):
         if reasons[place] is not None:
             continue
-        if first.setdefault(text.key, row.index) != row.index:
-            reasons[place] = {"reason": DUPLICATE, "duplicate_of": first[text.key]}
-    return reasons
+        key = texts[problem].key
+        if first.setdefault(key, row.index) != row.index:
+            reasons[place] = {"reason": DUPLICATE, "duplicate_of": first[key]}
+    return reasons, instructions
 
 
-def _own_reason(row: SourceRow, text: Text, index: BenchmarkIndex | None) -> Reason | None:
-    """The reason to drop a row, as far as it needs neither the grader nor the other rows."""
-    if not row.problem.strip():
+def _own_reason(problem: str, match: Match | None) -> Reason | None:
+    """The reason to drop a problem, as far as it needs neither the grader nor the other rows."""
+    if not problem.strip():
         return {"reason": EMPTY_PROBLEM}
-    if index and (match := index.find(text)):
+    if match:
         reason = SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK
         return {"reason": reason, "benchmark": match.benchmark, "benchmark_id": match.id}
     return None

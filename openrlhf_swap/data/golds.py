@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -43,16 +44,27 @@ def normal_answer(value: object) -> str:
 
     Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A whole
     number has no decimals (a column of integers with holes is read as floats), and characters that the grader does not
-    know as mathematics are written as it does: full-width digits, ¾, x².
+    know as mathematics are written as it does: full-width digits, ¾, x². Of a JSON list of one text, that text.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
-    text = as_latex(str(value))
+    text = as_latex(_only_item(str(value)))
     text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
     whole = _WHOLE.fullmatch(text.strip())
     return whole[1] if whole else text.strip()
+
+
+def _only_item(text: str) -> str:
+    """The text in a JSON list of one, such as `["165"]`; any other text itself."""
+    if not text.lstrip().startswith('["'):
+        return text
+    try:
+        items = json.loads(text)
+    except ValueError:
+        return text
+    return items[0] if len(items) == 1 else text
 
 
 def fault_of(answer: str) -> str | None:

@@ -56,9 +56,10 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
 
 def revision_of(table: Dataset) -> str | None:
     """The commit of the hub data set that a table was read from, online or from the cache; None for a file."""
-    for url in table.info.download_checksums or ():  # hf://datasets/<id>@<commit>/<file>
-        if found := re.search(r"^hf://datasets/[^@]+@([0-9a-f]{40})/", str(url)):
-            return found[1]
+    for file in table.cache_files:  # <cache>/<id>/<configuration>/<version>/<commit>/<file>
+        folder = Path(file["filename"]).parent.name
+        if re.fullmatch(r"[0-9a-f]{40}", folder):
+            return folder
     return None
 
 

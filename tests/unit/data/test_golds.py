@@ -47,6 +47,11 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         (None, ""),
         (True, ""),
         (["72"], ""),
+        ('["165"]', "165"),
+        (r'["\\frac{1}{2}"]', r"\frac{1}{2}"),
+        ('["1", "2"]', '["1", "2"]'),
+        ('["a" and [1]', '["a" and [1]'),
+        ("[165]", "[165]"),
     ],
 )
 def test_the_normal_form(given, normal):
