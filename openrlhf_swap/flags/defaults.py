@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.objectives.registry import objective_class
 
 Flags = Mapping[str, str | None]
@@ -58,7 +59,17 @@ def with_defaults(given: Sequence[str], objective: str | None, on_cpu: bool) -> 
         flags |= {**kind.flags, **(CONTINUING_DEFAULTS if kind.continues != "no" else {})}
     flags |= ASYNC_DEFAULTS if ASYNC in given else {}
     flags |= CPU_DEFAULTS if on_cpu else {}
-    return [*as_words(flags), *given]
+    words = [*as_words(flags), *given]
+    return [*_reference_placement(words), *words]
+
+
+def _reference_placement(words: Sequence[str]) -> list[str]:
+    """Nodes and GPUs of the reference model, if a KL penalty needs one: the actor's. OpenRLHF takes a node of 8."""
+    args = parse_arguments(words)
+    if args.algo.kl.init_coef <= 0:
+        return []
+    actor = args.actor
+    return as_words({"--ref.num_nodes": str(actor.num_nodes), "--ref.num_gpus_per_node": str(actor.num_gpus_per_node)})
 
 
 def without(argv: Sequence[str], flag: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 
@@ -25,6 +26,31 @@ def gpu_actors(args: SimpleNamespace) -> int:
     """Ray actors with a GPU of their own: policy, engines and the reference model, unless that shares the policy's."""
     own = policy_ranks(args) + engine_gpus(args)
     return own if args.train.colocate_actor_ref else own + reference_ranks(args)
+
+
+def refused_placement(args: SimpleNamespace, on_cpu: bool) -> Iterator[str]:
+    """What cannot share GPUs, each with its flags and a remedy."""
+    train, actor, ref = args.train, args.actor, args.ref
+    shares = next((flag for flag in ("colocate_all", "colocate_actor_ref") if getattr(train, flag)), None)
+    places = (ref.num_nodes, ref.num_gpus_per_node)
+    if shares and args.algo.kl.init_coef > 0 and places != (actor.num_nodes, actor.num_gpus_per_node):
+        yield (
+            f"--ref.num_nodes is {ref.num_nodes} and --ref.num_gpus_per_node is {ref.num_gpus_per_node}; with "
+            f"--train.{shares} the reference model has the actor's {actor.num_nodes} and {actor.num_gpus_per_node}: "
+            "leave them out"
+        )
+    if not train.colocate_all:
+        return
+    if policy_ranks(args) != engine_gpus(args):
+        yield (
+            f"--actor.num_nodes x --actor.num_gpus_per_node is {policy_ranks(args)} and --vllm.num_engines x "
+            f"--vllm.tensor_parallel_size is {engine_gpus(args)}; with --train.colocate_all both must be equal"
+        )
+    if args.vllm.sync_backend == "gloo" and not on_cpu:
+        yield (
+            "--vllm.sync_backend is gloo with --train.colocate_all; OpenRLHF would send the weights through NCCL, "
+            "which takes no two processes on one GPU: use nccl, with which vLLM reads them where they are"
+        )
 
 
 def crowded(args: SimpleNamespace, cores: int | None = None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from importlib.util import find_spec
 from itertools import chain
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.defaults import with_defaults
-from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.placement import policy_ranks, refused_placement
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.values import refused_values
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
@@ -39,7 +40,8 @@ def checked_arguments(given: Sequence[str], config: SwapConfig, run: RunConfig, 
     imported = None if config.objective in OBJECTIVES else config.objective
     args = parse_arguments(with_defaults(given, imported, on_cpu))
     rules = (_method_rules(args), _async_rules(args), _deepspeed_rules(args, run), _missing_flags(args))
-    _refuse(chain(*rules, refused_values(args), _cpu_rules(args) if on_cpu else (), _batch_rules(args)))
+    machine = (_cpu_rules(args) if on_cpu else (), refused_placement(args, on_cpu), _package_rules(args))
+    _refuse(chain(*rules, refused_values(args), *machine, _batch_rules(args)))
     prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     return args
 
@@ -144,8 +146,8 @@ def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:
         )
     if train.enable_ema and ds.zero_stage == 3:
         yield (
-            "--train.enable_ema with --ds.zero_stage 3: OpenRLHF 0.11.2 does not update the average of sharded "
-            "weights, and would deliver the policy as it was before the training: use 2"
+            "--train.enable_ema with --ds.zero_stage 3, which shards the weights, while one process keeps their "
+            "average: use 2"
         )
     if train.enable_ema and ds.lora.rank > 0:
         yield (
@@ -156,6 +158,11 @@ def _deepspeed_rules(args: SimpleNamespace, run: RunConfig) -> Iterator[str]:
         yield (
             f"--ds.param_dtype is {ds.param_dtype}; OpenRLHF starts vLLM with bfloat16, which accepts no other "
             "weights: leave it out"
+        )
+    if ds.use_universal_ckpt:
+        yield (
+            "--ds.use_universal_ckpt: DeepSpeed would load converted checkpoints only, which those of a run are not: "
+            "leave it out, and resume on as many GPUs with the same --ds.zero_stage"
         )
     if ds.load_in_4bit:
         yield "--ds.load_in_4bit: vLLM cannot take 4-bit weights over: leave it out"
@@ -225,6 +232,21 @@ def _cpu_rules(args: SimpleNamespace) -> Iterator[str]:
         )
     if args.vllm.enable_sleep and args.train.colocate_all:
         yield "--vllm.enable_sleep: vLLM has no sleep mode on a CPU: leave it out"
+
+
+def _package_rules(args: SimpleNamespace) -> Iterator[str]:
+    """What an actor would import only when all models are loaded."""
+    if args.vllm.sync_with_ray and args.vllm.sync_backend == "gloo":
+        yield (
+            "--vllm.sync_with_ray with --vllm.sync_backend gloo: Ray makes such a group out of the one that a process "
+            "is in, which policy and engines do not share: leave it out"
+        )
+    for given, flag, module, package in (
+        (args.vllm.sync_with_ray, "--vllm.sync_with_ray", "cupy", "cupy-cuda13x"),
+        (args.ds.use_liger_kernel, "--ds.use_liger_kernel", "liger_kernel", "liger-kernel"),
+    ):
+        if given and find_spec(module) is None:
+            yield f"{flag} needs {module}, which is not installed: pip install {package}, or leave it out"
 
 
 def _batch_rules(args: SimpleNamespace) -> Iterator[str]:

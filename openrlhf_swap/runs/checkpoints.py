@@ -36,15 +36,17 @@ def begin(checkpoint: Path) -> None:
     (checkpoint / MARK).touch()
 
 
-def seal(checkpoint: Path, objective: str) -> None:
+def seal(checkpoint: Path, objective: str, ranks: int, zero_stage: int) -> None:
     """Mark a checkpoint as complete by listing its files with sizes and hashes. Call when all are written.
 
     Args:
         checkpoint: its folder.
         objective: the objective whose state it holds.
+        ranks: processes that train the policy.
+        zero_stage: DeepSpeed's.
     """
     before = [seals.order(other)[0] for other in _sealed(checkpoint.parent) if other != checkpoint]
-    seals.write_seal(checkpoint, objective, number=1 + max(before, default=0))
+    seals.write_seal(checkpoint, objective, 1 + max(before, default=0), ranks, zero_stage)
     (checkpoint / MARK).unlink(missing_ok=True)
 
 
@@ -83,12 +85,12 @@ class Recovery:
 
     Attributes:
         tag: the checkpoint to resume from; None to start from the beginning.
-        objective: the objective whose state it holds; None if unknown.
+        seal: what its seal says; None without a checkpoint.
         messages: what happened, for the user, one line each.
     """
 
     tag: str | None
-    objective: str | None
+    seal: seals.Seal | None
     messages: list[str]
 
 
@@ -130,7 +132,7 @@ def recover(path: Path) -> Recovery:
     write_text(folder / LATEST, tag)
     verified = "" if used and used.hashes else " (not verified: an earlier version wrote it, without hashes)"
     messages.append(f"resuming from checkpoint {tag} in {path}{verified}")
-    return Recovery(tag, used.objective if used else None, messages)
+    return Recovery(tag, used, messages)
 
 
 def _refuse_foreign(path: Path, entries: list[Path]) -> None:

@@ -25,22 +25,27 @@ class Seal:
         objective: the objective whose state the checkpoint holds; None if unknown.
         number: checkpoints are numbered in the order in which they are written, from 1; 0 in seals of versions that
             did not number them.
+        ranks: processes that trained the policy, each with a part of the checkpoint; None in older seals.
+        zero_stage: DeepSpeed's, which decides what the parts are; None in older seals.
         sizes: bytes of each file, by name relative to the checkpoint.
         hashes: SHA-256 of each file in hexadecimal; empty in seals of versions without hashes.
     """
 
     objective: str | None
     number: int
+    ranks: int | None
+    zero_stage: int | None
     sizes: dict[str, int]
     hashes: dict[str, str]
 
 
-def write_seal(checkpoint: Path, objective: str, number: int) -> None:
+def write_seal(checkpoint: Path, objective: str, number: int, ranks: int, zero_stage: int) -> None:
     """Write the seal of a checkpoint whose files are all there."""
     sizes = file_sizes(checkpoint)
     hashes = file_hashes(checkpoint, sizes)
     files = {name: {"bytes": size, HASH: hashes[name]} for name, size in sizes.items()}
-    write_text(checkpoint / SEAL, to_line({"objective": objective, "number": number, "files": files}, indent=1))
+    origin = {"objective": objective, "number": number, "ranks": ranks, "zero_stage": zero_stage}
+    write_text(checkpoint / SEAL, to_line({**origin, "files": files}, indent=1))
 
 
 def read_seal(checkpoint: Path) -> Seal | None:
@@ -54,12 +59,13 @@ def read_seal(checkpoint: Path) -> Seal | None:
         content = json.loads(text)
         files, number, objective = content["files"], content.get("number", 0), content.get("objective")
         if files and all(type(size) is int for size in files.values()):  # written before seals had hashes
-            return Seal(objective, 0, files, {})
+            return Seal(objective, 0, None, None, files, {})
         sizes = {name: int(entry["bytes"]) for name, entry in files.items()}
         hashes = {name: str(entry[HASH]) for name, entry in files.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return Seal(objective, number, sizes, hashes) if type(number) is int else None
+    ranks, zero_stage = content.get("ranks"), content.get("zero_stage")
+    return Seal(objective, number, ranks, zero_stage, sizes, hashes) if type(number) is int else None
 
 
 def order(checkpoint: Path) -> tuple[int, int]:

@@ -204,9 +204,17 @@ def vllm_capacity(model: Model, settings: Settings, gpu: int) -> Parts:
 
 
 def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
-    """Bytes on disk: DeepSpeed's weights (not under ZeRO-3) and optimizer of all ranks, and the exported model."""
-    stored = 0 if settings.stage == 3 else BIT16 * model.held
+    """Bytes on disk: DeepSpeed's weights (not under ZeRO-3) and optimizer of all ranks, and the exported model.
+
+    A moving average is counted with DeepSpeed's.
+    """
+    stored = (0 if settings.stage == 3 else BIT16 * model.held) + sum(_average(model, settings).values())
     return {"deepspeed": ADAM * model.trained + stored, "model": BIT16 * model.trained}
+
+
+def _average(model: Model, settings: Settings) -> Parts:
+    """The moving average of the weights in float32, on the first rank's node."""
+    return {"moving average": FP32 * model.parameters} if settings.averages else {}
 
 
 def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
@@ -214,7 +222,7 @@ def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
 
     Most of it is pinned, in blocks that torch rounds up to powers of two.
     """
-    held: Parts = {}
+    held = _average(model, settings)
     if settings.shared and settings.vllm_sleeps:
         # Every GPU of an engine keeps its share of each weight.
         shares = (BIT16 * weight / settings.tensor_parallel for weight in model.served)

@@ -101,6 +101,7 @@ def host_remedy(held: dict[str, int]) -> str:
     """The flag that frees the most of a node's main memory, given `host_bytes`."""
     flags = {
         "weights of sleeping vLLM": "a larger --vllm.tensor_parallel_size",
+        "moving average": "no --train.enable_ema",
         "optimizer": "no --ds.adam_offload",
         "sleeping optimizer": "no --ds.enable_sleep",
     }

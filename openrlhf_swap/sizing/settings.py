@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.engines import responses_of_an_engine
-from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
+from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.objectives.registry import build
 
 BIT16, FP32 = 2, 4  # bytes of a number
@@ -39,6 +39,7 @@ class Settings:
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
+    averages: bool  # one process keeps a moving average of the weights
     actor_sleeps: bool  # DeepSpeed keeps optimizer and gradients on the CPU while it does not update
     engines: int
     engine_responses: int  # responses that an engine gets in a step
@@ -93,6 +94,7 @@ def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, res
         reference=args.algo.kl.init_coef > 0 and (shared or train.colocate_actor_ref) and not args.ref.offload,
         shared=shared,
         vllm_sleeps=vllm.enable_sleep and shared,
+        averages=train.enable_ema,
         actor_sleeps=ds.enable_sleep,
         engines=vllm.num_engines,
         engine_responses=responses_of_an_engine(args),
@@ -105,15 +107,9 @@ def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, res
 
 def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:
     """What cannot be planned: whether it applies, and the message if it does."""
-    train, vllm = args.train, args.vllm
-    ranks, places = policy_ranks(args), engine_gpus(args)
+    vllm = args.vllm
     yield args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
     yield (
         not 0 < vllm.gpu_memory_utilization <= 1,
         f"--vllm.gpu_memory_utilization is {vllm.gpu_memory_utilization}; use a share between 0 and 1",
-    )
-    yield (
-        train.colocate_all and ranks != places,
-        f"--actor.num_nodes x --actor.num_gpus_per_node is {ranks} and --vllm.num_engines x "
-        f"--vllm.tensor_parallel_size is {places}; with --train.colocate_all both must be equal",
     )

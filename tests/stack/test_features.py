@@ -9,6 +9,7 @@ import pytest
 import torch
 from addition import problems, prompt, shortest_trace
 from support.actors import changed, make_batch, make_config, make_experiences, makers, running_actors
+from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy import random_state
@@ -135,7 +136,12 @@ def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experienc
 PACKED = {"ds.packing_samples": True}
 FEATURES = {
     "zero_1_ema_and_gradient_checkpointing": (
-        {"ds.zero_stage": 1, "train.enable_ema": True, "actor.gradient_checkpointing_enable": True},
+        {
+            "ds.zero_stage": 1,
+            "train.enable_ema": True,
+            "ckpt.save_hf": True,
+            "actor.gradient_checkpointing_enable": True,
+        },
         1,
     ),
     "zero_3": ({"ds.zero_stage": 3}, 1),
@@ -188,6 +194,18 @@ def test_a_feature_does_not_change_the_update(
     assert len(files) == 1 + 2 * ranks + ("ema" in name)
     for file in files:
         assert torch.serialization.get_unsafe_globals_in_checkpoint(file) == []
+    if "ema" in name:
+        assert_the_average_is_exported(tmp_path)
+
+
+def assert_the_average_is_exported(path):
+    """Rounded from float32, in which it has moved less than bfloat16 can show."""
+    averages = torch.load(path / "_actor" / "global_step2" / "moving_average.pt")["weights"]
+    exported = AutoModelForCausalLM.from_pretrained(path / "global_step2_hf")
+    assert exported.dtype == torch.bfloat16
+    weights = list(zip(exported.parameters(), averages, strict=True))
+    assert all(torch.equal(ours, average.bfloat16()) for ours, average in weights)
+    assert any(not torch.equal(ours.float(), average) for ours, average in weights)
 
 
 def test_lora_trains_its_adapters(ray_session, arguments, tokenizer, half_wrong, experiences, plain):

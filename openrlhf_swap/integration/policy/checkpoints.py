@@ -45,7 +45,7 @@ class PolicyCheckpoints:
         """Restore random state and moving average (None for none) of the checkpoint that was loaded."""
         folder = self._folder_of((self._path / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8"))
         random_state.load(self._state_file(folder))
-        if average is not None:
+        if average is not None and self._strategy.is_rank_0():
             moving_average.load(folder, average, self._strategy)
 
     @contextmanager
@@ -94,7 +94,8 @@ class PolicyCheckpoints:
             moving_average.save(folder, average, self._strategy)
         torch.distributed.barrier()
         if first:
-            checkpoints.seal(folder, self._objective)
+            ranks, stage = torch.distributed.get_world_size(), self._strategy.args.ds.zero_stage
+            checkpoints.seal(folder, self._objective, ranks, stage)
             if folder.name != tag:
                 checkpoints.take_the_place_of_the_best(folder, tag)
             checkpoints.rotate(self._path, *self._kept)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from openrlhf_swap.integration.inventory import POLICY_LOADS
 from openrlhf_swap.integration.patches import in_force, undecorated
+from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
@@ -31,6 +32,8 @@ class IntrinsicRewardActor(_StockPolicyActor):
         self._checkpoints = PolicyCheckpoints(strategy)
         with in_force(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if self.ema_model is not None:
+            moving_average.begin(self.ema_model, strategy.is_rank_0())
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
         if strategy.args.ds.zero_stage == 3:
@@ -73,7 +76,13 @@ class IntrinsicRewardActor(_StockPolicyActor):
         status["memory/policy_peak_gib"] = memory.peak_gib()
         return status
 
+    def save_model(self) -> None:
+        """Overrides OpenRLHF's: a moving average is exported in bfloat16."""
+        with moving_average.rounded(self.ema_model):
+            super().save_model()
+
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also saves random state and moving average, and seals the checkpoint."""
-        with self._checkpoints.writing(tag, self.ema_model, not self.disable_ds_ckpt, self.save_hf_ckpt) as name:
+        parts = not self.disable_ds_ckpt, self.save_hf_ckpt
+        with self._checkpoints.writing(tag, self.ema_model, *parts) as name, moving_average.rounded(self.ema_model):
             super().save_checkpoint(name, *args, **kwargs)

@@ -9,8 +9,8 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 from openrlhf_swap.integration.inventory import STAGE_3_SLEEPS
 from openrlhf_swap.integration.patches import in_force
+from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 from openrlhf_swap.packages.replace import replace
 
 _StockStrategy: Any = DeepspeedStrategy
@@ -58,8 +58,11 @@ class SwapStrategy(_StockStrategy):
         return model, optimizer, scheduler
 
     def moving_average(self, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu") -> None:
-        """Overrides OpenRLHF's, which the policy calls with "cuda": without CUDA, the average is on the CPU."""
-        super().moving_average(model, model_ema, beta, "cpu" if is_cpu_build() else device)
+        """Overrides OpenRLHF's, which is called after every micro-batch: the average is in float32, on one rank."""
+        self.time_steps["ema"] += 1
+        updated = self.use_dynamic_batch or self.time_steps["ema"] % self.accumulated_gradient == 0
+        if updated and self.is_rank_0():
+            moving_average.update(model_ema, model, beta)
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:

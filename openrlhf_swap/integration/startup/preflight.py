@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
 from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.seals import Seal
 
 
 def resolve_run(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> tuple[SwapConfig, str, str | None]:
@@ -51,7 +53,7 @@ def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:
     """Select the checkpoint to resume from and move incomplete ones aside; prints what it finds.
 
     Raises:
-        ConfigError: when it holds the state of another objective.
+        ConfigError: when it holds the state of another objective, or shares that this run could not load.
         CheckpointError: when there is one although the run is to start from the beginning.
     """
     path = Path(args.ckpt.path)
@@ -61,8 +63,25 @@ def choose_checkpoint(args: SimpleNamespace, objective: str) -> None:
     recovery = checkpoints.recover(path)
     for message in recovery.messages:
         print(f"[swap] {message}")
-    if recovery.objective not in (None, objective):
+    if recovery.seal:
+        _check_seal(recovery.seal, args, objective)
+
+
+def _check_seal(seal: Seal, args: SimpleNamespace, objective: str) -> None:
+    """Raise ConfigError for a checkpoint of another objective, or split otherwise than DeepSpeed would load it."""
+    path = args.ckpt.path
+    if seal.objective not in (None, objective):
         raise ConfigError(
-            f"--swap.objective is {objective}, but the checkpoint in {path} was written by {recovery.objective}; "
+            f"--swap.objective is {objective}, but the checkpoint in {path} was written by {seal.objective}; "
             "use that, or another --ckpt.path"
         )
+    for flag, now, then in (
+        ("--actor.num_nodes x --actor.num_gpus_per_node", policy_ranks(args), seal.ranks),
+        ("--ds.zero_stage", args.ds.zero_stage, seal.zero_stage),
+    ):
+        if then not in (None, now):
+            raise ConfigError(
+                f"{flag} is {now}, but the checkpoint in {path} was written with {then}, for which DeepSpeed has "
+                f"split it; resume with {then}, or start a new run (another --ckpt.path and --swap.output_dir) from "
+                "an exported policy (--actor.model_name_or_path)"
+            )

@@ -27,7 +27,7 @@ def write(path, tag, *, sealed=True, size=100):
     (folder / "states.pt").write_bytes(b"x" * size)
     (folder / "deep" / "more.pt").write_bytes(b"y")
     if sealed:
-        checkpoints.seal(folder, "swap")
+        checkpoints.seal(folder, "swap", 1, 2)
     return folder
 
 
@@ -74,7 +74,7 @@ def test_the_seal_of_an_earlier_run_does_not_cover_what_is_written_over_it(tmp_p
     folder = write(tmp_path, "global_step2")
     checkpoints.begin(folder)
     assert checkpoints.newest(tmp_path) is None
-    checkpoints.seal(folder, "swap")
+    checkpoints.seal(folder, "swap", 1, 2)
     assert checkpoints.newest(tmp_path) == "global_step2"
 
 
@@ -162,10 +162,10 @@ def test_a_seal_appears_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.seal(folder, "swap")
+        checkpoints.seal(folder, "swap", 1, 2)
     monkeypatch.undo()
     assert checkpoints.newest(tmp_path) is None
-    checkpoints.seal(folder, "swap")
+    checkpoints.seal(folder, "swap", 1, 2)
     assert checkpoints.newest(tmp_path) == "global_step2"
 
 
@@ -205,7 +205,8 @@ def test_seals_without_hashes_still_count_but_as_older_and_not_verified(tmp_path
         (folder / "complete.json").write_text(json.dumps({"objective": "swap", "files": sizes}))
         os.utime(folder / "complete.json", (step, step))
     recovery = checkpoints.recover(tmp_path)
-    assert (recovery.tag, recovery.objective) == ("global_step4", "swap")
+    assert recovery.tag == "global_step4"
+    assert (recovery.seal.objective, recovery.seal.ranks, recovery.seal.zero_stage) == ("swap", None, None)
     assert recovery.messages[-1] == (
         f"resuming from checkpoint global_step4 in {tmp_path} (not verified: an earlier version wrote it, without "
         "hashes)"

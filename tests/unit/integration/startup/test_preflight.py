@@ -1,5 +1,6 @@
 """Bad input on the real command line: one clear line, exit status 2, nothing written, no Ray."""
 
+import copy
 import json
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.integration.startup.preflight import choose_checkpoint
 from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import made_of
@@ -44,9 +46,11 @@ SETTINGS = [
         ["--ds.zero_stage", "1", "--ds.grad_accum_dtype", "fp32"],
         "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1",
     ),
-    (["--train.enable_ema", "--ds.zero_stage", "3"], "--train.enable_ema with --ds.zero_stage 3: "),
+    (["--train.enable_ema", "--ds.zero_stage", "3"], "--train.enable_ema with --ds.zero_stage 3, which shards"),
     (["--train.enable_ema", "--ds.lora.rank", "4"], "--train.enable_ema with --ds.lora.rank 4: "),
     (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
+    (["--ds.use_universal_ckpt"], "--ds.use_universal_ckpt: DeepSpeed would load converted checkpoints only"),
+    (["--vllm.sync_with_ray"], "--vllm.sync_with_ray with --vllm.sync_backend gloo: "),
     (
         ["--ds.param_dtype", "fp16"],
         "--ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which accepts no other",
@@ -190,7 +194,7 @@ def test_help_explains_both_parsers():
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
     folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
     checkpoints.begin(folder)
-    checkpoints.seal(folder, "swap")
+    checkpoints.seal(folder, "swap", 1, 2)
     flags = ["--ckpt.path", str(tmp_path / "checkpoints")]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
@@ -239,9 +243,44 @@ def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
 def test_a_checkpoint_of_another_objective_is_not_taken_over(capsys, tmp_path, prompts_file):
     folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
     checkpoints.begin(folder)
-    checkpoints.seal(folder, "laser_d")
+    checkpoints.seal(folder, "laser_d", 1, 2)
     flags = ["--ckpt.path", str(tmp_path / "checkpoints"), "--ckpt.load_enable"]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
     assert error.startswith("error: --swap.objective is swap, but the checkpoint in ")
     assert error.endswith("was written by laser_d; use that, or another --ckpt.path")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stage", "message"),
+    [
+        (2, 2, "--actor.num_nodes x --actor.num_gpus_per_node is 1, but the checkpoint in {} was written with 2, "),
+        (1, 3, "--ds.zero_stage is 2, but the checkpoint in {} was written with 3, "),
+    ],
+)
+def test_a_checkpoint_that_deepspeed_has_split_otherwise_is_refused(
+    capsys, tmp_path, prompts_file, ranks, stage, message
+):
+    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
+    checkpoints.begin(folder)
+    checkpoints.seal(folder, "swap", ranks, stage)
+    flags = ["--ckpt.path", str(tmp_path / "checkpoints"), "--ckpt.load_enable"]
+    status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
+    assert status == 2
+    assert error.startswith("error: " + message.format(tmp_path / "checkpoints"))
+    assert f"resume with {max(ranks, stage)}, or start a new run" in error
+
+
+@pytest.mark.parametrize("known", [{"ranks": 1, "zero_stage": 2}, {}], ids=["same", "unknown"])
+def test_a_checkpoint_is_resumed_from_that_is_split_alike_or_does_not_say_how(capsys, tmp_path, arguments, known):
+    args = copy.deepcopy(arguments)
+    args.ckpt.path, args.ckpt.load_enable = str(tmp_path), True
+    folder = tmp_path / "_actor" / "global_step2"
+    checkpoints.begin(folder)
+    (folder / "states.pt").write_bytes(b"x")
+    checkpoints.seal(folder, "swap", 1, 2)
+    seal = json.loads((folder / "complete.json").read_text())
+    assert (seal.pop("ranks"), seal.pop("zero_stage")) == (1, 2)
+    (folder / "complete.json").write_text(json.dumps({**seal, **known}))
+    choose_checkpoint(args, "swap")
+    assert f"resuming from checkpoint global_step2 in {tmp_path}" in capsys.readouterr().out
