@@ -38,6 +38,7 @@ from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 
 CUT, VLLM = "cut", "vllm"
+ANSWER_TOKENS = 64  # of an answer after a cut
 Answers = Callable[[Any, Sequence[tuple[Row, Row]], int, SwapConfig, Row], list[str]]
 
 
@@ -55,7 +56,11 @@ def main(argv: list[str]) -> None:
         default=CUT,
         help="what ends a thought at its budget: a cut in the sample, or vLLM, which samples it again (default: cut)",
     )
-    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response; the model's by default")
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        help="limit for prompt and response (default: the longest prompt with what follows it, at most the model's)",
+    )
     args = parser.parse_args(argv)
     names = graded_benchmarks(args.folder)
     if not names:
@@ -63,7 +68,7 @@ def main(argv: list[str]) -> None:
     settings = read_settings(args.folder)
     close = args.close_template.replace("\\n", "\n")
     marks = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
-    llm, marks = _engine(settings["model"], marks, args)
+    llm, marks = _engine(names, settings, marks, args)
     for name in names:
         accuracies = force(args.folder, name, args.budgets, llm, marks, settings, args.by)
         rows = [
@@ -77,21 +82,32 @@ def main(argv: list[str]) -> None:
             print(f"{name}: {100 * row['accuracy']:.1f}% correct when forced to answer after {row['budget']} tokens")
 
 
-def _engine(model: str, marks: SwapConfig, args: argparse.Namespace) -> tuple[Any, SwapConfig]:
-    """A vLLM engine for a model, and the marks of its thoughts."""
+def _engine(
+    names: Sequence[str], settings: Row, marks: SwapConfig, args: argparse.Namespace
+) -> tuple[Any, SwapConfig]:
+    """A vLLM engine for an evaluation's model, and the marks of its thoughts."""
+    from transformers import AutoTokenizer
+
     from openrlhf_swap.integration.generation.engine import open_engine
 
-    if args.by == CUT:
-        llm = open_engine(model, max_model_len=args.max_model_len or None)
-        marks, messages = resolve_thought(marks, llm.get_tokenizer())
-    else:
-        from transformers import AutoTokenizer
-
-        marks, messages = resolve_thought(marks, AutoTokenizer.from_pretrained(model))
-        thought = {"reasoning_start_str": marks.start_of_thought, "reasoning_end_str": marks.end_of_thought}
-        llm = open_engine(model, max_model_len=args.max_model_len or None, reasoning_config=thought)
+    tokenizer = AutoTokenizer.from_pretrained(settings["model"])
+    marks, messages = resolve_thought(marks, tokenizer)
     print(messages[0])
-    return llm, marks
+    options: dict[str, Any] = {}
+    if args.by == VLLM:
+        thought = {"reasoning_start_str": marks.start_of_thought, "reasoning_end_str": marks.end_of_thought}
+        options["reasoning_config"] = thought
+        written = settings["max_tokens"]
+    else:
+        close = tokenizer(marks.close_template, add_special_tokens=False)["input_ids"]
+        written = max(args.budgets) + len(close) + ANSWER_TOKENS
+    if args.max_model_len:
+        options["max_model_len"] = args.max_model_len
+    else:
+        problems = [problem for name in names for problem in read_problems(args.folder, name).values()]
+        prompts = (prompt_ids(tokenizer, asked(problem, settings["suffix"])) for problem in problems)
+        options["longest"] = max(map(len, prompts)) + written
+    return open_engine(settings["model"], **options), marks
 
 
 def force(
@@ -166,7 +182,8 @@ def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapC
         starts.append(text + close * is_open)
         ids = prompt_ids(tokenizer, asked(problem, settings["suffix"])) + ids + close_ids * is_open
         prompts.append({"prompt_token_ids": ids})
-    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=64, skip_special_tokens=False))
+    parameters = SamplingParams(temperature=0, max_tokens=ANSWER_TOKENS, skip_special_tokens=False)
+    outputs = llm.generate(prompts, parameters)
     return [start + output.outputs[0].text for start, output in zip(starts, outputs, strict=True)]
 
 

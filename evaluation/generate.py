@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluation.samples import seed_of
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.rollouts.reader import ThoughtReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 QUEUE = 1024  # requests in the engine at a time: enough to keep it busy, few enough to start quickly
 
@@ -36,6 +39,26 @@ class Task:
     sample: int
     problem: str
     instructed: bool = False
+
+    def asked(self, suffix: str) -> str:
+        """The problem as it is asked: with the suffix, unless it has an instruction of its own."""
+        return self.problem + ("" if self.instructed else suffix)
+
+
+def read_tokenizer(model: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer of `--model`; raises ConfigError if it cannot be read."""
+    from transformers import AutoTokenizer
+
+    with reader_errors(f"--model is {model}, which cannot be read: {{reason}}", ConfigError):
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+
+
+def longest_sequence(
+    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Task], suffix: str, settings: SamplingSettings
+) -> int:
+    """Tokens of the longest prompt and of the longest response to it."""
+    problems = {task.asked(suffix) for task in tasks}
+    return max(len(prompt_ids(tokenizer, problem)) for problem in problems) + settings.max_tokens
 
 
 def check_gpus(engines: int, size: int) -> None:
@@ -102,7 +125,7 @@ def _sampled(
     while True:
         while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
             number, task = entry
-            ids = prompt_ids(tokenizer, task.problem + ("" if task.instructed else suffix))
+            ids = prompt_ids(tokenizer, task.asked(suffix))
             if len(ids) < engine.model_config.max_model_len:
                 seed = seed_of(task.benchmark, task.id, task.sample, settings.seed)
                 parameters = SamplingParams(**{**asdict(settings), "seed": seed}, **fixed)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from evaluation.generate import Sampler, SamplingSettings, Task, check_gpus
+from evaluation.generate import Sampler, SamplingSettings, Task, check_gpus, longest_sequence, read_tokenizer
 from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
 from evaluation.problems import Problems, load_problems
@@ -40,7 +40,7 @@ from evaluation.tables import evaluation_table
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem
-from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.objectives.recipes import CONFIG, with_file
@@ -132,7 +132,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default=AUTO,
         help="text that closes a thought; what follows it is graded (auto: as in the model's chat template)",
     )
-    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response; the model's by default")
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
+    )
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
     parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")
@@ -150,10 +154,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     """
     if args.end_of_thought == AUTO and settings_path(args.output).exists():
         return str(read_settings(args.output)["end_of_thought"])
-    from transformers import AutoTokenizer
-
-    with reader_errors(f"--model is {args.model}, which cannot be read: {{reason}}", ConfigError):
-        tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code)
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         marks, messages = resolve_thought(
             SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n")), tokenizer
@@ -227,10 +228,14 @@ def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
 
 def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
     """Generate with a progress bar that starts when the engines are ready."""
-    options = {"tensor_parallel_size": args.tensor_parallel_size, "max_model_len": args.max_model_len or None}
-    options["trust_remote_code"] = args.trust_remote_code
-    files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
     settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
+    options = {"tensor_parallel_size": args.tensor_parallel_size, "trust_remote_code": args.trust_remote_code}
+    if args.max_model_len:
+        options["max_model_len"] = args.max_model_len
+    else:
+        tokenizer = read_tokenizer(args.model, args.trust_remote_code)
+        options["longest"] = longest_sequence(tokenizer, tasks, args.suffix, settings)
+    files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
     if args.engines == 1:
         counts = Sampler(args.model, **options).generate(tasks, settings, args.suffix, args.end_of_thought, files)
     else:

@@ -11,6 +11,8 @@ import runpy
 import sys
 
 from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.rollouts.tokenizer import check_white_space
 from openrlhf_swap.runs.model_code import FLAG, add_trust_flag, refuse_model_code
 
 MODEL = "--model.model_name_or_path"
@@ -20,7 +22,7 @@ def main(argv: list[str]) -> None:
     """Train; OpenRLHF reads the rest of the command line itself.
 
     Raises:
-        ConfigError: for a model with code of its own.
+        ConfigError: for a model with code of its own, and for a tokenizer that cannot be read or loses white space.
     """
     parser = Parser("openrlhf_swap.sft", add_help=False)
     parser.add_argument(MODEL)
@@ -30,6 +32,11 @@ def main(argv: list[str]) -> None:
     args, _ = parser.parse_known_args(argv)
     if model := getattr(args, MODEL.removeprefix("--")):
         refuse_model_code(MODEL, model, args.trust_remote_code)
+        from transformers import AutoTokenizer
+
+        with reader_errors(f"{MODEL} is {model}, which cannot be read: {{reason}}", ConfigError):
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
+        check_white_space(tokenizer)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration.inventory import SFT

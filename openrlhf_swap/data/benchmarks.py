@@ -56,6 +56,7 @@ class Benchmark:
         split: its split.
         columns: its problem and answer columns.
         format: of its rows (`data.formats`), instead of these two columns.
+        is_gated: the hub asks for an account that has accepted its conditions.
     """
 
     title: str
@@ -68,6 +69,7 @@ class Benchmark:
     split: str = "test"
     columns: tuple[str, str] = ("problem", "answer")
     format: str | None = None
+    is_gated: bool = False
 
 
 BENCHMARKS = {
@@ -129,13 +131,14 @@ BENCHMARKS = {
     "gpqa_diamond": Benchmark(
         "GPQA Diamond",
         "gpqa_diamond.jsonl",
-        "Idavidrein/gpqa",  # asks for an account that has accepted its terms
+        "Idavidrein/gpqa",
         "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
         (198,),
         "",
         subset="gpqa_diamond",
         split="train",
         format="gpqa",
+        is_gated=True,
     ),
     "mmlu_pro": Benchmark(
         "MMLU-Pro",
@@ -269,7 +272,11 @@ def _shown(value: object) -> str:
 def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     from datasets import load_dataset
 
-    with reader_errors(f"{benchmark.hub} cannot be loaded ({{reason}}); give a folder with a local copy: --data"):
+    remedy = "give a folder with a local copy: --data"
+    if benchmark.is_gated:
+        page = f"https://huggingface.co/datasets/{benchmark.hub}"
+        remedy = f"accept its conditions on {page} and log in (hf auth login, or HF_TOKEN), or {remedy}"
+    with reader_errors(f"{benchmark.hub} cannot be loaded ({{reason}}); {remedy}"):
         rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
     question, answer = benchmark.columns
     renamed = rows if benchmark.format else ({"problem": row[question], "answer": row[answer]} for row in rows)

@@ -41,6 +41,11 @@ CAUSES = (
         "end what nvidia-smi lists, or lower --vllm.gpu_memory_utilization",
     ),
     Cause(
+        "GPU for one process",
+        r"is/are busy or unavailable|in compute mode",
+        "set its compute mode with nvidia-smi -c DEFAULT, as root",
+    ),
+    Cause(
         "no memory for keys and values",
         r"No available memory for the cache blocks|KV cache is needed, which is larger than",
         "raise --vllm.gpu_memory_utilization, or take a GPU with more memory",

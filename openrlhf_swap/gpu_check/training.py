@@ -20,6 +20,7 @@ PROMPTS_A_STEP, RESPONSES = 16, 8
 CONTEXT = 400  # tokens of a prompt and its response
 STEP_TOKENS = 8
 CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
+TEMPERATURE = "0.6"  # as in a real training: at 1, logits that nobody scales would pass
 MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
 # As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go over CUDA IPC.
 SHARED_GPU = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
@@ -36,7 +37,7 @@ def training_flags(model: str, output: Path) -> list[str]:
     flags += ["--train.batch_size", f"{PROMPTS_A_STEP * RESPONSES}", "--train.micro_batch_size", "32"]
     flags += ["--swap.objective", "swap", "--swap.step_tokens", f"{STEP_TOKENS}"]
     flags += ["--swap.close_template", CLOSE_TEMPLATE]
-    flags += ["--actor.adam.lr", "3e-4", "--actor.lr_scheduler", "constant", "--rollout.temperature", "1.0"]
+    flags += ["--actor.adam.lr", "3e-4", "--actor.lr_scheduler", "constant", "--rollout.temperature", TEMPERATURE]
     flags += [*SHARED_GPU, "--actor.num_nodes", "1", "--actor.num_gpus_per_node", "1", "--ds.zero_stage", "2"]
     flags += ["--vllm.num_engines", "1", "--vllm.tensor_parallel_size", "1", "--vllm.gpu_memory_utilization", "0.5"]
     flags += ["--actor.gradient_checkpointing_enable"]

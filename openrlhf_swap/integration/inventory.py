@@ -52,6 +52,7 @@ class Patch(NamedTuple):
 
 
 EVERY = "every process that imports `openrlhf_swap.integration`"
+NO_CUDNN = "every process that imports `openrlhf_swap.integration` or makes a `Scorer`"
 NO_FLASH = "every process that imports `openrlhf_swap.integration`, without flash-attn"
 EVERY_CPU = "every process that imports `openrlhf_swap.integration`, on CPU"
 NO_CLUSTER = "every process that imports `openrlhf_swap.integration`, on CPU without RAY_ADDRESS"
@@ -211,6 +212,9 @@ _GROUPS: dict[Group, dict[str, str]] = {
     },
     Group(STATE, EVERY, None, "imported modules are not searched for garbage"): {
         "gc.get_freeze_count()": "gc.freeze, until the interpreter exits"
+    },
+    Group(STATE, NO_CUDNN, None, "cuDNN's attention builds a plan for every new length; vLLM leaves it out, too"): {
+        "torch.backends.cuda.cudnn_sdp_enabled()": "False"
     },
     Group(STATE, SCORED, None, "the answer branches share a prefix"): {
         "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"

@@ -27,7 +27,8 @@ from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Any, Literal, NamedTuple
 
-from openrlhf_swap.rewards.verifiers import MATH
+from openrlhf_swap.rewards.unit_tests import seconds_for
+from openrlhf_swap.rewards.verifiers import MATH, UNIT_TESTS
 from openrlhf_swap.rollouts.answers import text_after_thought
 from openrlhf_swap.rollouts.families import R1
 
@@ -104,7 +105,8 @@ class Grader:
         Args:
             processes: how many responses are graded at a time.
             time_limit: CPU seconds of one grading, after which its process is ended. A process that does not answer
-                within six times as many seconds of wall time is replaced, and its successor asked once.
+                within six times as many seconds of wall time, and what unit tests may take, is replaced, and its
+                successor asked once.
             memory_limit_gib: address space of a grading process.
             verifier: its name (`rewards.verifiers`).
         """
@@ -177,11 +179,15 @@ class _Child:
         grading's own doing.
         """
         message = json.dumps(request, default=str).encode() + b"\n"
+        wall = self._limits.wall
+        if self._verifier == UNIT_TESTS:
+            _, tests, _, _, metadata = request
+            wall += seconds_for(tests, metadata)
         failure: Status = "error"
         for attempt in range(ATTEMPTS):
             try:
                 connection = self._started()
-                verdict, seconds = _exchange(connection, message, self._limits.wall)
+                verdict, seconds = _exchange(connection, message, wall)
                 return verdict, attempt > 0 or seconds > SLOW * self._limits.cpu
             except TimeoutError:
                 failure = "timeout"

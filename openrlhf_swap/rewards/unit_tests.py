@@ -23,19 +23,24 @@ from openrlhf_swap.rewards.sandbox import Limits, Run, run_python
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
 FUNCTION = "fn_name"  # the column with the name of the function to call
-SECONDS = 40.0  # of wall time for all tests of a response; what has not run by then has failed
+# As LiveCodeBench's authors have it, so that scores compare: six seconds a test, and seven each and five more for all
+# of a response. A test's own are CPU time here, because a right program may have to wait on a busy machine.
+SECONDS = 6
 NO_TESTS = "no tests: neither Python statements with an assert nor a JSON list of input and output"
+_UNREADABLE = (AttributeError, KeyError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 _BLOCK = re.compile(r"^[ \t]*```[\w+-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _PRELUDE = "import bisect, collections, functools, heapq, itertools, math, re\nfrom typing import *\n"
 # Prints a line for each test as it ends, behind a mark that the code does not know: `exit()` in it passes nothing.
 _RUNNER = """\
-import json, os, sys
+import json, os, signal, sys
 
 def run(given):
     mark, out = given["mark"], sys.__stdout__
     space = {"__name__": "solution"}
+    signal.setitimer(signal.ITIMER_PROF, given["seconds"])  # the process ends with them: what is left has failed
     exec(compile(given["code"], "solution.py", "exec"), space)
     for number, (kind, *test) in enumerate(given["tests"]):
+        signal.setitimer(signal.ITIMER_PROF, given["seconds"])
         try:
             if kind == "statement":
                 exec(compile(test[0], "tests.py", "exec"), space)
@@ -60,10 +65,11 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if code is None:
         return NO_ANSWER
     tests = read_tests(answer, metadata)
+    seconds = _seconds(len(tests))
     if isinstance(tests[0], str) or FUNCTION in metadata:
-        passed = _passed_in_one_process(code, tests, metadata)
+        passed = _passed_in_one_process(code, tests, metadata, seconds)
     else:
-        passed = sum(_passes(code, tests))
+        passed = sum(_passes(code, tests, seconds))
     total = sum(test.startswith("assert") if isinstance(test, str) else True for test in tests)
     return Verdict(passed / total, why=f"{passed} of {total} tests passed")
 
@@ -72,9 +78,21 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     """There must be at least one test, and all of them must be readable."""
     try:
         read_tests(answer, metadata)
-    except (ValueError, KeyError, TypeError, SyntaxError):
+    except _UNREADABLE:
         return NO_TESTS
     return None
+
+
+def seconds_for(answer: str, metadata: Metadata) -> float:
+    """Wall time that all tests of a response may take, after which the others have failed; 0 for unreadable tests."""
+    try:
+        return _seconds(len(read_tests(answer, metadata)))
+    except _UNREADABLE:
+        return 0.0
+
+
+def _seconds(tests: int) -> float:
+    return (SECONDS + 1) * tests + 5.0
 
 
 def last_code(response: str) -> str | None:
@@ -111,25 +129,26 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
     return [([json.loads(line) for line in row["input"].splitlines()], json.loads(row["output"])) for row in rows]
 
 
-def _passed_in_one_process(code: str, tests: Sequence[Any], metadata: Metadata) -> int:
+def _passed_in_one_process(code: str, tests: Sequence[Any], metadata: Metadata, seconds: float) -> int:
     mark = secrets.token_hex(8)
     kinds = ["statement" if isinstance(test, str) else metadata[FUNCTION] for test in tests]
     words = [[test] if isinstance(test, str) else test for test in tests]
-    given = {"mark": mark, "code": _PRELUDE + code, "tests": [[k, *w] for k, w in zip(kinds, words, strict=True)]}
-    run = run_python(_RUNNER, json.dumps(given), Limits(wall=SECONDS))
+    listed = [[kind, *its] for kind, its in zip(kinds, words, strict=True)]
+    given = {"mark": mark, "code": _PRELUDE + code, "tests": listed, "seconds": SECONDS}
+    run = run_python(_RUNNER, json.dumps(given), Limits(cpu=int(seconds), wall=seconds))
     results = dict(re.findall(rf"^{mark} (\d+) ([01])$", run.output, re.MULTILINE))
     counted = [n for n, test in enumerate(tests) if not isinstance(test, str) or test.startswith("assert")]
     return sum(results.get(str(number)) == "1" for number in counted)
 
 
-def _passes(code: str, tests: Sequence[tuple[str, str]]) -> Iterator[bool]:
+def _passes(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
     """Whether each test passes. A program that ran out of time once is not given more."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     for given, expected in tests:
-        seconds = min(Limits().wall, deadline - time.monotonic())
-        if seconds <= 0:
+        left = min(Limits().wall, deadline - time.monotonic())
+        if left <= 0:
             return
-        run: Run = run_python(code, given, Limits(wall=seconds))
+        run: Run = run_python(code, given, Limits(cpu=SECONDS, wall=left))
         yield run.status == "ok" and _same_output(run.output, expected)
         if run.status == "timeout":
             return

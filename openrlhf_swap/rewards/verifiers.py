@@ -19,10 +19,11 @@ from openrlhf_swap.packages.named import import_named
 
 MATH = "math"
 REGEX = "regex"
+UNIT_TESTS = "unit_tests"
 FLAG = "--swap.grader"
 BUILT_IN = {
     "multiple_choice": "openrlhf_swap.rewards.multiple_choice:verify",
-    "unit_tests": "openrlhf_swap.rewards.unit_tests:verify",
+    UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
 PATTERN = "openrlhf_swap.rewards.exact_match:by_pattern"  # makes a verifier of a pattern
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rollouts.tokenizer import prompt_text
+from openrlhf_swap.rollouts.tokenizer import check_white_space, prompt_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,8 +86,10 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     A chat template that closes the thought itself asks for an answer without thinking: nothing is left to close.
 
     Raises:
-        ConfigError: for an end of the thought that the tokenizer does not decode to the same text.
+        ConfigError: for a tokenizer that loses white space, and for an end of the thought that it does not decode to
+            the same text.
     """
+    check_white_space(tokenizer)
     template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
     declared = family_of(template)
     family = declared or R1

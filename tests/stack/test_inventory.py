@@ -45,7 +45,7 @@ def assert_same(found, expected):
 
 
 def test_importing_replaces_what_the_inventory_says_and_once_only(observed):
-    places = ["EVERY", "EVERY_CPU", "NO_CLUSTER"] + ([] if attention.is_installed() else ["NO_FLASH"])
+    places = ["EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN"] + ([] if attention.is_installed() else ["NO_FLASH"])
     assert_same(observed[IMPORT], entries(*places))
     assert observed["import of all other modules"] == []
 
@@ -77,6 +77,7 @@ def test_a_process_has_replaced_what_the_inventory_says(observed, where):
 
 def test_every_place_of_the_inventory_was_observed(observed):
     """An entry of a process that nobody observes would never be wrong."""
-    seen = {name for name in observed if name.isupper()} | {"EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_FLASH"}
+    seen = {name for name in observed if name.isupper()}
+    seen |= {"EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN", "NO_FLASH"}
     seen |= {name for names in LASTING.values() for name in names}
     assert {patch.group.where for patch in PATCHES} == {getattr(inventory, name) for name in seen}

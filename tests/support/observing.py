@@ -88,6 +88,7 @@ def state():
     return {
         "gc.get_freeze_count()": gc.get_freeze_count() > 0,
         "torch.serialization.get_safe_globals()": list(torch.serialization.get_safe_globals()),
+        "torch.backends.cuda.cudnn_sdp_enabled()": torch.backends.cuda.cudnn_sdp_enabled(),
         "transformers.AttentionInterface": dict(AttentionInterface._global_mapping),
         "resource.RLIMIT_AS": resource.getrlimit(resource.RLIMIT_AS),
         "signal.SIGINT": signal.getsignal(signal.SIGINT),

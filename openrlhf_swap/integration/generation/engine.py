@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
-def open_engine(model: str, **options: Any) -> LLM:
+def open_engine(model: str, longest: int | None = None, **options: Any) -> LLM:
     """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
 
     Args:
         model: folder or hub id.
+        longest: tokens of the longest prompt and response together. vLLM's cache has to have room for a sequence of
+            the engine's context, which is then no longer than this.
         options: for `vllm.LLM`; they override ours.
     """
     defaults: dict[str, Any] = {"dtype": "bfloat16"}
@@ -26,9 +28,14 @@ def open_engine(model: str, **options: Any) -> LLM:
         # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
 
-    from vllm import LLM
+    from vllm import LLM, EngineArgs
 
-    return LLM(model, **{**defaults, **options})
+    options = {**defaults, **options}
+    if longest is not None:
+        # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its configuration says.
+        context = EngineArgs(model, **options).create_model_config().max_model_len
+        options["max_model_len"] = min(longest, context)
+    return LLM(model, **options)
 
 
 def close_engine(engine: LLM) -> None:

@@ -13,6 +13,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.inventory import EVERY, NO_FLASH
+from openrlhf_swap.packages.cudnn import leave_out_cudnn
 from openrlhf_swap.packages.versions import installed_version
 
 FLASH = "flash_attention_2"
@@ -26,8 +27,12 @@ def is_installed() -> bool:
 
 @cache
 def prepare() -> None:
-    """Make OpenRLHF importable without flash-attn, and vLLM's sampling free of a compiler. Idempotent."""
+    """Set up the process for its kernels. Idempotent.
+
+    OpenRLHF can be imported without flash-attn, vLLM samples without a compiler, and torch's SDPA leaves out cuDNN.
+    """
     patches.install(EVERY)
+    leave_out_cudnn()
     if not is_installed() and installed_version("openrlhf"):
         patches.install(NO_FLASH)
 

@@ -17,12 +17,14 @@ import torch
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.placement import gpu_actors, policy_ranks
+from openrlhf_swap.flags.placement import gpu_actors, policy_ranks, reference_ranks
 
 GIB = 2**30
 DRIVERS = {12: 525, 13: 580}  # CUDA's major version -> the first driver with it
 BFLOAT16 = (8, 0)  # the first compute capability with it
 SHARED_MEMORY = GIB  # least of /dev/shm for several GPUs
+DEFAULT = "DEFAULT"
+COMPUTE_MODES = (DEFAULT, "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS")  # by NVML's numbers
 FREE = 0.9  # of a GPU's memory when nothing uses it; below, a note
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -36,6 +38,7 @@ class Gpu:
     free: int  # bytes
     capability: tuple[int, int]
     mig: bool = False
+    compute_mode: str = DEFAULT  # which processes it lets in, as nvidia-smi -c takes it
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Needs:
     share: float  # of a GPU's memory for vLLM
     cuda: str  # the version that torch is built for, such as 13.0
     pinned: dict[str, int]  # bytes of main memory by use, beside the processes
+    shared: bool  # several processes compute on each GPU
 
 
 def check(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> None:
@@ -109,6 +113,11 @@ def _problems(machine: Machine, used: tuple[Gpu, ...], needs: Needs) -> Iterator
                 f"{where} is divided by MIG, whose instances NCCL cannot connect; switch it off (nvidia-smi -mig 0), "
                 "or use one instance"
             )
+        if needs.shared and gpu.compute_mode != DEFAULT:
+            yield (
+                f"{where} is in compute mode {gpu.compute_mode}, but several processes of the run share it: change "
+                f"the mode (nvidia-smi -c {DEFAULT}, as root)"
+            )
         if gpu.free < needs.share * gpu.total:
             yield (
                 f"{where} has {gib(gpu.free)} of {gib(gpu.total)} GiB free, but vLLM takes {needs.share:.0%} "
@@ -156,7 +165,8 @@ def needs_of(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> Needs
         model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
         pinned = host_bytes(model, settings, args.actor.num_gpus_per_node)
     gpus = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
-    return Needs(gpus, args.vllm.gpu_memory_utilization, torch.version.cuda or "0", pinned)
+    shared = args.train.colocate_all or (args.train.colocate_actor_ref and reference_ranks(args) > 0)
+    return Needs(gpus, args.vllm.gpu_memory_utilization, torch.version.cuda or "0", pinned, shared)
 
 
 def read_machine(nvml: Any = None) -> Machine | None:
@@ -196,14 +206,17 @@ def _device(nvml: Any, name: str) -> tuple[Gpu, Any]:
     """A GPU and its handle; of a MIG instance, that of the GPU it belongs to."""
     by_number = name.isdecimal()
     handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
-    memory, mig = nvml.nvmlDeviceGetMemoryInfo(handle), name.startswith("MIG-")
+    memory, mig, mode = nvml.nvmlDeviceGetMemoryInfo(handle), name.startswith("MIG-"), 0
     if mig:
         handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
     else:
         with suppress(nvml.NVMLError):  # one that has no MIG
             mig = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
+    with suppress(nvml.NVMLError):  # one that has no modes
+        mode = nvml.nvmlDeviceGetComputeMode(handle)
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Gpu(nvml.nvmlDeviceGetName(handle), memory.total, memory.free, capability, mig), handle
+    found = Gpu(nvml.nvmlDeviceGetName(handle), memory.total, memory.free, capability, mig, COMPUTE_MODES[mode])
+    return found, handle
 
 
 def _are_peers(nvml: Any, handles: list[Any]) -> bool:

@@ -42,14 +42,16 @@ def asked(evaluated, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
     rows = [{"id": "p", "problem": "1 + 1", "answer": "2"}, {"id": "q", "problem": "2 + 2", "answer": "4"}]
     write_rows(problems_path(evaluated / "base", "own"), rows)
+    settings = {**read_settings(evaluated / "base"), "model": str(POLICY)}
+    settings_path(evaluated / "base").write_text(json.dumps(settings))
     return evaluated / "base"
 
 
 def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_are(
     asked, tokenizer, monkeypatch, capsys
 ):
-    engine = Engine(tokenizer)
-    opening = SimpleNamespace(open_engine=lambda model, **options: engine)
+    engine, opened = Engine(tokenizer), []
+    opening = SimpleNamespace(open_engine=lambda model, **options: opened.append(options) or engine)
     monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.generation.engine", opening)
     budgets = ["--budgets", "1", "10", "30", "1000"]
     assert run_command(forced.main, [str(asked), *budgets, "--close-template", CLOSE]) == 0
@@ -64,6 +66,7 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}
     first, second = (prompt[start:] for prompt in (engine.prompts[0], engine.prompts[4]))
     close = tokenizer(CLOSE, add_special_tokens=False)["input_ids"]
+    assert opened == [{"longest": start + 1000 + len(close) + 64}]
     assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close
     assert second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]  # it has ended
 
@@ -72,11 +75,13 @@ def test_budgets_given_to_vllm_resample_longer_thoughts_with_their_own_seeds(ask
     engine, opened = Engine(tokenizer), []
     opening = SimpleNamespace(open_engine=lambda model, **options: opened.append(options) or engine)
     monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.generation.engine", opening)
-    settings = {**read_settings(asked), "model": str(POLICY), "seed": 7, "temperature": 0.6, "max_tokens": 90}
+    settings = {**read_settings(asked), "seed": 7, "temperature": 0.6, "max_tokens": 90}
     settings_path(asked).write_text(json.dumps({**settings, "top_p": 0.95}))
     write_rows(forced.forced_path(asked, "own"), [{"budget": 1, "accuracy": 0.5}])  # by a cut, of an older version
     assert run_command(forced.main, [str(asked), "--budgets", "28", "8", "--by", "vllm"]) == 0
-    assert opened[0]["reasoning_config"] == {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
+    thought = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
+    longest = len(prompt_ids(tokenizer, "1 + 1 Think.")) + 90
+    assert opened == [{"reasoning_config": thought, "longest": longest}]
     # Thoughts of 8 (right), 28, 48 (right) and 68 tokens to p, p, q, q; what is sampled again answers 4.
     rows = [
         {"budget": 1, "accuracy": 0.5},

@@ -1,5 +1,6 @@
 """Sampling, with a small program in the place of the engine."""
 
+import copy
 import sys
 from types import SimpleNamespace
 
@@ -86,6 +87,16 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypa
     assert rows["long", 0] == {"id": "long", "sample": 0, **empty}
     assert (len(rows), len(list(read_rows(files["other"])))) == (3, 1)
     assert sorted(counts) == [0, 1, 2, 3]
+
+
+def test_the_longest_sequence_is_the_longest_prompt_as_it_is_asked_and_a_whole_response(tokenizer):
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    settings = generate.SamplingSettings(temperature=0.6, top_p=0.9, max_tokens=100, seed=3)
+    # A token each: "1234" has an instruction of its own, and "12" gets one of three tokens.
+    tasks = [generate.Task("own", "p", 0, "1234", instructed=True), generate.Task("own", "q", 0, "12")]
+    assert generate.longest_sequence(tokenizer, tasks, "678", settings) == 105
+    assert generate.longest_sequence(tokenizer, tasks[:1], "678", settings) == 104
 
 
 def test_a_thought_whose_end_is_several_tokens_ends_behind_them(tokenizer):

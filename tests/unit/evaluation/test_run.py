@@ -9,6 +9,7 @@ import torch
 from support.paths import POLICY
 
 from evaluation import run
+from evaluation.generate import Task
 from evaluation.samples import read_settings
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
@@ -69,6 +70,29 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     assert run.end_of_thought(run.parse(flags)) == "</think>"
 
 
+@pytest.mark.parametrize(
+    ("flags", "context"),
+    [
+        ([], {"longest": 57}),  # seven tokens of the prompt: <|user|>, 1, +, 1, <|assistant|>, <think> and a newline
+        (["--max-model-len", "70"], {"max_model_len": 70}),
+    ],
+)
+def test_an_engine_gets_the_context_that_the_samples_need(tmp_path, monkeypatch, flags, context):
+    opened = []
+
+    class Sampler:
+        def __init__(self, model, **options):
+            opened.append(options)
+
+        def generate(self, *_):
+            return iter(())
+
+    monkeypatch.setattr(run, "Sampler", Sampler)
+    words = ["--model", str(POLICY), "--output", str(tmp_path), "--max-tokens", "50", "--suffix", "", *flags]
+    run.sample(run.parse(words), [Task("own", "p", 0, "1+1")], 1)
+    assert opened == [{"tensor_parallel_size": 1, "trust_remote_code": False, **context}]
+
+
 class RayStartedError(Exception):
     """Ray would start now."""
 
@@ -96,5 +120,6 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     if cluster:
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     flags = ["--model", "m", "--output", str(tmp_path), "--engines", "3", "--tensor-parallel-size", "2"]
+    flags += ["--max-model-len", "400"]
     with pytest.raises(ConfigError if message else RayStartedError, match=f"^{message}" if message else None):
         run.sample(run.parse(flags), [], 0)

@@ -142,7 +142,10 @@ def test_the_flags_are_read_as_they_were_meant(tmp_path):
 
 
 def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
-    """Every flag of the script is there; those on how the GPU is shared have its values, and no other is."""
+    """Every flag of the script is there, and hardly another.
+
+    The temperature, which scales logits in vLLM and in the trainer, has its value, and so has how the GPU is shared.
+    """
     script = ["bash", "scripts/train_swap_1gpu.sh", "--dry-run"]
     line = subprocess.run(script, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
     theirs = by_flag(shlex.split(line))
@@ -156,8 +159,9 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
         "--actor.lr_scheduler",
         "--algo.advantage.is_correction_level",
     }
-    sharing = [flag for flag in theirs if flag.startswith(("--vllm.", "--ds.", "--train.colocate", "--actor.num"))]
-    assert len(sharing) >= 9
+    alike = ("--vllm.", "--ds.", "--train.colocate", "--actor.num", "--rollout.temperature")
+    sharing = [flag for flag in theirs if flag.startswith(alike)]
+    assert len(sharing) >= 10
     smaller = "--vllm.gpu_memory_utilization"
     assert {flag: ours[flag] for flag in sharing if flag != smaller} == {
         flag: theirs[flag] for flag in sharing if flag != smaller

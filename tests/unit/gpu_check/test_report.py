@@ -23,6 +23,7 @@ SAID = {
     "built for something else": "torch.AcceleratorError: CUDA error: no kernel image is available for execution",
     "GPU in use": "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory "
     "utilization (0.5, 39.5 GiB).",
+    "GPU for one process": "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
     "no memory for keys and values": "ValueError: No available memory for the cache blocks. Try increasing ...",
     "CUDA graphs fail": "torch.AcceleratorError: CUDA error: operation not permitted when stream is capturing",
     "out of GPU memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
@@ -42,6 +43,10 @@ def test_known_errors_have_their_cause(cause, tmp_path):
     error, remedy = diagnose([tmp_path / "console.log", tmp_path / "train.log"])
     assert (error.partition(":")[0], remedy) == (cause.name, cause.remedy)
     assert "an engine died; see train.log" in error
+
+
+def test_every_known_error_is_tried():
+    assert {cause.name for cause in CAUSES} == set(SAID)
 
 
 def test_an_unknown_error_is_the_last_one(tmp_path):

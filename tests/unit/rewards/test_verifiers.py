@@ -1,11 +1,12 @@
 """Other verifiers than math-verify: the built-in ones, and functions of one's own."""
 
+import json
 import os
 
 import pytest
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rewards import Grade, Grader, sandbox
+from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.multiple_choice import stated_letter
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
@@ -198,6 +199,48 @@ def test_code_against_tests(grade, response, tests, function, score):
     assert (found.score, found.correct, found.status) == (score, score == 1, "ok"), found.why
 
 
+SPIN = "```python\nimport time\n\ndef spin(seconds):\n    end = time.process_time() + seconds\n"
+SPIN += "    while time.process_time() < end:\n        pass\n    return 1\n```"
+
+
+@confined
+def test_the_seconds_of_a_test_are_its_own(monkeypatch):
+    """Four tests of 0.3 seconds each take more than one test may; a test that takes more fails with those after it."""
+    monkeypatch.setattr(unit_tests, "SECONDS", 1)
+    assert unit_tests.verify("p", "assert spin(0.3)\n" * 4, SPIN, {}).score == 1
+    assert unit_tests.verify("p", "assert spin(0)\nassert spin(60)\nassert spin(0)\nassert 1", SPIN, {}).score == 0.25
+    rows = json.dumps([{"input": text, "output": "1"} for text in ("0", "60", "0", "0")])
+    assert unit_tests.verify("p", rows, SPIN, {"fn_name": "spin"}).score == 0.25
+    program = SPIN.replace("\n```", "\n\nprint(spin(float(input())))\n```")
+    assert unit_tests.verify("p", rows, program, {}).score == 0.25
+    slow = json.dumps([{"input": "0.3", "output": "1"}] * 4)
+    assert unit_tests.verify("p", slow, program, {}).score == 1
+
+
+def test_all_tests_together_have_seven_seconds_each_and_five_more(monkeypatch):
+    """As LiveCodeBench's `check_correctness` counts, on a clock that only the program moves."""
+    clock = [0.0]
+
+    def run(code, given, limits):
+        clock[0] += float(given)
+        return sandbox.Run("ok", given)
+
+    monkeypatch.setattr(unit_tests, "run_python", run)
+    monkeypatch.setattr(unit_tests.time, "monotonic", lambda: clock[0])
+    for seconds, passed in (("6.9", 40), ("9", 32)):  # the 32nd begins at 279 of 285 seconds
+        rows = json.dumps([{"input": seconds, "output": seconds}] * 40)
+        assert unit_tests.verify("p", rows, "x = 1", {}).why == f"{passed} of 40 tests passed"
+
+
+@confined
+def test_a_grader_waits_for_as_long_as_the_tests_may_take():
+    """It replaces a process that does not answer within six times 0.3 seconds, if no tests run there."""
+    grader = Grader(processes=1, time_limit=0.3, verifier="unit_tests")
+    grade = grader.grade_many([Task("import time\ntime.sleep(2.2)\nprint(1)", '[{"input": "", "output": "1"}]')])[0]
+    grader.close()
+    assert grade == Grade(True, "ok") and not grade.slow
+
+
 @confined
 def test_a_response_without_code_states_no_answer(grade):
     for response in ("add(a, b)", "I would add them.", "```python\ndef cut_off(", ""):
@@ -234,5 +277,7 @@ def test_where_code_cannot_be_confined_it_is_not_run(monkeypatch):
 
 def test_tests_that_are_none():
     assert find_fault("assert f(1) == 2", {}) is None
-    for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert ("):
-        assert find_fault(tests, {}) == NO_TESTS
+    nested = '[{"input": [], "output": ' + "[" * 100_000
+    for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert (", nested):
+        assert find_fault(tests, {}) == NO_TESTS and unit_tests.seconds_for(tests, {}) == 0
+    assert find_fault('[{"input": ["1"], "output": "2"}]', {"fn_name": "f"}) == NO_TESTS

@@ -27,6 +27,12 @@ def test_both_backends_agree(model, tokenizer):
     assert shared["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-9)
 
 
+def test_a_scorer_leaves_out_cudnn(model, tokenizer):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    Scorer(model, tokenizer)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_without_a_template_the_prompt_begins_as_any_text(model):
     """As in evaluation: a tokenizer that adds a beginning-of-text token does so here."""
     from tokenizers import processors

@@ -15,7 +15,7 @@ from openrlhf_swap.integration.startup import gpus, launch
 GIB = 2**30
 H100 = gpus.Gpu("NVIDIA H100", 80 * GIB, 79 * GIB, (9, 0))
 NODE = gpus.Machine("580.65.06", (13, 0), (H100,) * 8, True, 16 * GIB, 1500 * GIB)
-NEEDS = gpus.Needs(8, 0.7, "13.0", {"weights of sleeping vLLM": 214 * GIB, "sleeping optimizer": 112 * GIB})
+NEEDS = gpus.Needs(8, 0.7, "13.0", {"weights of sleeping vLLM": 214 * GIB, "sleeping optimizer": 112 * GIB}, True)
 
 
 def with_gpu(number, **changes):
@@ -45,6 +45,11 @@ def test_a_machine_that_has_everything_is_left_alone():
             with_gpu(0, mig=True),
             "GPU 0 (NVIDIA H100) is divided by MIG, whose instances NCCL cannot connect; switch it off (nvidia-smi "
             "-mig 0), or use one instance",
+        ),
+        (
+            with_gpu(3, compute_mode="EXCLUSIVE_PROCESS"),
+            "GPU 3 (NVIDIA H100) is in compute mode EXCLUSIVE_PROCESS, but several processes of the run share it: "
+            "change the mode (nvidia-smi -c DEFAULT, as root)",
         ),
         (
             with_gpu(7, free=55 * GIB),
@@ -89,6 +94,10 @@ def test_gpus_that_the_run_does_not_take_may_be_anything():
     assert gpus.check_machine(machine, replace(NEEDS, gpus=1)) == []
 
 
+def test_a_gpu_that_no_two_processes_share_may_be_exclusive():
+    assert gpus.check_machine(with_gpu(3, compute_mode="EXCLUSIVE_PROCESS"), replace(NEEDS, shared=False)) == []
+
+
 def test_one_instance_of_mig_may_be_tried():
     (note,) = gpus.check_machine(with_gpu(0, mig=True), replace(NEEDS, gpus=1))
     assert note == "GPU 0 (NVIDIA H100) is a MIG instance, on which no run was ever tried"
@@ -103,9 +112,12 @@ def test_the_memory_that_a_run_pins_is_the_plans(monkeypatch, arguments):
     needs = gpus.needs_of(args, SwapConfig(), RunConfig())
     # By hand in tests/unit/sizing/test_memory.py.
     expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
-    assert needs == gpus.Needs(8, 0.2, "13.0", expected)
+    assert needs == gpus.Needs(8, 0.2, "13.0", expected, shared=True)
     args.train.colocate_all = False
-    assert gpus.needs_of(args, SwapConfig(), RunConfig()).gpus == 16
+    apart = gpus.needs_of(args, SwapConfig(), RunConfig())
+    assert (apart.gpus, apart.shared) == (16, False)
+    args.train.colocate_actor_ref, args.algo.kl.init_coef = True, 0.01
+    assert gpus.needs_of(args, SwapConfig(), RunConfig()).shared
     args.actor.model_name_or_path = "no/such-model"
     assert gpus.needs_of(args, SwapConfig(), RunConfig()).pinned == {}
 
@@ -114,13 +126,18 @@ class NVMLError(Exception):
     pass
 
 
-def nvml(count, driver="580.65.06", cuda=13000, mig=(), apart=()):
-    """NVIDIA's library on a machine with these GPUs; `mig` and `apart` are numbers of those with MIG, or alone."""
+def nvml(count, driver="580.65.06", cuda=13000, mig=(), apart=(), exclusive=()):
+    """NVIDIA's library on a machine with these GPUs; the last three are numbers of those with MIG and so on."""
 
     def mig_mode(handle):
         if handle == 0:
             raise NVMLError  # as of a GPU without MIG
         return [int(handle in mig), 0]
+
+    def compute_mode(handle):
+        if handle == 0:
+            raise NVMLError  # as of a GPU without modes
+        return 3 if handle in exclusive else 0
 
     def by_number(number):
         if number >= count:
@@ -141,6 +158,7 @@ def nvml(count, driver="580.65.06", cuda=13000, mig=(), apart=()):
         nvmlDeviceGetName=lambda handle: f"number {handle}",
         nvmlDeviceGetCudaComputeCapability=lambda handle: (9, handle),
         nvmlDeviceGetMigMode=mig_mode,
+        nvmlDeviceGetComputeMode=compute_mode,
         nvmlDeviceGetP2PStatus=lambda one, other, kind: int(one in apart or other in apart),
     )
 
@@ -153,8 +171,9 @@ def test_the_gpus_are_those_that_a_process_would_see(monkeypatch, visible, found
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    machine = gpus.read_machine(nvml(3, "570.86.15", 12080, mig=[1], apart=[2]))
-    expected = tuple(gpus.Gpu(f"number {number}", 10, 4, (9, number), number == 1) for number in found)
+    machine = gpus.read_machine(nvml(3, "570.86.15", 12080, mig=[1], apart=[2], exclusive=[2]))
+    modes = ("DEFAULT", "DEFAULT", "EXCLUSIVE_PROCESS")
+    expected = tuple(gpus.Gpu(f"number {n}", 10, 4, (9, n), n == 1, modes[n]) for n in found)
     assert (machine.driver, machine.cuda, machine.gpus) == ("570.86.15", (12, 8), expected)
     assert machine.peers == (2 not in found or len(found) == 1)
     assert machine.shared_memory > 0 and machine.memory > 0
