@@ -95,7 +95,9 @@ def _parser() -> Parser:
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
     parser.add_argument("--end-of-thought", default=AUTO, help="as in training: --swap.end_of_thought (auto)")
     parser.add_argument(
-        "--max-model-len", type=int, default=None, help="most tokens of prompt and response (default: the model's)"
+        "--max-model-len",
+        type=int,
+        help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
     )
     parser.add_argument("--grader", default=MATH, help="as in training: --swap.grader (default: %(default)s)")
     add_trust_flag(parser)
@@ -144,7 +146,10 @@ def sample_reference(
     from openrlhf_swap.objectives.adaptthink import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
 
-    length = {"max_model_len": args.max_model_len} if args.max_model_len else {}
+    # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
+    ids = tokenizer([prompt for prompt, _ in questions], add_special_tokens=False)["input_ids"]
+    longest = max(map(len, ids)) + args.max_tokens
+    length = {"max_model_len": args.max_model_len} if args.max_model_len else {"longest": longest}
     engine = open_engine(args.model, trust_remote_code=args.trust_remote_code, **length)
     from vllm import SamplingParams
 
@@ -158,9 +163,8 @@ def sample_reference(
     grader = Grader(verifier=args.grader)
     for start in range(0, len(questions), PROMPTS_AT_A_TIME):
         part = questions[start : start + PROMPTS_AT_A_TIME]
-        # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
-        ids = tokenizer([prompt for prompt, _ in part], add_special_tokens=False)["input_ids"]
-        outputs = engine.generate([{"prompt_token_ids": row} for row in ids], sampling, use_tqdm=False)
+        prompts = [{"prompt_token_ids": row} for row in ids[start : start + PROMPTS_AT_A_TIME]]
+        outputs = engine.generate(prompts, sampling, use_tqdm=False)
         for (prompt, task), output in zip(part, outputs, strict=True):
             texts = [response.text for response in output.outputs]
             grades = grader.grade_many([task._replace(response=text) for text in texts], config.end_of_thought)

@@ -23,6 +23,7 @@ class Engine:
 
     def __init__(self):
         self.asked = []
+        self.options = {}
 
     def generate(self, prompts, sampling, use_tqdm):
         self.asked += [prompt["prompt_token_ids"] for prompt in prompts]
@@ -36,7 +37,7 @@ def engine(monkeypatch):
     from openrlhf_swap.integration.generation import engine as module
 
     made = Engine()
-    monkeypatch.setattr(module, "open_engine", lambda model, **options: made)
+    monkeypatch.setattr(module, "open_engine", lambda model, **options: made.options.update(options) or made)
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
     return made
 
@@ -72,6 +73,20 @@ def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
     assert run(tmp_path) == 0
     assert capsys.readouterr().out == f"{path} is complete\n"
     assert len(engine.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "context"),
+    [
+        ([], {"longest": 15 + 12000}),
+        (["--max-tokens", "50"], {"longest": 65}),
+        (["--max-model-len", "70"], {"max_model_len": 70}),
+    ],
+)
+def test_the_engine_gets_the_context_that_the_responses_need(tmp_path, engine, flags, context):
+    """A prompt has 15 tokens: a mark, "What is ", ten characters, two marks and the end of a line."""
+    assert run(tmp_path, *flags) == 0
+    assert engine.options == {"trust_remote_code": False, **context}
 
 
 def test_another_grader_gets_the_row(tmp_path, engine):
