@@ -18,7 +18,6 @@ from openrlhf_swap.rollouts.notation import canonical
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
 DIGITS = 4  # significant digits to which smaller numbers are compared
-_DECIMAL_COMMA = re.compile(r"(-?\d+),(\d{1,2})")
 _BASE = re.compile(r"\d_\{?(\d+)\}?")
 _QUANTITY = re.compile(  # a number without a sum or a variable, then a word, perhaps in \text{} and with a power
     r"-?(?:\\[A-Za-z]+|[\d.,{}/!^\s])*[\d}](?:\\[,; ]|[~\s])*(?:\\(?:text|mbox|mathrm)\s*\{)?(?:\\ |[~\s])*"
@@ -50,12 +49,9 @@ def grade(text: str, answer: str, thought_closed: bool = True) -> bool | str:
     predictions = [_parse_response(text)]
     if stated is not None and last_boxed(text) is None:
         predictions.append(_parse_answer(strip_answer(stated)))
-    golds = [gold]
-    if _DECIMAL_COMMA.fullmatch(bare):
-        golds.append(_parse_answer(_DECIMAL_COMMA.sub(r"\1.\2", bare)))
     if stated is not None and _other_unit(bare, strip_answer(stated)):
         return False
-    if any(_same(one, prediction) for one in golds for prediction in predictions if prediction):
+    if any(_same(gold, prediction) for prediction in predictions if prediction):
         return True
     return False if stated is not None or answer_start(text) is not None else "no_answer"
 

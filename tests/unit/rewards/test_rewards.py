@@ -32,8 +32,11 @@ WRONG = Grade(False, "ok")
         ("4a-2", "4a-2", RIGHT),
         ("2(2a-1)", "4a-2", RIGHT),
         (r"12\frac{3}{5}", r"12\frac{3}{5}", RIGHT),
-        ("1.22", "1,22", RIGHT),
-        ("1.23", "1,22", WRONG),
+        # A comma separates two answers: data sets for English readers write no decimal with it.
+        (r"\boxed{-3,0}", "-3,0", RIGHT),
+        (r"\boxed{0,-3}", "-3,0", RIGHT),
+        (r"\boxed{-3}", "-3,0", WRONG),
+        (r"\boxed{1.2}", "1,2", WRONG),
         ("", "42", Grade(False, "no_answer")),
         (r"\boxed{42}", "", Grade(False, "error")),
         # Behind a thought any number can be correct; if it is wrong and not stated, nothing was answered.
