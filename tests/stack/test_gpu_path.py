@@ -109,12 +109,12 @@ def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, 
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):
-    """Where it is offloaded or sleeps between updates too, and without compiling anything."""
+    """Where it is offloaded or sleeps between updates too, or is resumed with other numbers; nothing is compiled."""
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     environment |= {"RANK": "0", "WORLD_SIZE": "1", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
     command = [sys.executable, "-m", "support.adam_by_hand"]
     result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     differ = [int(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("differ")]
-    assert len(differ) == 9 and max(differ) <= 2  # of 8,320 in bfloat16: a rounding that falls the other way
+    assert len(differ) == 12 and max(differ) <= 2  # of 8,320 in bfloat16: a rounding that falls the other way
     assert not list(tmp_path.glob("extensions/*adam*/*.so"))

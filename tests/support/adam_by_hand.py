@@ -1,5 +1,6 @@
 """Five updates by DeepSpeed as configured, and by hand: how many weights differ, by ZeRO stage and placement."""
 
+import tempfile
 from types import SimpleNamespace
 
 import torch
@@ -8,6 +9,8 @@ from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from support.paths import POLICY
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}
+RESUMED, STOPPED = "resumed", 2  # after so many updates, with the numbers of:
+LATER, LATER_NORM = {"lr": 2e-4, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}, 0.01
 
 
 def make_model():
@@ -15,28 +18,32 @@ def make_model():
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).bfloat16()
 
 
-def losses(model):
-    for seed in range(5):
-        batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(seed)).bfloat16()
-        yield model(batch).float().pow(2).mean()
+def loss_of(model, number):
+    batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(number)).bfloat16()
+    return model(batch).float().pow(2).mean()
 
 
 def flat(model):
     return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
 
 
-def by_hand():
+def by_hand(resumed=False):
     """Float32 copies of the weights, clipped gradients, and torch's AdamW without any fusing."""
     model = make_model()
     copies = [parameter.detach().float().clone() for parameter in model.parameters()]
     groups = [{"params": copies[::2]}, {"params": copies[1::2], "weight_decay": 0.0}]  # biases do not decay
     adam = torch.optim.AdamW(groups, foreach=False, fused=False, **OPTIONS)
-    for loss in losses(model):
-        loss.backward()
+    most = 1.0
+    for number in range(5):
+        if resumed and number == STOPPED:
+            most = LATER_NORM
+            adam.param_groups[0].update(LATER)
+            adam.param_groups[1].update(LATER, weight_decay=0.0)
+        loss_of(model, number).backward()
         gradients = [parameter.grad.float() for parameter in model.parameters()]
         norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
         for copy, gradient in zip(copies, gradients, strict=True):
-            copy.grad = gradient / max(1.0, norm + 1e-6)
+            copy.grad = gradient / max(1.0, (norm + 1e-6) / most)
         adam.step()
         for parameter, copy in zip(model.parameters(), copies, strict=True):
             parameter.data.copy_(copy)
@@ -44,28 +51,38 @@ def by_hand():
     return flat(model)
 
 
+def make_engine(stage, offload, options, norm):
+    ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1)
+    model = SimpleNamespace(model_name_or_path=str(POLICY))
+    args = SimpleNamespace(ds=ds, train=SimpleNamespace(), model=model)
+    strategy = SwapStrategy(zero_stage=stage, max_norm=norm, micro_train_batch_size=1, train_batch_size=1, args=args)
+    cfg = {
+        "optim": "adam",
+        "adam": {**options, "betas": list(options["betas"])},
+        "lr_scheduler": "constant",
+        "scheduler_steps": 9,
+        "max_norm": norm,
+    }
+    engine, optimizer, _ = strategy.prepare((make_model(), cfg))
+    assert type(optimizer.optimizer) is torch.optim.AdamW
+    return strategy, engine
+
+
 def by_deepspeed(stage, place):
     import deepspeed
     from openrlhf.utils.deepspeed.deepspeed_utils import offload_deepspeed_states, reload_deepspeed_states
 
-    offload = place == "offloaded"
-    ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1)
-    model = SimpleNamespace(model_name_or_path=str(POLICY))
-    args = SimpleNamespace(ds=ds, train=SimpleNamespace(), model=model)
-    strategy = SwapStrategy(zero_stage=stage, max_norm=1.0, micro_train_batch_size=1, train_batch_size=1, args=args)
-    cfg = {
-        "optim": "adam",
-        "adam": {**OPTIONS, "betas": [0.9, 0.95]},
-        "lr_scheduler": "constant",
-        "scheduler_steps": 9,
-    }
-    engine, optimizer, _ = strategy.prepare((make_model(), cfg))
-    assert type(optimizer.optimizer) is torch.optim.AdamW
-    for loss in losses(engine):
+    strategy, engine = make_engine(stage, place == "offloaded", OPTIONS, 1.0)
+    for number in range(5):
         if place == "sleeping":
             offload_deepspeed_states(engine)
             reload_deepspeed_states(engine)
-        engine.backward(loss)
+        if place == RESUMED and number == STOPPED:
+            with tempfile.TemporaryDirectory() as folder:
+                strategy.save_ckpt(engine, folder, "two")
+                strategy, engine = make_engine(stage, False, LATER, LATER_NORM)
+                strategy.load_ckpt(engine, folder)
+        engine.backward(loss_of(engine, number))
         engine.step()
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
         return flat(engine.module)
@@ -75,7 +92,7 @@ if __name__ == "__main__":
     import deepspeed
 
     deepspeed.init_distributed("gloo")
-    expected = by_hand()
     for stage in (1, 2, 3):
-        for place in ("kept", "offloaded", "sleeping"):
+        for place in ("kept", "offloaded", "sleeping", RESUMED):
+            expected = by_hand(place == RESUMED)
             print("differ", stage, place, (by_deepspeed(stage, place) != expected).sum().item())

@@ -9,7 +9,7 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 from openrlhf_swap.integration.inventory import STAGE_3_SLEEPS
 from openrlhf_swap.integration.patches import in_force
-from openrlhf_swap.integration.policy import moving_average
+from openrlhf_swap.integration.policy import moving_average, optimizer_settings
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.replace import replace
 
@@ -49,6 +49,12 @@ class SwapStrategy(_StockStrategy):
         if self._trains_policy:
             more = (math.inf, math.inf, *more[2:])  # how many are kept, and how many GB of them
         super().save_ckpt(model, folder, tag, *more, **options)
+
+    def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Overrides OpenRLHF's, with which a resumed run would ignore a new learning rate."""
+        with optimizer_settings.kept(model):
+            loaded: tuple[Any, dict[str, Any]] = super().load_ckpt(model, *args, **kwargs)
+        return loaded
 
     def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Overrides OpenRLHF's: the optimizer can sleep under ZeRO-3 too."""
