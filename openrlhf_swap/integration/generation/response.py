@@ -59,17 +59,32 @@ def action_range(response: EngineResponse) -> tuple[int, int]:
 
 
 def reward_of(response: EngineResponse) -> float:
-    """The response's reward; raises DataError when the reward function returned none, or one that is not finite."""
+    """The response's reward; raises DataError when the reward function returned none, or no finite number."""
     reward = response["reward"]
     if reward is None:
         reason = response.get("extra_logs", {}).get(FAILED, "its own error is in the log above")
         raise DataError(f"the reward function of --reward.remote_url gave no reward for a response: {reason}")
-    if not math.isfinite(reward):
+    try:
+        value = float(reward)  # of a tensor with one number, too
+    except (TypeError, ValueError):
         raise DataError(
-            f"the reward function of --reward.remote_url gave {float(reward)} for a response; "
-            "rewards have to be finite"
+            f"--reward.remote_url gave {reward!r} as the reward of a response; it has to be one number"
+        ) from None
+    if not math.isfinite(value):
+        raise DataError(
+            f"the reward function of --reward.remote_url gave {value} for a response; rewards have to be finite"
         )
-    return float(reward)
+    return value
+
+
+def with_numbers(response: dict[str, Any]) -> dict[str, Any]:
+    """The response with numbers where a reward server such as OpenRLHF's own gives lists of one, for its one query."""
+    logs = {name: _only(value) for name, value in (response.get("extra_logs") or {}).items()}
+    return {**response, "reward": _only(response["reward"]), "scores": _only(response["scores"]), "extra_logs": logs}
+
+
+def _only(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def rollout_of(response: EngineResponse) -> Rollout:

@@ -14,7 +14,7 @@ import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.errors import DataError, reader_errors
-from openrlhf_swap.integration.generation.response import FAILED
+from openrlhf_swap.integration.generation.response import FAILED, with_numbers
 from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
@@ -196,9 +196,10 @@ class SwapRolloutActor(_StockRolloutActor):
     ) -> list[dict[str, Any]]:
         """Overrides OpenRLHF's: the seeds of the `num_samples` responses depend on `key`, by default the prompt."""
         if self._seed is None:
-            return await super().generate_responses(
+            responses = await super().generate_responses(
                 prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs
             )
+            return [with_numbers(response) for response in responses]
 
         async def draw(number: int) -> dict[str, Any]:
             seeded = sampling_params.clone()
@@ -206,6 +207,6 @@ class SwapRolloutActor(_StockRolloutActor):
             (response,) = await super(SwapRolloutActor, self).generate_responses(
                 prompt, label, seeded, *args, num_samples=1, **kwargs
             )
-            return response
+            return with_numbers(response)
 
         return list(await asyncio.gather(*(draw(number) for number in range(num_samples))))

@@ -23,7 +23,8 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
         trust_remote_code: allow a model with code of its own.
 
     Raises:
-        ConfigError: when either cannot be read, the tokenizer is not a fast one, or the model's context is too short.
+        ConfigError: when either cannot be read, the model also sees, the tokenizer is not a fast one, or the model's
+            context is too short.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -34,6 +35,11 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
     with reader_errors(message, ConfigError):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if hasattr(config, "vision_config"):  # with it OpenRLHF takes a processor of images for the tokenizer
+        raise ConfigError(
+            f"--actor.model_name_or_path is {path}, a multimodal model (its config.json has a vision_config), which "
+            "cannot be trained here; give a checkpoint of its language model alone"
+        )
     if not tokenizer.is_fast:
         raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)

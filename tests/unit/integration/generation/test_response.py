@@ -53,6 +53,12 @@ def test_a_reward_that_is_not_finite_is_an_error(reward):
         rollout_of({**RESPONSE, "reward": reward})
 
 
+@pytest.mark.parametrize("reward", [[1.0, 0.0], [], {"score": 1}, "good"])
+def test_a_reward_that_is_no_number_is_an_error(reward):
+    with pytest.raises(DataError, match="--reward.remote_url gave .* as the reward of a response; it has to be one"):
+        rollout_of({**RESPONSE, "reward": reward})
+
+
 def test_a_response_of_several_turns_is_refused():
     with pytest.raises(ValueError):
         action_range({**RESPONSE, "action_ranges": [(1, 2), (3, 7)]})

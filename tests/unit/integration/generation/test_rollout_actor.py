@@ -2,6 +2,10 @@
 
 import asyncio
 import inspect
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,6 +72,48 @@ def test_a_reward_function_that_fails_says_why(told):
         assert str(error.value) == (
             f"the reward function of --reward.remote_url gave no reward for a response: {reason}"
         )
+
+
+class RewardServer(BaseHTTPRequestHandler):
+    """Answers a query as `openrlhf.cli.serve_rm` does."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        scores = [float(len(query)) for query in asked["query"]]
+        body = json.dumps({"rewards": scores, "scores": scores, "extra_logs": {"dummy_scores": scores}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("seed", [None, "1"])
+def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    from openrlhf_swap.integration.generation import rollout_actor
+
+    class Actor(rollout_actor.SwapRolloutActor):
+        def __init__(self, address):
+            self.executor, self._seed = SingleTurnAgentExecutor(address), seed
+
+    async def answered(self, prompt, label, *_, num_samples, **__):
+        """OpenRLHF's, after the engine: it asks the server about the response "four"."""
+        (given,) = await self.executor._fetch_rewards_via_http(["four"], [prompt], [label])
+        return [{"reward": given["rewards"], **{name: given[name] for name in ("scores", "extra_logs")}}] * num_samples
+
+    monkeypatch.setattr(rollout_actor._StockRolloutActor, "generate_responses", answered)
+    with ThreadingHTTPServer(("127.0.0.1", 0), RewardServer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        actor = Actor(f"http://127.0.0.1:{server.server_port}/get_reward")
+        responses = asyncio.run(actor.generate_responses("2 + 2?", "4", SimpleNamespace(clone=SimpleNamespace)))
+        server.shutdown()
+    assert responses == [{"reward": 4.0, "scores": 4.0, "extra_logs": {"dummy_scores": 4.0}}]
+    assert reward_of(responses[0]) == 4.0
 
 
 # Each with arguments that OpenRLHF gives it.

@@ -36,6 +36,18 @@ def test_recurrent_layers_and_gpt_oss_do_not(family, tmp_path):
             model_check.check_packing(packing(tmp_path, *given), RunConfig())
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "gemma3", "mistral3"])
+def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
+    """OpenRLHF calls it one too."""
+    from openrlhf.utils.utils import is_vlm_model
+
+    tokenizer.save_pretrained(tmp_path)
+    CONFIG_MAPPING[family]().save_pretrained(tmp_path)
+    assert is_vlm_model(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"a multimodal model .* give a checkpoint of its language model alone"):
+        model_check.check_model(str(tmp_path), 100)
+
+
 def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
     """gpt-oss has sinks, which neither SDPA nor flash-attn know."""
     CONFIG_MAPPING["gpt_oss"]().save_pretrained(tmp_path)
