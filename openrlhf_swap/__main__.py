@@ -29,6 +29,7 @@ COMMANDS = {
     "forced": "evaluation.forced",
     "report": "evaluation.report",
     "figures": "evaluation.figures",
+    "traces": "evaluation.traces",
     "page": "evaluation.page.__main__",
 }
 

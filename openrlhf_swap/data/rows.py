@@ -63,7 +63,7 @@ def check_is_file(path: Path) -> None:
     if path.is_dir():
         raise DataError("is a folder; name a file in it")
     if not path.exists():
-        raise DataError("does not exist; give another file or a hub data set")
+        raise DataError("does not exist; give another file")
     try:
         first = _first_byte(path)
     except OSError as error:

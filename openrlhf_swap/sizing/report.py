@@ -7,6 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from openrlhf_swap.command import counted
 from openrlhf_swap.sizing.memory import PHASES
 from openrlhf_swap.sizing.models import GIB, gib
 from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS
@@ -42,7 +43,7 @@ def _facts(plan: dict[str, Any]) -> dict[str, str]:
         held = f"{held or 'little'}; {gib(sum(plan['host_bytes'].values()))} of {gib(plan['node_bytes'])} GiB"
     facts = {
         "micro-batch": f"log-probabilities {settings['score_tokens']:,} tokens, update {settings['update_tokens']:,}; "
-        f"an update has capacity for {plan['most_update_rows']} responses of full length",
+        f"an update has capacity for {counted(plan['most_update_rows'], 'response')} of full length",
         "main memory": f"per node, in addition to the processes: {held or 'little'}",
         "vLLM": f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys and "
         f"values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of full length or "
