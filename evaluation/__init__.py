@@ -1,1 +1,1 @@
-"""Evaluation on MATH-500, AMC23, AIME24, AIME25, OlympiadBench and GSM8K."""
+"""Evaluation on MATH-500, AMC23, AIME24, AIME25, OlympiadBench and other benchmarks."""

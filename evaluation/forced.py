@@ -36,6 +36,7 @@ from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
+from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 CUT, VLLM = "cut", "vllm"
 ANSWER_TOKENS = 64  # of an answer after a cut
@@ -43,7 +44,12 @@ Answers = Callable[[Any, Sequence[tuple[Row, Row]], int, SwapConfig, Row], list[
 
 
 def main(argv: list[str]) -> None:
-    """Write the accuracies of every benchmark; raises DataError for a folder without graded samples."""
+    """Write the accuracies of every benchmark.
+
+    Raises:
+        ConfigError: for a model with code of its own, unless that is allowed.
+        DataError: for a folder without graded samples.
+    """
     parser = Parser("evaluation.forced", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
@@ -61,11 +67,13 @@ def main(argv: list[str]) -> None:
         type=int,
         help="limit for prompt and response (default: the longest prompt with what follows it, at most the model's)",
     )
+    add_trust_flag(parser)
     args = parser.parse_args(argv)
     names = graded_benchmarks(args.folder)
     if not names:
         raise no_samples(f"{args.folder} holds no graded samples")
     settings = read_settings(args.folder)
+    refuse_model_code(f"the model of {args.folder}", settings["model"], args.trust_remote_code)
     close = args.close_template.replace("\\n", "\n")
     marks = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
     llm, marks = _engine(names, settings, marks, args)
@@ -90,10 +98,10 @@ def _engine(
 
     from openrlhf_swap.integration.generation.engine import open_engine
 
-    tokenizer = AutoTokenizer.from_pretrained(settings["model"])
+    tokenizer = AutoTokenizer.from_pretrained(settings["model"], trust_remote_code=args.trust_remote_code)
     marks, messages = resolve_thought(marks, tokenizer)
     print(messages[0])
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"trust_remote_code": args.trust_remote_code}
     if args.by == VLLM:
         thought = {"reasoning_start_str": marks.start_of_thought, "reasoning_end_str": marks.end_of_thought}
         options["reasoning_config"] = thought

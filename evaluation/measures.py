@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +12,15 @@ from statistics import fmean, median
 
 import numpy as np
 
-from evaluation.samples import forced_path, graded_benchmarks, graded_samples, no_samples
+from evaluation.samples import forced_path, graded_benchmarks, graded_samples, no_samples, read_problems
 from evaluation.stats import Floats, area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.files import Row, read_rows
+from openrlhf_swap.rollouts.answers import strip_answer
+from openrlhf_swap.rollouts.notation import canonical
+
+_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+_LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it separates: 1 1/2 is not 11/2
 
 
 @dataclass
@@ -22,7 +28,7 @@ class Measures:
     """Measures of one benchmark's samples.
 
     Attributes:
-        problems: (P,) ids, in order.
+        problems: (P,) texts, in order; ids where a folder lacks the file of its problems.
         accuracy: (P,) share of correct samples per problem.
         tokens: (P,) mean tokens per sample of each problem.
         values: named measures, see `_values`.
@@ -63,7 +69,9 @@ def measure_benchmark(folder: Path, name: str) -> Measures:
     accuracy = np.array([fmean(row["correct"] for row in group) for group in groups.values()])
     tokens = np.array([fmean(row["tokens"] for row in group) for group in groups.values()])
     values = {**_values(list(groups.values()), accuracy, tokens), **areas(folder, name)} if groups else {}
-    return Measures(list(groups), accuracy, tokens, {name: float(value) for name, value in values.items()})
+    asked = read_problems(folder, name)
+    problems = [asked.get(problem, {}).get("problem", problem) for problem in groups]
+    return Measures(problems, accuracy, tokens, {name: float(value) for name, value in values.items()})
 
 
 def areas(folder: Path, name: str) -> dict[str, float]:
@@ -83,6 +91,14 @@ def areas(folder: Path, name: str) -> dict[str, float]:
     return values
 
 
+def vote(answer: str | None) -> str | None:
+    r"""An answer as the majority vote counts it: `\dfrac{1}{2}`, `\frac{1}{2}` and `½` are the same, `0.5` is not."""
+    if answer is None:
+        return None
+    plain = " ".join(_FRACTION.sub(r"\\frac", canonical(strip_answer(answer))).split())
+    return _LOOSE_SPACE.sub("", plain)
+
+
 def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -> dict[str, float]:
     """The named measures of a benchmark; `groups` holds the samples of each problem."""
     rows = [row for group in groups for row in group]
@@ -98,7 +114,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         **_mean_score(rows),
         f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
         f"maj@{samples}": fmean(
-            majority_is_correct([row["answer"] for row in g], [row["correct"] for row in g]) for g in groups
+            majority_is_correct([vote(row["answer"]) for row in g], [row["correct"] for row in g]) for g in groups
         ),
         "tokens": tokens.mean(),
         "tokens_median": median(row["tokens"] for row in rows),

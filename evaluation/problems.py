@@ -4,41 +4,103 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
 
-from evaluation.samples import grades_path, read_problems, task_of
+from evaluation.samples import grades_path, problems_path, read_problems, sampled_ids, task_of
 from openrlhf_swap.command import flags_called
 from openrlhf_swap.data.benchmarks import Problem, load_benchmark, short_name
 from openrlhf_swap.data.references import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 
 Problems = dict[str, list[Problem]]
+ASKED = ("problem", "instructed")  # what a response depends on
+JUDGED = ("answer", "metadata")  # what only its grade depends on
 
 
 def load_problems(args: argparse.Namespace) -> Problems:
-    """The problems of each benchmark, keyed by the name used in its files.
+    """All problems of each benchmark, whatever --limit is, keyed by the name used in its files.
 
     Raises:
-        ConfigError: for a number below 1, an unknown benchmark, or two benchmarks with the same name.
+        ConfigError: for a number out of range, an unknown benchmark, two benchmarks with the same name, or problems
+            that differ from those of the folder's samples.
         DataError: for a benchmark that cannot be used.
     """
-    for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
-        if getattr(args, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use at least 1")
+    check_numbers(args)
     if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
         raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
     if args.grader != MATH:
         with flags_called({FLAG: "--grader"}):
             find_verifier(args.grader)
-    problems = {
-        short_name(name): load_benchmark(name, args.data, args.grader)[: args.limit] for name in args.benchmarks
-    }
+    problems = {short_name(name): load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
     for name, rows in problems.items():
-        before = {row.get("grader", MATH) for row in read_problems(args.output, name).values()}
-        if grades_path(args.output, name).exists() and not args.grade_again and before - {rows[0].grader}:
-            raise ConfigError(
-                f"--grader is {rows[0].grader}, but the samples of {name} in {args.output} were graded by "
-                f"{before.pop()}; add --grade-again"
-            )
+        check_grader(args, name, rows[0].grader)
+        check_unchanged(args, name, rows)
         try_grader(rows[0].grader, [task_of(dataclasses.asdict(row), "") for row in rows[:TRIED]], "--grader")
     return problems
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raise ConfigError for a number out of range."""
+    for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
+        if getattr(args, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use at least 1")
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all problems")
+    if not 0 <= args.temperature < inf:
+        raise ConfigError(f"--temperature is {args.temperature}; use 0 or more")
+    if not 0 < args.top_p <= 1:
+        raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
+
+
+def check_grader(args: argparse.Namespace, name: str, grader: str) -> None:
+    """Raise ConfigError if a benchmark's samples were graded by another grader."""
+    before = {row.get("grader", MATH) for row in read_problems(args.output, name).values()}
+    if grades_path(args.output, name).exists() and not args.grade_again and before - {grader}:
+        raise ConfigError(
+            f"--grader is {grader}, but the samples of {name} in {args.output} were graded by "
+            f"{(before - {grader}).pop()}; add --grade-again"
+        )
+
+
+def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Problem]) -> None:
+    """Raise ConfigError if a benchmark's samples answer other problems, or were graded by other answers.
+
+    Problems without samples may change, and any number of them may come or go.
+    """
+    sampled = sampled_ids(args.output, name)
+    if unknown := sampled - {problem.id for problem in problems}:
+        source = f" in {args.data}" if args.data else ""
+        raise ConfigError(
+            f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but {args.output} holds samples "
+            "of it; use another --output"
+        )
+    graded = set() if args.grade_again else {row["id"] for row in read_rows(grades_path(args.output, name))}
+    earlier = read_problems(args.output, name)
+    for problem in problems:
+        if problem.id not in sampled or problem.id not in earlier:
+            continue
+        changed = _changed_fields(earlier[problem.id], problem)
+        about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
+        if changed & {*ASKED}:
+            raise ConfigError(f"{about} text than its samples in {args.output} answer; use another --output")
+        if changed & {*JUDGED} and problem.id in graded:
+            raise ConfigError(f"{about} answer than its samples in {args.output} were graded by; add --grade-again")
+
+
+def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:
+    """Write the first `limit` problems, and those that have samples from a start with a higher limit."""
+    sampled = sampled_ids(folder, name)
+    asked = problems[:limit]
+    kept = [*asked, *(problem for problem in problems[len(asked) :] if problem.id in sampled)]
+    write_rows(problems_path(folder, name), map(dataclasses.asdict, kept))
+
+
+def _changed_fields(earlier: Row, problem: Problem) -> set[str]:
+    """The fields whose value is not the one in a row of the problems' file; older files lack some fields."""
+    now = json.loads(to_line(dataclasses.asdict(problem)))
+    return {name for name, value in now.items() if earlier.get(name, value) != value}

@@ -14,13 +14,19 @@ from pathlib import Path
 
 from evaluation.measures import measure_evaluations
 from evaluation.samples import SETTINGS, graded_benchmarks, grades_path, read_settings, settings_path
-from evaluation.tables import difference_table, evaluation_table, paper_table
+from evaluation.tables import difference_table, evaluation_table, paper_table, without_difference
 from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
 
 
 def main(argv: list[str]) -> None:
-    """Print the tables, or the disagreements; raises DataError for a folder without graded samples."""
+    """Print the tables, or the disagreements.
+
+    Raises:
+        ConfigError: for the paper's numbers in CSV.
+        DataError: for a folder without graded samples.
+    """
     parser = Parser("evaluation.report", __doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the first is the baseline")
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
@@ -35,14 +41,19 @@ def main(argv: list[str]) -> None:
         for folder in args.folders:
             print("\n".join([f"{folder}:", *disagreements(folder)]))
         return
+    if args.paper and args.format == "csv":
+        raise ConfigError(
+            f"--paper is {args.paper}, whose table is no CSV; use --format markdown, or leave --paper out"
+        )
     runs = measure_evaluations(args.folders)
     for warning in settings_that_differ(args.folders):
         print(f"warning: {warning}", file=sys.stderr)
-    print(evaluation_table(runs, args.format))
-    if len(runs) > 1 and args.format in ("terminal", "markdown"):
-        print("\n" + difference_table(runs, args.format))
+    tables = [evaluation_table(runs, args.format)]
+    if args.format in ("terminal", "markdown"):
+        tables += [difference_table(runs, args.format), *without_difference(runs)]
     if args.paper:
-        print("\n" + paper_table(args.paper))
+        tables.append(paper_table(args.paper, args.format))
+    print("\n\n".join(filter(None, tables)))
 
 
 def disagreements(folder: Path) -> list[str]:

@@ -9,7 +9,6 @@ it stopped. `python -m evaluation.report` makes tables of any number of evaluati
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,15 +22,16 @@ from tqdm import tqdm
 from evaluation.generate import Sampler, SamplingSettings, Task, check_gpus, longest_sequence, read_tokenizer
 from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
-from evaluation.problems import Problems, load_problems
+from evaluation.problems import Problems, load_problems, write_problems
 from evaluation.samples import (
     SETTINGS,
+    grades_path,
     key_of,
     merge_parts,
     part_path,
     problems_path,
-    read_settings,
     samples_path,
+    settings_of_samples,
     settings_path,
     sort_file,
     write_flags,
@@ -41,7 +41,7 @@ from openrlhf_swap.command import Parser, check_model_exists, check_writable, co
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_rows, write_text
+from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_text
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.objectives.recipes import CONFIG, with_file
 from openrlhf_swap.rewards import Grader
@@ -75,7 +75,9 @@ def main(argv: list[str]) -> None:
     before = compare_settings(args, origin)
     args.output.mkdir(parents=True, exist_ok=True)
     for name, rows in problems.items():
-        write_rows(problems_path(args.output, name), map(dataclasses.asdict, rows))
+        if args.grade_again:  # now, so that a start that is stopped leaves no grades by earlier answers
+            grades_path(args.output, name).unlink(missing_ok=True)
+        write_problems(args.output, name, rows, args.limit)
     write_settings(args, origin, before, list(problems))
     console = nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
     with private_ray() if args.engines > 1 else nullcontext(), console:
@@ -84,9 +86,10 @@ def main(argv: list[str]) -> None:
 
 
 def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
-    """Generate the missing samples, then grade."""
-    tasks = missing_tasks(args.output, problems, args.samples)
-    total = sum(map(len, problems.values())) * args.samples
+    """Generate the missing samples of the first --limit problems, then grade what has no grade."""
+    asked = {name: rows[: args.limit] for name, rows in problems.items()}
+    tasks = missing_tasks(args.output, asked, args.samples)
+    total = sum(map(len, asked.values())) * args.samples
     print(f"{MARK} {total - len(tasks)} of {counted(total, 'sample')} already generated", flush=True)
     if tasks:
         print(f"{MARK} starting vLLM with {args.model}", flush=True)
@@ -94,7 +97,7 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
     for name, rows in problems.items():
         sort_samples(samples_path(args.output, name), name, rows)
         grader = Grader(verifier=rows[0].grader)
-        grade_file(args.output, name, rows, grader, args.end_of_thought, args.grade_again)
+        grade_file(args.output, name, rows, grader, args.end_of_thought)
         grader.close()
 
 
@@ -152,8 +155,8 @@ def end_of_thought(args: argparse.Namespace) -> str:
     Raises:
         ConfigError: for a tokenizer that cannot be read or does not know the text.
     """
-    if args.end_of_thought == AUTO and settings_path(args.output).exists():
-        return str(read_settings(args.output)["end_of_thought"])
+    if args.end_of_thought == AUTO and (before := settings_of_samples(args.output)):
+        return str(before["end_of_thought"])
     tokenizer = read_tokenizer(args.model, args.trust_remote_code)
     with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
         marks, messages = resolve_thought(
@@ -164,14 +167,13 @@ def end_of_thought(args: argparse.Namespace) -> str:
 
 
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
-    """The contents of `run.json`, or {} if there is none.
+    """The contents of `run.json`, or {} if there are no samples yet.
 
     Raises:
         ConfigError: for a setting or a model file that differs from what the existing samples were made with.
     """
-    if not settings_path(args.output).exists():
+    if not (before := settings_of_samples(args.output)):
         return {}
-    before = read_settings(args.output)
     for name in SETTINGS:
         if before[name] != (value := getattr(args, name)):
             raise ConfigError(
@@ -218,12 +220,10 @@ def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
 
 
 def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
-    """Sort a benchmark's samples, unless some belong to other problems; report the empty ones."""
-    order = {problem.id: number for number, problem in enumerate(problems)}
+    """Sort a benchmark's samples, and report the empty ones."""
     if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
         print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context")
-    if all(row["id"] in order for row in read_rows(path)):
-        sort_file(path, order)
+    sort_file(path, {problem.id: number for number, problem in enumerate(problems)})
 
 
 def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, drop_unfinished_line, parse_row, read_rows, replacing, write_text
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.families import R1
+from openrlhf_swap.runs.model_code import FLAG
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
 SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix", "end_of_thought")
+OWN_NAMES = {"trust_remote_code": FLAG.removeprefix("--")}  # flags that are not called as what they set
 PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
 GRADES = ".grades.jsonl"
 
@@ -44,7 +47,7 @@ def write_flags(folder: Path, flags: Row) -> None:
 
     given = {name: value for name, value in flags.items() if value is not None and value is not False}
     given |= {name: whole(given[name]) for name in PATHS if name in given}
-    content = {"flags": {name.replace("_", "-"): value for name, value in given.items()}}
+    content = {"flags": {OWN_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}}
     path = folder / "run.yaml"
     about = f"# All settings of an evaluation: python -m evaluation.run --config {path}\n"
     write_text(path, about + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000))
@@ -76,6 +79,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return {"end_of_thought": R1.end_of_thought, **settings}
 
 
+def settings_of_samples(folder: Path) -> dict[str, Any]:
+    """The same; {} for a folder without samples, as a start that failed leaves it."""
+    return read_settings(folder) if settings_path(folder).exists() and has_samples(folder) else {}
+
+
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:
     """The problems of a benchmark, as they were asked, by id."""
     return {row["id"]: row for row in read_rows(problems_path(folder, benchmark))}
@@ -104,6 +112,18 @@ def graded_samples(folder: Path, benchmark: str) -> Iterator[tuple[Row, Row]]:
             yield row, grade
 
 
+def has_samples(folder: Path) -> bool:
+    """Whether a folder holds a sample of any benchmark, be it in a part."""
+    files = chain(folder.glob("*.samples.jsonl"), folder.glob("*.samples.part*"))
+    return any(True for path in files for _ in read_rows(path))
+
+
+def sampled_ids(folder: Path, benchmark: str) -> set[str]:
+    """The ids of a benchmark's problems that have samples, be it in a part."""
+    path = samples_path(folder, benchmark)
+    return {row["id"] for file in (path, *parts_of(path)) for row in read_rows(file)}
+
+
 def no_samples(where: str) -> DataError:
     """The error for a place without graded samples."""
     return DataError(f"{where}; make them with python -m evaluation.run")
@@ -119,10 +139,15 @@ def part_path(path: Path, number: int) -> Path:
     return path.with_suffix(f".part{number}")
 
 
+def parts_of(path: Path) -> list[Path]:
+    """The parts of a file that are there."""
+    return sorted(path.parent.glob(f"{path.stem}.part*"))
+
+
 def merge_parts(path: Path) -> None:
     """Append the complete lines of all parts to the file, and remove the parts."""
     drop_unfinished_line(path)
-    for part in sorted(path.parent.glob(f"{path.stem}.part*")):
+    for part in parts_of(path):
         drop_unfinished_line(part)
         with open(path, "ab") as file, open(part, "rb") as source:
             shutil.copyfileobj(source, file)

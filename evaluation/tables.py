@@ -45,17 +45,25 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
 
 
 def evaluation_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table: one row per evaluation and benchmark."""
+    """Header and rows of the table: one row per evaluation and benchmark, and one for the average over several.
+
+    An evaluation that lacks a benchmark of the others has no average, which would not be comparable.
+    """
+    names = _benchmarks(runs)
     found = {key for measures in runs.values() for measured in measures.values() for key in measured.values}
     areas = [key for key in AREAS if key in found]
-    rows = [
-        [
-            *(run, title_of(name), f"{measured.values['problems']:.0f}", *_cells(measured.values)),
-            *(_area(measured.values, key) for key in areas),
+    rows: list[list[str]] = []
+    for run, measures in runs.items():
+        rows += [
+            [
+                *(run, title_of(name), f"{measured.values['problems']:.0f}", *_cells(measured.values)),
+                *(_area(measured.values, key) for key in areas),
+            ]
+            for name, measured in measures.items()
         ]
-        for run, measures in runs.items()
-        for name, measured in measures.items()
-    ]
+        if len(names) > 1 and (average := _average(measures, names)):
+            cells = dict(zip(("accuracy", "tokens"), average, strict=True))
+            rows.append([run, "Average", "", *(cells.get(key, "") for key in [*COLUMNS, *areas])])
     return ["evaluation", "benchmark", "problems", *COLUMNS.values(), *(AREAS[key] for key in areas)], rows
 
 
@@ -65,24 +73,45 @@ def difference_table(runs: Mapping[str, Evaluation], style: str) -> str:
     rows = [
         [f"{run} - {base_name}", title_of(name), *cells]
         for run, measures in others
-        for name in measures.keys() & base.keys()
-        if (cells := _difference(base[name], measures[name]))
+        for name in measures
+        if name in base and (cells := _difference(base[name], measures[name]))
     ]
     header = ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"]
-    return _table(header, sorted(rows), style) if rows else ""
+    return _table(header, rows, style) if rows else ""
 
 
-def paper_table(model: str) -> str:
-    """The paper's accuracy and tokens for a model size, marked as such."""
+def without_difference(runs: Mapping[str, Evaluation]) -> list[str]:
+    """One line for each benchmark on which an evaluation has no problem in common with the first."""
+    (base_name, base), *others = runs.items()
+    return [
+        f"no difference on {title_of(name)}: {run} and {base_name} share no problem of the same text"
+        for run, measures in others
+        for name in measures
+        if name in base and not _pairs(base[name], measures[name])
+    ]
+
+
+def paper_table(model: str, style: str) -> str:
+    """The paper's accuracy and tokens for a model size, and their averages, marked as such; no CSV."""
     with open(PAPER_ROWS, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == model]
     names = list(dict.fromkeys(key.rpartition("_")[0] for key in rows[0] if "_" in key))
-    cells = [
-        [f"{row['method']} (paper)", *(f"{row[f'{name}_accuracy']} / {row[f'{name}_tokens']}" for name in names)]
-        for row in rows
+    cells = {f"{row['method']} (paper)": _paper_cells(row, names) for row in rows}
+    title = f"{model}, accuracy % / tokens as reported in the paper, and their averages; not measured here"
+    if style == "latex":
+        return f"% {title}\n{_tabular(names, cells)}"
+    header = ["method", *map(title_of, names), "Average"]
+    lines = [[method, *(" / ".join(pair) for pair in pairs)] for method, pairs in cells.items()]
+    return f"{title}\n\n{_table(header, lines, style)}"
+
+
+def _paper_cells(row: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, str]]:
+    """A method's accuracy and tokens on each benchmark, and on average."""
+    accuracy, tokens = (fmean(float(row[f"{name}_{key}"]) for name in names) for key in ("accuracy", "tokens"))
+    return [
+        *((row[f"{name}_accuracy"], row[f"{name}_tokens"]) for name in names),
+        (f"{accuracy:.1f}", f"{tokens:.0f}"),
     ]
-    title = f"{model}, accuracy % / tokens as reported in the paper; not measured here"
-    return title + "\n" + _table(["method", *map(title_of, names)], cells, "terminal")
 
 
 def _cells(values: Mapping[str, float]) -> list[str]:
@@ -106,18 +135,28 @@ def _area(values: Mapping[str, float], key: str) -> str:
 
 def _difference(first: Measures, second: Measures) -> list[str]:
     """Cells of the shared problems and of second minus first in accuracy and tokens; [] if none are shared."""
-    place = {problem: i for i, problem in enumerate(first.problems)}
-    shared = [i for i, problem in enumerate(second.problems) if problem in place]
-    if not shared:
+    pairs = _pairs(first, second)
+    if not pairs:
         return []
-    pairs = [place[second.problems[i]] for i in shared]
-    accuracy = 100 * np.array(paired_difference(first.accuracy[pairs], second.accuracy[shared]))
-    tokens = paired_difference(first.tokens[pairs], second.tokens[shared])
+    here, there = map(list, zip(*pairs, strict=True))
+    accuracy = 100 * np.array(paired_difference(first.accuracy[here], second.accuracy[there]))
+    tokens = paired_difference(first.tokens[here], second.tokens[there])
     return [
-        str(len(shared)),
+        str(len(pairs)),
         "{:+z.1f} ({:+z.1f} to {:+z.1f})".format(*accuracy),
         "{:+z.0f} ({:+z.0f} to {:+z.0f})".format(*tokens),
     ]
+
+
+def _pairs(first: Measures, second: Measures) -> list[tuple[int, int]]:
+    """The places of the shared problems in first and second.
+
+    Problems are the same if their texts are, apart from white space: those of the hub and of a local copy differ in
+    their ids.
+    """
+    places = {"".join(problem.split()): i for i, problem in enumerate(first.problems)}
+    texts = ("".join(problem.split()) for problem in second.problems)
+    return [(places[text], i) for i, text in enumerate(texts) if text in places]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], style: str) -> str:
@@ -145,7 +184,14 @@ def _csv(runs: Mapping[str, Evaluation]) -> str:
 
 def _latex(runs: Mapping[str, Evaluation]) -> str:
     """The paper's layout: a row per evaluation, accuracy and tokens per benchmark, and their average."""
-    names = list(dict.fromkeys(chain.from_iterable(runs.values())))
+    names = _benchmarks(runs)
+    groups = [*([name] for name in names), names]
+    rows = {run: [_average(measures, group) or ("--", "--") for group in groups] for run, measures in runs.items()}
+    return _tabular(names, rows)
+
+
+def _tabular(names: Sequence[str], rows: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """LaTeX with a row of accuracy and tokens per benchmark, and of their average, for each name in `rows`."""
     titles = " & ".join(rf"\multicolumn{{2}}{{c}}{{{title_of(name)}}}" for name in [*names, "Average"])
     lines = [
         r"\begin{tabular}{l" + "rr" * (len(names) + 1) + "}",
@@ -153,16 +199,19 @@ def _latex(runs: Mapping[str, Evaluation]) -> str:
         rf" & {titles} \\",
         "Method" + r" & Acc. & Tokens" * (len(names) + 1) + r" \\",
         r"\midrule",
+        *(" & ".join([row.replace("_", r"\_"), *chain(*pairs)]) + r" \\" for row, pairs in rows.items()),
     ]
-    for run, measures in runs.items():
-        cells = [_average(measures, group) for group in [*([name] for name in names), names]]
-        lines.append(" & ".join([run.replace("_", r"\_"), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def _average(measures: Evaluation, names: Sequence[str]) -> str:
-    """Two LaTeX cells: accuracy in percent and tokens, averaged over benchmarks."""
+def _benchmarks(runs: Mapping[str, Evaluation]) -> list[str]:
+    """The benchmarks of all evaluations."""
+    return list(dict.fromkeys(chain.from_iterable(runs.values())))
+
+
+def _average(measures: Evaluation, names: Sequence[str]) -> tuple[str, str] | None:
+    """Accuracy in percent and tokens, averaged over benchmarks; None if one is missing, as that is not comparable."""
     if not measures.keys() >= set(names):
-        return "-- & --"  # an average over different benchmarks would not be comparable
+        return None
     accuracy, tokens = (fmean(measures[name].values[key] for name in names) for key in ("accuracy", "tokens"))
-    return f"{100 * accuracy:.1f} & {tokens:.0f}"
+    return f"{100 * accuracy:.1f}", f"{tokens:.0f}"

@@ -1,6 +1,7 @@
 """Forced answers, with a small program in the place of the engine."""
 
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -66,7 +67,7 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}
     first, second = (prompt[start:] for prompt in (engine.prompts[0], engine.prompts[4]))
     close = tokenizer(CLOSE, add_special_tokens=False)["input_ids"]
-    assert opened == [{"longest": start + 1000 + len(close) + 64}]
+    assert opened == [{"trust_remote_code": False, "longest": start + 1000 + len(close) + 64}]
     assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close
     assert second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]  # it has ended
 
@@ -78,10 +79,12 @@ def test_budgets_given_to_vllm_resample_longer_thoughts_with_their_own_seeds(ask
     settings = {**read_settings(asked), "seed": 7, "temperature": 0.6, "max_tokens": 90}
     settings_path(asked).write_text(json.dumps({**settings, "top_p": 0.95}))
     write_rows(forced.forced_path(asked, "own"), [{"budget": 1, "accuracy": 0.5}])  # by a cut, of an older version
-    assert run_command(forced.main, [str(asked), "--budgets", "28", "8", "--by", "vllm"]) == 0
+    assert (
+        run_command(forced.main, [str(asked), "--budgets", "28", "8", "--by", "vllm", "--swap.trust_remote_code"]) == 0
+    )
     thought = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
     longest = len(prompt_ids(tokenizer, "1 + 1 Think.")) + 90
-    assert opened == [{"reasoning_config": thought, "longest": longest}]
+    assert opened == [{"trust_remote_code": True, "reasoning_config": thought, "longest": longest}]
     # Thoughts of 8 (right), 28, 48 (right) and 68 tokens to p, p, q, q; what is sampled again answers 4.
     rows = [
         {"budget": 1, "accuracy": 0.5},
@@ -103,3 +106,13 @@ def test_without_graded_samples_there_is_nothing_to_force(asked, tokenizer, tmp_
         forced.force(asked, "own", [9], Engine(tokenizer), SwapConfig(), {"suffix": ""})
     assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9"]) == 2
     assert "nothing holds no graded samples; make them with python -m evaluation.run" in capsys.readouterr().err
+
+
+def test_a_model_with_code_of_its_own_is_refused_unless_it_is_trusted(asked, tmp_path, capsys):
+    model = shutil.copytree(POLICY, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "own.Config"}}))
+    settings_path(asked).write_text(json.dumps({**read_settings(asked), "model": str(model)}))
+    assert run_command(forced.main, [str(asked), "--budgets", "9"]) == 2
+    message = f"error: the model of {asked} is {model}, which brings Python code of its own"
+    assert capsys.readouterr().err.startswith(message)

@@ -1,8 +1,10 @@
 """What samples amount to, against numbers worked by hand."""
 
-from evaluation.measures import measure_evaluation
-from evaluation.samples import grades_path
-from openrlhf_swap.files import read_rows
+import pytest
+
+from evaluation.measures import measure_evaluation, vote
+from evaluation.samples import grades_path, samples_path
+from openrlhf_swap.files import read_rows, write_rows
 
 
 def test_measures_by_hand(evaluated):
@@ -17,3 +19,29 @@ def test_measures_by_hand(evaluated):
     assert values["grader_no_answer"] == 0.25
     rows = {(row["id"], row["sample"]): row for row in read_rows(grades_path(evaluated / "base", "own"))}
     assert rows["q", 0]["answer"] == rows["q", 0]["answer_anywhere"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("answers", "votes"),
+    [
+        ([r"\dfrac{1}{2}", r"\frac{1}{2}", r"\tfrac{1}{2}", "½", r"$\frac{1}{2}$", "\\frac {1}\n{2}"], 1),
+        (["(1, 2)", "(1,2)", "( 1,  2 )"], 1),
+        (["1,000", r"1{,}000", r"1\,000"], 2),  # a comma may also stand between two answers
+        (["0.5", "1/2"], 2),
+        (["1 1/2", "11/2"], 2),
+        ([r"\dfraction", r"\fraction"], 2),
+    ],
+)
+def test_one_answer_in_several_spellings_is_one_vote(answers, votes):
+    assert len({vote(answer) for answer in answers}) == votes
+
+
+def test_the_majority_counts_spellings_together(evaluated):
+    spelled = [(r"\dfrac{1}{2}", True), (r"\frac{1}{2}", True), ("½", True), ("3", False)]
+    for path in (samples_path(evaluated / "base", "own"), grades_path(evaluated / "base", "own")):
+        rows = [
+            {**row, "id": "p", "sample": n, "answer": answer, "correct": correct}
+            for n, (row, (answer, correct)) in enumerate(zip(read_rows(path), spelled, strict=True))
+        ]
+        write_rows(path, rows)
+    assert measure_evaluation(evaluated / "base")["own"].values["maj@4"] == 1.0  # as text, four answers would tie

@@ -8,11 +8,11 @@ import numpy as np
 from evaluation import report
 from evaluation.grade import grade_file
 from evaluation.measures import Measures
-from evaluation.samples import forced_path, samples_path
-from evaluation.tables import _difference
+from evaluation.samples import forced_path, grades_path, problems_path, samples_path
+from evaluation.tables import COLUMNS, _difference, difference_table, evaluation_table
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.files import write_rows
+from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 
 
@@ -56,6 +56,73 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evalua
     (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1}))
     assert run_command(report.main, [str(evaluated / "base"), str(other)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def asked(folder, *problems):
+    """Writes the problems of an evaluation, as (id, text)."""
+    write_rows(problems_path(folder, "own"), [{"id": i, "problem": text, "answer": "2"} for i, text in problems])
+
+
+def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
+    base, short = evaluated / "base", evaluated / "short"
+    for path in (samples_path(short, "own"), grades_path(short, "own")):
+        write_rows(path, [{**row, "id": f"hub-{row['id']}"} for row in read_rows(path)])
+    asked(base, ("p", "What is 1 + 1?"), ("q", "What is 2 + 2?"))
+    asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))
+    assert run_command(report.main, [str(base), str(short), "--format", "markdown"]) == 0
+    # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
+    assert "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |" in capsys.readouterr().out
+    asked(short, ("hub-p", "What is 1 + 4?"), ("hub-q", "What is 2 + 3?"))
+    assert run_command(report.main, [str(base), str(short)]) == 0
+    *_, row, blank, note = capsys.readouterr().out.split("\n")[:-1]
+    assert (row.split()[0], blank) == ("short", "")
+    assert note == "no difference on own: short and base share no problem of the same text"
+
+
+def measured(accuracy, tokens):
+    """A benchmark of one problem with one sample."""
+    values = dict.fromkeys([*COLUMNS, "accuracy_low", "accuracy_high", "pass@1", "maj@1"], 0.0)
+    values |= {"problems": 1.0, "samples": 1.0, "accuracy": accuracy, "tokens": tokens}
+    return Measures(["What is 1 + 1?"], np.array([accuracy]), np.array([tokens]), values)
+
+
+def test_differences_and_averages_keep_the_order_of_the_evaluations():
+    runs = {
+        "base": {"math500": measured(0.8, 100.0), "aime24": measured(0.3, 300.0)},
+        "z": {"math500": measured(0.9, 50.0), "aime24": measured(0.5, 100.0)},
+        "a": {"math500": measured(0.7, 60.0)},
+    }
+    cells = [line.split(" | ") for line in evaluation_table(runs, "markdown").splitlines()]
+    assert [row[:2] for row in cells[2:]] == [
+        ["| base", "MATH-500"],
+        ["| base", "AIME24"],
+        ["| base", "Average"],
+        ["| z", "MATH-500"],
+        ["| z", "AIME24"],
+        ["| z", "Average"],
+        ["| a", "MATH-500"],  # one of two benchmarks: no average
+    ]
+    averages = [[cell for cell in row[2:] if cell.strip(" |")] for row in cells[2:] if row[1] == "Average"]
+    assert averages == [["55.0", "200"], ["70.0", "75"]]
+    differences = [line.split(" | ")[:2] for line in difference_table(runs, "markdown").splitlines()[2:]]
+    assert differences == [["| z - base", "MATH-500"], ["| z - base", "AIME24"], ["| a - base", "MATH-500"]]
+
+
+def test_the_papers_table_is_in_the_format_asked_for(evaluated, capsys):
+    # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, (1597 + 2645 + 4915 + 4627 + 3646) / 5 = 3486.
+    rows = {
+        "terminal": "45.1 / 3646  53.4 / 3486",
+        "markdown": "| 45.1 / 3646 | 53.4 / 3486 |",
+        "latex": r"45.1 & 3646 & 53.4 & 3486 \\",
+    }
+    for style, end in rows.items():
+        assert run_command(report.main, [str(evaluated / "base"), "--format", style, "--paper", "1.5B"]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if "SWAP (paper)" in line]
+        assert line.endswith(end)
+    assert run_command(report.main, [str(evaluated / "base"), "--format", "csv", "--paper", "1.5B"]) == 2
+    shown = capsys.readouterr()
+    message = "error: --paper is 1.5B, whose table is no CSV; use --format markdown, or leave --paper out\n"
+    assert (shown.out, shown.err) == ("", message)
 
 
 def test_a_difference_of_nothing_has_no_minus():

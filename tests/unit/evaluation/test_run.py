@@ -10,11 +10,17 @@ from support.paths import POLICY
 
 from evaluation import run
 from evaluation.generate import Task
-from evaluation.samples import read_settings
+from evaluation.problems import check_unchanged
+from evaluation.samples import problems_path, read_settings, samples_path
 from openrlhf_swap.command import run_command
+from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import write_rows
+from openrlhf_swap.files import appending, read_rows, write_rows
+from openrlhf_swap.objectives.recipes import with_file
 from openrlhf_swap.runs.provenance import made_of
+
+ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
+TWO = [*ONE, {"id": "q", "problem": "1 + 2?", "answer": "3"}]
 
 
 def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
@@ -24,6 +30,7 @@ def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     args = run.parse([*flags, "--benchmarks", str(problems)])
     run.write_settings(args, made_of("evaluation.run", []), {}, [])
+    write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
     assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
 
@@ -45,6 +52,7 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
         return read_settings(tmp_path / "out")
 
     first = start()
+    write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert shlex.split(first["command"])[3:] == flags
     assert first["inputs"]["weights"][0]["files"].keys() >= {"model.safetensors", "config.json"}
     again = start("--samples", "2")
@@ -63,11 +71,129 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     assert "thought: '<think>' to '</think>' (r1, opened by the chat template)" in capsys.readouterr().out
     args.end_of_thought = run.end_of_thought(run.parse([*flags, "--end-of-thought", "[/THINK]"]))
     run.write_settings(args, made_of("evaluation.run", []), {}, [])
+    assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
+    write_rows(samples_path(tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
     # A folder from before there was such a setting.
     path = tmp_path / "run.json"
     path.write_text(path.read_text().replace("end_of_thought", "another"))
     assert run.end_of_thought(run.parse(flags)) == "</think>"
+
+
+def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
+    words = f"""--model {POLICY} --benchmarks aime24 own.jsonl --grader regex:a --output {tmp_path} --data {tmp_path}
+        --samples 3 --limit 7 --temperature 0.5 --top-p 0.9 --max-tokens 99 --seed 4 --suffix ? --end-of-thought </t>
+        --max-model-len 999 --engines 2 --tensor-parallel-size 2 --swap.trust_remote_code""".split()
+    args = run.parse(words)
+    required = run.parse(["--model", "m", "--output", "o"])
+    assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(run.ONCE)
+    run.write_settings(args, made_of("evaluation.run", words), {}, [])
+    assert vars(run.parse(with_file(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
+
+
+@pytest.fixture
+def evaluate(tmp_path, monkeypatch, capsys):
+    """Starts an evaluation of some rows, where each response is 2; returns the exit status and the last line."""
+    flags = ["--model", str(POLICY), "--output", str(tmp_path / "out"), "--samples", "1", "--verbose"]
+
+    def sample(args, tasks, _):
+        counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
+        for task in tasks:
+            with appending(samples_path(args.output, task.benchmark)) as append:
+                append({"id": task.id, "sample": task.sample, "text": "a</think>\\boxed{2}", **counts})
+
+    def start(rows, *more):
+        write_rows(tmp_path / "own.jsonl", rows)
+        status = run_command(run.main, [*flags, "--benchmarks", str(tmp_path / "own.jsonl"), *more])
+        shown = capsys.readouterr()
+        return status, (shown.err if status else shown.out).splitlines()[-1]
+
+    monkeypatch.setattr(run, "sample", sample)
+    return start
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "remedy"),
+    [
+        ("--temperature", "-1.0", "use 0 or more"),
+        ("--temperature", "nan", "use 0 or more"),
+        ("--top-p", "0.0", "use more than 0 and at most 1"),
+        ("--top-p", "1.1", "use more than 0 and at most 1"),
+        ("--limit", "0", "use at least 1, or leave it out for all problems"),
+        ("--limit", "-1", "use at least 1, or leave it out for all problems"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, tmp_path, flag, value, remedy):
+    assert evaluate(ONE, flag, value) == (2, f"error: {flag} is {value}; {remedy}")
+    assert not (tmp_path / "out").exists()
+
+
+def no_engine(*_):
+    raise ConfigError("no engine")
+
+
+def test_a_start_that_fails_claims_nothing(evaluate, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "sample", no_engine)
+        assert evaluate(ONE, "--temperature", "1") == (2, "error: no engine")
+    assert evaluate(ONE)[0] == 0
+    assert read_settings(tmp_path / "out")["temperature"] == 0.6
+    assert evaluate(ONE, "--temperature", "1")[0] == 2  # now there is a sample
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ([{**ONE[0], "id": "0"}], "which has no problem 'p', but {out} holds samples of it; use another --output"),
+        (
+            [{**ONE[0], "problem": "4 / 2?"}],
+            "whose problem 'p' has another text than its samples in {out} answer; use another --output",
+        ),
+        (
+            [{**ONE[0], "answer": "3"}],
+            "whose problem 'p' has another answer than its samples in {out} were graded by; add --grade-again",
+        ),
+    ],
+)
+def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_path, rows, fault):
+    assert evaluate(ONE)[0] == 0
+    files = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert evaluate(rows) == (2, f"error: --benchmarks has own, {fault.format(out=tmp_path / 'out')}")
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
+
+
+def test_local_copies_are_no_continuation_of_the_hubs(tmp_path):
+    write_rows(samples_path(tmp_path, "math500"), [{"id": "math500-0", "sample": 0}])
+    args = run.parse(["--model", "m", "--output", str(tmp_path), "--data", "copies"])
+    with pytest.raises(ConfigError, match="math500, which in copies has no problem 'math500-0'"):
+        check_unchanged(args, "math500", [Problem("7", "1 + 1?", "2")])
+
+
+def test_grading_again_takes_a_corrected_answer(evaluate):
+    wrong = [{**ONE[0], "answer": "3"}]
+    assert evaluate(wrong)[1].split()[:4] == ["out", "own", "1", "0.0"]
+    assert evaluate(ONE, "--grade-again")[1].split()[:4] == ["out", "own", "1", "100.0"]
+    assert evaluate(ONE)[0] == 0
+
+
+def test_a_start_that_fails_leaves_no_grades_by_earlier_answers(evaluate, monkeypatch):
+    assert evaluate([{**ONE[0], "answer": "3"}])[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "sample", no_engine)
+        assert evaluate(ONE, "--grade-again", "--samples", "2") == (2, "error: no engine")
+    assert evaluate(ONE)[1].split()[:4] == ["out", "own", "1", "100.0"]
+
+
+def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
+    assert evaluate(TWO, "--limit", "1")[1].split()[:4] == ["out", "own", "1", "100.0"]
+    corrected = [*ONE, {**TWO[1], "problem": "1 + 3?", "answer": "4"}]  # without samples: may change
+    assert evaluate([*corrected, {"id": "r", "problem": "2?", "answer": "2"}])[1].split()[2:4] == ["3", "66.7"]
+    assert evaluate(corrected[:1])[0] == 2
+    longer = [*corrected, {"id": "r", "problem": "2?", "answer": "2"}]
+    assert evaluate(longer, "--limit", "1")[1].split()[2:4] == ["3", "66.7"]
+    # What has samples keeps its problem, and with it the texts that later starts are compared with.
+    assert [row["id"] for row in read_rows(problems_path(tmp_path / "out", "own"))] == ["p", "q", "r"]
+    assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import random
 
-from evaluation.samples import merge_parts, part_path, seed_of, sort_file
+from evaluation.samples import has_samples, merge_parts, part_path, sampled_ids, samples_path, seed_of, sort_file
 from openrlhf_swap.files import read_new_rows, read_rows, write_rows
 
 
@@ -46,3 +46,12 @@ def test_parts_of_several_engines_are_merged(tmp_path):
     merge_parts(path)
     assert [(row["id"], row["sample"]) for row in read_rows(path)] == [("a", 0), ("b", 0), ("b", 1)]
     assert list(tmp_path.glob("*.part*")) == []
+
+
+def test_a_part_holds_samples_too(tmp_path):
+    write_rows(tmp_path / "my.samples.problems.jsonl", [{"id": "a"}])
+    assert not has_samples(tmp_path)
+    write_rows(part_path(samples_path(tmp_path, "own"), 1), [{"id": "b", "sample": 0}])
+    assert has_samples(tmp_path) and sampled_ids(tmp_path, "own") == {"b"}
+    write_rows(samples_path(tmp_path, "own"), [{"id": "a", "sample": 0}])
+    assert sampled_ids(tmp_path, "own") == {"a", "b"} and sampled_ids(tmp_path, "other") == set()
