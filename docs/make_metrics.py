@@ -21,9 +21,10 @@ command line: `python -m openrlhf_swap.train --help-metrics`.
 
 A training run writes these numbers under the same names to `metrics.jsonl` (one line per step), to TensorBoard
 (`--logger.tensorboard_dir`) and to W&B (`--logger.wandb.key`); those of `eval` go to `evaluations.jsonl`, one line per
-evaluation. TensorBoard and W&B also get every setting, the run's provenance (`swap_config.json`) and one response of
-each step. A number that means nothing in a step is omitted, such as the gains in a step without a correct response.
-After a skipped step only `swap/skipped_steps` and the machine's memory are written.
+evaluation, and `--ckpt.best_metric_key` takes their names. TensorBoard and W&B also get every setting, the run's
+provenance (`swap_config.json`) and one response of each step (W&B without the middle of a long one). A number that
+means nothing in a step is omitted, such as the gains in a step without a correct response. After a skipped step only
+`swap/skipped_steps` and the machine's memory are written.
 
 A correct response is one with a reward above 0. Steps, gains and penalties are those of correct responses, since no
 others are scored; [method.md](../method/method.md) defines the symbols. Your own objectives name their

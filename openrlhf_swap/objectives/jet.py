@@ -19,7 +19,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
 from openrlhf_swap.rollouts.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Rollout
 
 STOP = r"\n\nWait, I have enough information to get the final answer.{end}\n\nTherefore, the final answer is \boxed{"
@@ -67,7 +67,7 @@ class JET(Objective):
         """One at each share of the characters."""
         ids = list(rollout.response_ids)
         characters = len(reader.text(ids))
-        kept = [tokens_for(ids, characters * share // 100, reader) for share in self._shares]
+        kept = tokens_for_each(ids, [characters * share // 100 for share in self._shares], reader)
         return [Continuation(end, self._phrase, self.settings.answer_tokens) for end in kept]
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:

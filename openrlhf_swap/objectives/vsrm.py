@@ -18,7 +18,7 @@ from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rollouts.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Rollout
 
 DISCOUNT, PATIENCE = 0.7, 4  # of a change for the cuts before it, and how many of these share in it
@@ -111,7 +111,7 @@ class VSRM(_VSRM):
         have = self.settings
         ids = list(rollout.response_ids[: reader.reasoning_length(rollout.response_ids)])
         places = cut_places(reader.text(ids), have.words.split(","), have.first_characters, have.apart_characters)
-        kept = [tokens_for(ids, place, reader) for place in places]
+        kept = tokens_for_each(ids, places, reader)
         ends = [*kept, len(ids)] if kept else []
         return [Continuation(end, reader.end_of_thought, have.answer_tokens, have.answers) for end in ends]
 

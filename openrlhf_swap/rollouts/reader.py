@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -14,6 +14,9 @@ from openrlhf_swap.rollouts.answers import answer_start, last_boxed, text_after_
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+CHUNK = 64  # tokens that are decoded at once to find places in a text
+UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
 
 
 class ResponseReader(Protocol):
@@ -143,4 +146,38 @@ def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
 
 def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:
     """The fewest leading tokens whose text has at least so many characters."""
-    return bisect_left(range(len(ids) + 1), characters, key=lambda count: len(reader.text(ids[:count])))
+    return tokens_for_each(ids, [characters], reader)[0]
+
+
+def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseReader) -> list[int]:
+    """The fewest leading tokens for each of several numbers of characters (`tokens_for`), for little more than one."""
+    lengths = _TextLengths(ids, reader)
+    return [bisect_left(lengths, characters) for characters in places]
+
+
+class _TextLengths:
+    """The characters in the text of the first 0, 1, 2, ... tokens, to bisect in.
+
+    The tokens are decoded once, in chunks that end with a whole character; then a length decodes a part of a chunk.
+    """
+
+    def __init__(self, ids: Sequence[int], reader: ResponseReader) -> None:
+        self._ids, self._text = ids, reader.text
+        self._starts, pieces = [0], []
+        for end in range(CHUNK, len(ids), CHUNK):
+            piece = self._text(ids[self._starts[-1] : end])
+            if not piece.endswith(UNFINISHED):
+                self._starts.append(end)
+                pieces.append(piece)
+        pieces.append(self._text(ids[self._starts[-1] :]))
+        if len(pieces) > 1 and "".join(pieces) != self._text(ids):
+            # The tokenizer decodes a beginning differently (some drop its space): one chunk, from the real beginning.
+            self._starts, pieces = [0], []
+        self._characters = [0, *accumulate(map(len, pieces))]  # before each chunk
+
+    def __len__(self) -> int:
+        return len(self._ids) + 1
+
+    def __getitem__(self, count: int) -> int:
+        chunk = bisect_right(self._starts, count) - 1
+        return self._characters[chunk] + len(self._text(self._ids[self._starts[chunk] : count]))

@@ -91,9 +91,17 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin
         return {**status, "swap/batch_age": age}, global_step
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
-        """Overrides TrainerMixin: also reports the evaluation, which the generator ran."""
+        """Overrides TrainerMixin: also reports the generator's evaluation, of the weights of step `global_step`.
+
+        Meanwhile the policy was updated; a checkpoint bears the step of the weights that it holds.
+        """
         self._report_evaluation(global_step, eval_metrics)
-        super().save_best_checkpoint(eval_metrics, global_step, client_states)
+        best, states = self.best_eval_metric_value, client_states or {}
+        held = states.get("global_step", global_step)
+        super().save_best_checkpoint(eval_metrics, held, states)
+        if self.best_eval_metric_value > best:
+            score = f"its score was measured after step {global_step}"
+            print(f"[swap] best checkpoint: the weights after step {held}; {score}", flush=True)
 
     def broadcast_to_vllm(self) -> None:
         """Calls OpenRLHF's, which Ray would pickle with its class: in the copy, `super()` does not know this one."""

@@ -17,6 +17,7 @@ from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metric_names import named_evaluation
 
 SAMPLE = "generated_samples"  # OpenRLHF's name for one response of a step: its text and reward
+SAMPLE_CHARACTERS = 2_000  # of a response that W&B gets, at its beginning and at its end
 _OF_A_TRACKER = {"logger.wandb.key"}
 
 
@@ -37,6 +38,12 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         else:
             found.append((prefix + name, value))
     return found
+
+
+def _ends(text: str, characters: int) -> str:
+    """A text, or so many characters of its beginning and of its end."""
+    left_out = len(text) - 2 * characters
+    return f"{text[:characters]}\n[{left_out} characters]\n{text[-characters:]}" if left_out > 0 else text
 
 
 class SwapTensorboard(TensorboardLogger):
@@ -96,16 +103,15 @@ class SwapWandb(WandbLogger):
         wandb.define_metric("step")
         wandb.define_metric("*", step_metric="step")
         self.handle = wandb
-        self.samples_table = wandb.Table(columns=["step", "text", "reward"])
 
     def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """Log a step's numbers, and one of its responses in a table of all steps."""
+        """Log a step's numbers, and one of its responses, without its middle if it is long."""
         logs = dict(logs_dict)
         if sample := logs.pop(SAMPLE, None):
-            # W&B does not upload a table again after it has grown, so each step gets a new one.
-            rows = [*self.samples_table.data, [global_step, *sample]]
-            self.samples_table = self.handle.Table(columns=self.samples_table.columns, data=rows)
-            logs["sample"] = self.samples_table
+            text, reward = sample
+            # A table of its own: W&B stores a table whole each time, so one of all steps would grow with their square.
+            row = [global_step, _ends(text, SAMPLE_CHARACTERS), reward]
+            logs["sample"] = self.handle.Table(columns=["step", "text", "reward"], data=[row])
         self.handle.log({**logs, "step": global_step})
 
     def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 
-from openrlhf_swap.errors import GenerationError, NonFiniteError
+from openrlhf_swap.errors import ConfigError, GenerationError, NonFiniteError
 from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
@@ -29,6 +29,15 @@ from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_met
 
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
+
+
+def _evaluated(key: str, logs: dict) -> str:
+    """OpenRLHF's name of the metric that `--ckpt.best_metric_key` names in its words or in ours."""
+    keys = {name: stock for stock, value in logs.items() for name in (stock, *named_evaluation({stock: value}))}
+    if key not in keys:
+        known = ", ".join(named_evaluation(logs))
+        raise ConfigError(f"--ckpt.best_metric_key is {key!r}, which no evaluation measures; use one of {known}")
+    return keys[key]
 
 
 class BroadcastTimeoutMixin(BasePPOTrainer):
@@ -65,6 +74,7 @@ class TrainerMixin(BasePPOTrainer):
 
     _last_step: int | None = None  # of the run, where it is known
     _memory_reported = False
+    best_eval_metric_key: str
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of OpenRLHF's trainers."""
@@ -182,6 +192,19 @@ class TrainerMixin(BasePPOTrainer):
         """Overrides OpenRLHF's: saves nothing after a skipped step."""
         if not self._skipped.in_a_row:
             super().save_best_checkpoint(eval_metrics, global_step, client_states)
+
+    def restore_best_checkpoint_state(self, checkpoint_states: dict) -> None:
+        """Overrides OpenRLHF's: `--ckpt.best_metric_key` wins over a checkpoint's, whose value then does not count."""
+        asked, kept = self.args.ckpt.best_metric_key, checkpoint_states.get("best_eval_metric_key")
+        if not asked or not kept or asked == kept or asked in named_evaluation({kept: 0.0}):
+            super().restore_best_checkpoint_state(checkpoint_states)
+
+    def _detect_eval_metric_key(self, eval_metrics: dict) -> str | None:
+        """Overrides OpenRLHF's, which ignores a key that it does not know: takes our names too, and refuses others."""
+        if self.best_eval_metric_key not in ("", "none"):
+            self.best_eval_metric_key = _evaluated(self.best_eval_metric_key, eval_metrics)
+        key: str | None = super()._detect_eval_metric_key(eval_metrics)
+        return key
 
     def init_checkpoint_states(self) -> dict:
         """Overrides OpenRLHF's: also restores the objective's state, before anything is sampled."""

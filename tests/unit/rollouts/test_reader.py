@@ -5,8 +5,9 @@ from support.pieces import tokenizer_of
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.steps import segment_steps
+from openrlhf_swap.rollouts import reader as readers
 from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
-from openrlhf_swap.rollouts.reader import StepReader, is_formatted
+from openrlhf_swap.rollouts.reader import StepReader, ThoughtReader, is_formatted, tokens_for_each
 
 
 def test_steps_are_read_in_token_space(tokenizer):
@@ -114,3 +115,56 @@ def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     expected = text.count(mark) == 1 and last_boxed(text_after_thought(text, mark)) is not None
     assert is_formatted(ids, reader) == expected
+
+
+def byte_tokenizer():
+    """One token a byte, so that most characters of most scripts are several tokens; and one of two characters."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate([*letters, "ab"])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def space_tokenizer():
+    """A token for each letter or word; a decoded text loses a space at its beginning."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({"\u2581a": 0, "b": 1, "\u2581cd": 2, "\u2581": 3}, unk_token="b"))
+    backend.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def by_whole_prefixes(ids, characters, reader):
+    return next((n for n in range(len(ids) + 1) if len(reader.text(ids[:n])) >= characters), len(ids) + 1)
+
+
+BYTES = ThoughtReader(byte_tokenizer(), "!")
+SPACES = ThoughtReader(space_tokenizer(), "b")
+TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f600\ufffd"), max_size=12).map(BYTES.ids)
+ANY_BYTES = st.lists(st.integers(0, 256), max_size=24)
+MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(lambda parts: [i for part in parts for i in part])
+CASES = st.tuples(st.just(BYTES), MIXED) | st.tuples(st.just(SPACES), st.lists(st.integers(0, 3), max_size=24))
+
+
+@given(case=CASES, chunk=st.integers(1, 9), places=st.lists(st.integers(0, 40), max_size=6))
+def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places):
+    reader, ids = case
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(readers, "CHUNK", chunk)
+        assert tokens_for_each(ids, places, reader) == [by_whole_prefixes(ids, place, reader) for place in places]
+
+
+@pytest.mark.parametrize("places", [[5000], range(0, 10_000, 100)])
+def test_places_in_a_long_text_take_no_decoding_of_long_prefixes(monkeypatch, places):
+    reader, decoded = ThoughtReader(byte_tokenizer(), "!"), []
+    text = reader.text
+    monkeypatch.setattr(reader, "text", lambda ids: decoded.append(len(ids)) or text(ids))
+    assert tokens_for_each(reader.ids("a" * 10_000), places, reader) == list(places)
+    # Twice the whole text, and at most 14 halvings of a chunk or less for each place.
+    assert sum(decoded) <= 2 * 10_000 + 14 * 64 * len(places)

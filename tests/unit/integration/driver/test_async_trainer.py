@@ -1,7 +1,9 @@
+import json
 import pickle
 from types import SimpleNamespace
 
 import pytest
+import ray
 from support.trainers import make_generate_actor, make_training_actor, strategy_of
 
 from openrlhf_swap.config import SwapConfig
@@ -69,3 +71,19 @@ def test_a_generator_goes_on_after_the_last_batch_of_a_checkpoint(
     assert following == list(drawing) and len(seen) + len(following) == 64
     generator = make_generator(monkeypatch, objective, [1])
     assert generator.generate_samples()[0] == [100]
+
+
+def test_the_best_checkpoint_bears_the_step_of_the_weights_that_it_holds(monkeypatch, arguments, tmp_path, capsys):
+    saved = []
+    monkeypatch.setattr(ray, "get", lambda asked: asked)
+    group = SimpleNamespace(async_run_method=lambda **asked: saved.append(asked) or [])
+    actor = make_training_actor(strategy_of(arguments, tmp_path), group)
+    # Two updates were made while the weights of step 4 were evaluated, and three in the worse evaluation of step 8.
+    for evaluated, held, score in ((4, 6, 0.5), (8, 11, 0.4)):
+        actor.save_best_checkpoint({"eval_default_pass1": score}, evaluated, {"global_step": held})
+    (checkpoint,) = saved
+    assert (checkpoint["tag"], checkpoint["client_states"]["global_step"]) == ("best_global_step6", 6)
+    told = "[swap] best checkpoint: the weights after step 6; its score was measured after step 4\n"
+    assert [line for line in capsys.readouterr().out.splitlines(True) if "best" in line] == [told]
+    rows = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [4, 8]

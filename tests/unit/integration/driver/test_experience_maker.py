@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.actors import make_config, makers
 
+import openrlhf_swap.integration  # noqa: F401 - flash-attn may be missing
+
 
 @pytest.fixture(scope="module")
 def returns(tokenizer):
@@ -33,11 +35,15 @@ def test_returns_are_the_stock_ones_bit_by_bit(returns, data, rows, actions):
     assert torch.equal(ours(rewards, mask, 1.0), stock(rewards, mask, 1.0))
 
 
-@given(st.lists(st.lists(st.floats(-3, 3, width=32), min_size=5, max_size=5), min_size=1, max_size=3))
-def test_several_rewards_a_row_are_left_to_the_stock_loop(returns, values):
-    """A penalty on every token: a sum in another order would differ in its last bits."""
+# A penalty on every token: a sum that is rounded in another way would differ in its last bits.
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 3), actions=st.integers(1, 300))
+def test_returns_with_a_penalty_on_every_token_are_the_stock_ones_without_the_stock_loop(returns, seed, rows, actions):
     stock, ours = returns
-    rewards = torch.tensor(values)
-    mask = torch.ones_like(rewards)
-    assert torch.equal(ours(rewards, mask, 1.0), stock(rewards, mask, 1.0))
-    assert torch.equal(ours(rewards, mask, 0.9), stock(rewards, mask, 0.9))
+    drawn = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(rows, actions, generator=drawn)
+    mask = torch.randint(2, (rows, actions), generator=drawn)
+    expected, discounted = stock(rewards, mask, 1.0), stock(rewards, mask, 0.9)
+    assert torch.equal(ours(rewards, mask, 0.9), discounted)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.delattr(type(stock.__self__), "get_cumulative_returns")
+        assert torch.equal(ours(rewards, mask, 1.0), expected)

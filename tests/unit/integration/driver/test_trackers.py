@@ -65,3 +65,19 @@ def test_wandb_takes_a_run_up_by_its_id(args, tmp_path, monkeypatch):
     runs = list((tmp_path / "wandb").glob("offline-run-*"))
     assert runs and all(folder.name.endswith("-0123456789abcdef") for folder in runs)
     assert not any(b"secret" in file.read_bytes() for folder in runs for file in folder.rglob("*") if file.is_file())
+
+
+def test_wandb_stores_a_step_without_the_steps_before_it_and_no_long_text(args, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    log = trackers.SwapWandb(args)
+    texts = ["a response", "b" * 2000 + "c" * 50_000 + "d" * 2000, "e" * 4000]
+    for step, text in enumerate(texts):
+        log.log_train(step, {trackers.SAMPLE: [text, 1.0]})
+    log.close()
+    tables = [
+        json.loads(file.read_text()) for file in (tmp_path / "wandb").glob("offline-run-*/files/**/*.table.json")
+    ]
+    rows = sorted(row for table in tables for row in table["data"])
+    short = "b" * 2000 + "\n[50000 characters]\n" + "d" * 2000
+    assert rows == [[0, "a response", 1.0], [1, short, 1.0], [2, "e" * 4000, 1.0]]

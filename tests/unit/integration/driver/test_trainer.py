@@ -1,4 +1,4 @@
-"""What the trainer makes of engines that do not take new weights."""
+"""What the trainer makes of engines that do not take new weights, and which evaluation is the best to it."""
 
 import math
 import threading
@@ -9,7 +9,7 @@ import ray
 from support.trainers import make_trainer, remote, strategy_of
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.errors import GenerationError
+from openrlhf_swap.errors import ConfigError, GenerationError
 from openrlhf_swap.integration.driver import trainer
 
 BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed by peer", RuntimeError())
@@ -62,3 +62,71 @@ def test_an_engine_that_is_stuck_is_not_waited_for_for_ever(broadcast):
     with pytest.raises(GenerationError, match=r"did not take new weights within --swap\.generation_timeout 0\.2 "):
         broadcast(False, weights=done.wait, limit=0.2)
     done.set()
+
+
+LOGS = {"eval_a/b_pass1": 0.5, "eval_c_pass1": 0.25, "eval_response_length_mean": 90.0}
+
+
+@pytest.fixture
+def keeper(monkeypatch, arguments, tmp_path, prompts_file):
+    """A trainer with a `--ckpt.best_metric_key`, and the checkpoints that it saves."""
+
+    def make(key):
+        saved = []
+        monkeypatch.setattr(ray, "get", lambda asked: asked)
+        group = SimpleNamespace(async_run_method=lambda **asked: saved.append(asked) or [])
+        strategy = strategy_of(arguments, tmp_path, prompts_file, **{"ckpt.best_metric_key": key})
+        return make_trainer(strategy, group), saved
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "value"),
+    [
+        ("eval/a_b/pass1", "eval_a/b_pass1", 0.5),
+        ("eval_a/b_pass1", "eval_a/b_pass1", 0.5),
+        ("eval/length", "eval_response_length_mean", 90.0),
+        ("", "eval_a/b_pass1", 0.5),
+    ],
+)
+def test_the_best_checkpoint_goes_by_the_metric_of_the_flag(keeper, key, metric, value):
+    maker, saved = keeper(key)
+    maker.save_best_checkpoint(LOGS, 4)
+    (checkpoint,) = saved
+    assert (checkpoint["tag"], checkpoint["metric_key"]) == ("best_global_step4", metric)
+    assert checkpoint["client_states"]["best_eval_metric_value"] == value
+    maker.save_best_checkpoint({**LOGS, metric: value - 0.1}, 8)
+    assert len(saved) == 1
+
+
+def test_a_metric_that_no_evaluation_measures_is_an_error(keeper):
+    maker, saved = keeper("eval/default/pass1")
+    with pytest.raises(ConfigError) as error:
+        maker.save_best_checkpoint(LOGS, 4)
+    known = "eval/a_b/pass1, eval/c/pass1, eval/length"
+    told = f"--ckpt.best_metric_key is 'eval/default/pass1', which no evaluation measures; use one of {known}"
+    assert (str(error.value), saved) == (told, [])
+
+
+def test_none_saves_no_best_checkpoint(keeper):
+    maker, saved = keeper("none")
+    maker.save_best_checkpoint(LOGS, 4)
+    assert saved == []
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "best_before"),
+    [
+        ("", "eval_c_pass1", 0.2),
+        ("eval_c_pass1", "eval_c_pass1", 0.2),
+        ("eval/c/pass1", "eval_c_pass1", 0.2),
+        ("eval/a_b/pass1", "eval_a/b_pass1", -math.inf),  # 0.2 was the other metric's
+    ],
+)
+def test_after_a_resume_the_flag_wins_over_the_checkpoint(keeper, key, metric, best_before):
+    maker, saved = keeper(key)
+    maker.restore_best_checkpoint_state({"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2})
+    assert maker.best_eval_metric_value == best_before
+    maker.save_best_checkpoint(LOGS, 4)
+    assert [checkpoint["metric_key"] for checkpoint in saved] == [metric]
