@@ -55,7 +55,7 @@ def test_a_reward_that_is_not_finite_is_an_error(reward):
 
 @pytest.mark.parametrize("reward", [[1.0, 0.0], [], {"score": 1}, "good"])
 def test_a_reward_that_is_no_number_is_an_error(reward):
-    with pytest.raises(DataError, match="--reward.remote_url gave .* as the reward of a response; it has to be one"):
+    with pytest.raises(DataError, match=r"--reward.remote_url gave .* as the reward of a response; it has to be one"):
         rollout_of({**RESPONSE, "reward": reward})
 
 
