@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 METRICS = {
-    "reward/mean": "mean of what the objective makes of the grader's rewards, less OpenRLHF's length penalties if enabled",
+    "reward/mean": "mean of what the objective makes of the grader's rewards, less OpenRLHF's length penalties",
     "reward/std": "standard deviation of these rewards over all responses of the step",
     "reward/group_std": "mean over groups of their standard deviation in a group; 0 where there is nothing to learn",
     "reward/score": "mean of the reward function's scores, if these differ from its rewards",
