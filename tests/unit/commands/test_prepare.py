@@ -2,14 +2,10 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
-from support.hub import local_hub
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
 from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
@@ -305,26 +301,6 @@ def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
     assert "1 dropped: an answer that is not a letter" in report
     assert run_command(main, [*flags, "--grader", "multiple"]) == 2
     assert capsys.readouterr().err.startswith("error: --grader is 'multiple'; use one of math, multiple_choice")
-
-
-def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path):
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    output = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "openrlhf_swap.prepare", "--input", "some/maths", "--output", str(output)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    with local_hub("some/maths", commit, write_rows(tmp_path / "train.jsonl", ROWS).read_bytes()) as address:
-        environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
-        for flags in ((), ("--revision", commit)):
-            output.unlink(missing_ok=True)
-            whole = [*command, "--no-benchmarks", *flags]
-            done = subprocess.run(whole, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            assert read_rows(output) == KEPT
-            assert read_rows(tmp_path / "out.jsonl.source.json") == [
-                {"input": "some/maths", "config": None, "split": "train", "revision": commit}
-            ]
-            assert (f"--revision {commit} reads these rows again" in done.stdout) == (flags == ())
-            environment["HF_HUB_OFFLINE"] = "1"  # the second time from the cache
 
 
 def test_a_file_has_no_commit(tmp_path):
