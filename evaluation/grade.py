@@ -24,16 +24,13 @@ def grade_file(
     problems: Sequence[Problem],
     grader: Grader,
     end_of_thought: str,
-    again: bool = False,
 ) -> None:
-    """Grade the samples of a benchmark that have no grade yet; `again` discards existing grades first.
+    """Grade the samples of a benchmark that have no grade yet.
 
     Grades the text after the first `end_of_thought`, or the whole response if there is none.
     """
     asked = {problem.id: problem for problem in problems}
     path = grades_path(folder, benchmark)
-    if again:
-        path.unlink(missing_ok=True)
     done = {key_of(row) for row in read_rows(path)}
     rows_left = (row for row in read_rows(samples_path(folder, benchmark)) if key_of(row) not in done)
     left = (row for row in rows_left if row["id"] in asked)

@@ -151,7 +151,9 @@ def evaluate(folder, path, texts, *flags):
     write_rows(samples_path(folder, name), rows)
     write_rows(problems_path(folder, name), [{"id": p.id, "grader": p.grader} for p in problems])
     grader = Grader(processes=1, verifier=problems[0].grader)
-    grade_file(folder, name, problems, grader, "</think>", again="--grade-again" in flags)
+    if args.grade_again:
+        grades_path(folder, name).unlink()
+    grade_file(folder, name, problems, grader, "</think>")
     grader.close()
     return tasks, list(read_rows(grades_path(folder, name))), measure_benchmark(folder, name).values
 
