@@ -110,7 +110,7 @@ def test_the_memory_that_a_run_pins_is_the_plans(monkeypatch, arguments):
     args.data.max_len = 14_000
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     needs = gpus.needs_of(args, SwapConfig(), RunConfig())
-    # By hand in tests/unit/sizing/test_memory.py.
+    # By hand in tests/unit/sizing/test_host_memory.py.
     expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
     assert needs == gpus.Needs(8, 0.2, "13.0", expected, shared=True)
     args.train.colocate_all = False
