@@ -41,7 +41,8 @@ def checked_arguments(given: Sequence[str], config: SwapConfig, run: RunConfig, 
     args = parse_arguments(with_defaults(given, imported, on_cpu))
     rules = (_method_rules(args), _async_rules(args), _deepspeed_rules(args, run), _missing_flags(args))
     machine = (_cpu_rules(args) if on_cpu else (), refused_placement(args, on_cpu), _package_rules(args))
-    _refuse(chain(*rules, refused_values(args), *machine, _batch_rules(args)))
+    late = _late_rules(args)
+    _refuse(chain(*rules, refused_values(args), *machine, _batch_rules(args), late))
     prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     return args
 
@@ -192,26 +193,31 @@ def _objective_rules(args: SimpleNamespace, objective: Objective) -> Iterator[st
     algo, train, name = args.algo, args.train, objective.config.objective
     if train.async_enable and objective.reshapes_responses:
         yield (
-            f"--train.async_enable: {name} trains on tokens that vLLM did not sample: nothing corrects for the older "
-            "weights that its rollouts come from: leave it out"
+            f"--train.async_enable does not work with {name}, which trains on tokens that vLLM did not sample: "
+            "nothing would correct for the older weights behind its rollouts; leave it out"
         )
     if train.partial_rollout_enable and objective.continues != "no":
-        yield f"--train.partial_rollout_enable: {name} continues responses with the same weights: leave it out"
+        yield (
+            f"--train.partial_rollout_enable does not work with {name}, which continues responses with the weights "
+            "that began them: leave it out"
+        )
     if train.async_enable and objective.remembers_batches:
-        yield f"--train.async_enable: {name} learns from each batch what the next one is rewarded by: leave it out"
+        yield (
+            f"--train.async_enable does not work with {name}, whose rewards depend on what the batch before showed: "
+            "leave it out"
+        )
     if algo.dynamic_filtering_enable and objective.needs_all_groups:
         yield (
-            "--algo.dynamic_filtering_enable drops groups that are all right or all wrong, which teach something with "
-            f"{name}: leave it out"
+            "--algo.dynamic_filtering_enable drops groups that are all correct or all wrong, from which "
+            f"{name} learns: leave it out"
         )
     if objective.reshapes_responses and algo.advantage.is_correction_level != "off":
         yield (
             f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {name} trains "
             "on tokens that vLLM did not sample: use off"
         )
-    if objective.normaliser != "group" and (
-        args.reward.overlong_buffer_len is not None or args.reward.stop_properly_penalty_coef is not None
-    ):
+    penalised = args.reward.overlong_buffer_len is not None or args.reward.stop_properly_penalty_coef is not None
+    if penalised and (objective.normaliser != "group" or objective.outcome_weight == 0):
         yield (
             f"--reward.overlong_buffer_len or --reward.stop_properly_penalty_coef: {name} takes no other "
             "penalty in the reward: leave them out"
@@ -220,6 +226,11 @@ def _objective_rules(args: SimpleNamespace, objective: Objective) -> Iterator[st
         yield (
             f"--algo.kl.init_coef is {algo.kl.init_coef}; {name} takes no KL penalty in the reward: "
             "use 0, or --algo.kl.use_loss"
+        )
+    elif objective.outcome_weight != 1 and algo.kl.init_coef > 0 and not algo.kl.use_loss:
+        yield (
+            f"--algo.kl.init_coef is {algo.kl.init_coef}; {name} multiplies the outcome advantage, in which the KL "
+            f"penalty would be, by {objective.outcome_weight:g}: use --algo.kl.use_loss"
         )
 
 
@@ -247,6 +258,38 @@ def _package_rules(args: SimpleNamespace) -> Iterator[str]:
     ):
         if given and find_spec(module) is None:
             yield f"{flag} needs {module}, which is not installed: pip install {package}, or leave it out"
+
+
+def _late_rules(args: SimpleNamespace) -> Iterator[str]:
+    """What OpenRLHF would refuse only with all models loaded, or after the first rollouts."""
+    correction, reward, rollout, actors = args.algo.advantage, args.reward, args.rollout, policy_ranks(args)
+    bounds, gating = correction.is_correction_threshold, correction.is_correction_gating
+    if len(bounds) > 2:
+        yield f"--algo.advantage.is_correction_threshold has {len(bounds)} values; give HIGH, or LOW and HIGH"
+    if correction.is_correction_mode == "clip" and (correction.is_correction_level == "seq" or gating != "ratio"):
+        yield (
+            f"--algo.advantage.is_correction_mode is clip with level {correction.is_correction_level} and gating "
+            f"{gating}; only the ratio of a token can be clipped: use mask"
+        )
+    if correction.is_correction_level != "off" and gating != "ratio" and len(bounds) == 2 and bounds[0] > 0:
+        yield (
+            f"--algo.advantage.is_correction_threshold is {bounds[0]:g} {bounds[1]:g}; {gating} has an upper bound "
+            "only: give one number"
+        )
+    longest, buffer = rollout.max_new_tokens or args.data.max_len, reward.overlong_buffer_len
+    if buffer is not None and buffer > longest:
+        yield f"--reward.overlong_buffer_len is {buffer:g}; a response has at most {longest} tokens: use fewer"
+    if reward.stop_properly_penalty_coef is not None and reward.stop_properly_penalty_coef > 1:
+        yield (
+            f"--reward.stop_properly_penalty_coef is {reward.stop_properly_penalty_coef:g}; give a factor of at most "
+            "1, or the negative reward of a truncated response"
+        )
+    responses = rollout.batch_size * rollout.n_samples_per_prompt
+    if responses // rollout.micro_batch_size < actors:
+        yield (
+            f"--rollout.micro_batch_size is {rollout.micro_batch_size}, which makes fewer micro-batches of the "
+            f"{responses} responses of a step than there are actors ({actors}): use a smaller one"
+        )
 
 
 def _batch_rules(args: SimpleNamespace) -> Iterator[str]:

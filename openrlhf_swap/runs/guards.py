@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from math import nan, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -80,15 +80,10 @@ class CollapseGuard:
         return {"measure": list(self._start), "recent": list(self._recent), "fallen": sorted(self._fallen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave.
-
-        Earlier versions wrote `window` recent steps and, apart from them, the accuracies of three more.
-        """
-        older = state.get("accuracies", ())[: -self._window] if len(state["recent"]) == self._window else ()
+        """Take over what `state_dict` gave."""
         self._start = list(state["measure"])
-        self._recent.extend([*((accuracy, nan) for accuracy in older), *state["recent"]])
-        fallen = state.get("fallen", ())
-        self._fallen = {"suddenly"} if fallen is True else set(fallen or ())
+        self._recent.extend(state["recent"])
+        self._fallen = set(state["fallen"])
 
     def observe(self, accuracy: float, length: float) -> list[str]:
         """Look at one step; returns a warning for each fall, once until it is over.
@@ -167,8 +162,9 @@ class UniformWeights:
         if distance >= UNIFORM:
             return []
         return [
-            f"the penalty's weights are uniform in effect, all but {distance:.1%} of it: local gains deviate by "
-            f"{deviation:.2g} nats and --swap.temperature is {temperature}; 0.5sd would follow the gains"
+            f"the penalty's weights are nearly uniform: only {distance:.1%} of the penalty falls on other steps than "
+            f"uniform weights would choose. Local gains have a standard deviation of {deviation:.2g} nats, and "
+            f"--swap.temperature is {temperature}; with 0.5sd the weights would follow the gains"
         ]
 
 
@@ -210,10 +206,10 @@ class SelfTest:
         first, last = (fmean(seen[f"swap/answer_logprob_{end}"] for seen in scored) for end in ("first", "last"))
         if last < self.UNKNOWN or (last < self.KNOWN and last <= first):
             raise InertRunError(
-                f"--swap.close_template means nothing to the model: after it a token of the reference answer has "
-                f"{first:.2f} nats before a correct response and {last:.2f} after its last step, in the first "
-                f"{len(self._seen)} steps; use the text with which the model ends its thought and opens its answer, "
-                f"or auto {off}"
+                f"--swap.close_template means nothing to the model: after it the reference answer's log-probability "
+                f"is {first:.2f} nats a token before a correct response and {last:.2f} after its last step (means of "
+                f"the first {len(self._seen)} steps); use the text with which the model ends its thought and opens "
+                f"its answer, or auto {off}"
             )
 
     def _reason(self) -> str:

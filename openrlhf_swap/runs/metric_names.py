@@ -103,7 +103,8 @@ METRICS = {
     "memory/policy_peak_gib": "peak memory of the policy's first process: on its GPU in this step or, without "
     "GPUs, main memory since the start",
     "memory/host_used_gib": "main memory in use on the trainer's machine after the step",
-    "eval/*/pass1": "share of correct responses to the problems of a data source of --eval.dataset",
+    "eval/*/pass1": "share of correct responses to the problems of a data source of --eval.dataset; "
+    "their mean reward if a reward function gives no verdict",
     "eval/*/pass*": "share of its problems with a correct response among that many",
     "eval/*/length": "mean tokens of these responses",
     "eval/*/truncated_frac": "share of these that were cut off",

@@ -13,6 +13,7 @@ import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 
 from openrlhf_swap.errors import ConfigError, GenerationError, NonFiniteError
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
@@ -167,6 +168,7 @@ class TrainerMixin(BasePPOTrainer):
         # In place, because OpenRLHF saves the same states again if this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
         states["objective_learned"] = self._objective.learned()
+        states["kl_coefficient"] = float(self.kl_ctl.value)  # NumPy's, once --algo.kl.target has adapted it
         states["collapse_guard"] = self._collapse.state_dict()
         sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
         if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
@@ -212,11 +214,11 @@ class TrainerMixin(BasePPOTrainer):
         states = super().init_checkpoint_states()
         self._objective.resume(states["global_step"], states.get("objective_state"))
         self._objective.load_learned(states.get("objective_learned") or {})
+        if self.args.algo.kl.target:
+            self.kl_ctl.value = states.get("kl_coefficient", self.kl_ctl.value)
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
             self.tensorboard_logger.go_on_after(states["global_step"])
-        if "collapse_watch" in states:  # two states, in a checkpoint of an earlier version
-            states["collapse_guard"] = {**states.pop("collapse_watch"), **states.pop("sudden_fall", {})}
         if "collapse_guard" in states:
             self._collapse.load_state_dict(states["collapse_guard"])
         return states
@@ -235,6 +237,22 @@ class SwapTrainer(TrainerMixin, _StockTrainer, BroadcastTimeoutMixin):
         if not self.args.algo.dynamic_filtering_enable:
             steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
             self._last_step = steps * self.args.train.num_episodes
+
+    def restore_best_checkpoint_state(self, checkpoint_states: dict) -> None:
+        """Overrides TrainerMixin: then evaluates a resumed policy if its step's evaluation was interrupted.
+
+        OpenRLHF saves the checkpoint of a step before it evaluates, and resumes with the next step.
+        """
+        super().restore_best_checkpoint_state(checkpoint_states)
+        step = checkpoint_states["global_step"]
+        if not step or not self.eval_dataloader or step % self.args.eval.steps:
+            return
+        if any(row["step"] == step for row in read_rows(self._folder / EVALUATIONS)):
+            return
+        self.broadcast_to_vllm()
+        sampling = {name: getattr(self.args.eval, name) for name in ("temperature", "n_samples_per_prompt")}
+        logs = self.evaluate(step, **{**self.generate_kwargs, **sampling})
+        self.save_best_checkpoint(logs, step, checkpoint_states)
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
         """Overrides OpenRLHF's: also appends to `evaluations.jsonl`."""

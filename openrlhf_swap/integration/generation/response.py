@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from openrlhf.trainer.ppo_utils.experience import Experience
+from typing_extensions import NotRequired
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.labels import Label

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
@@ -22,7 +22,6 @@ from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import (
     EngineResponse,
     Sample,
-    reward_of,
     rollout_of,
     with_rollout,
     within_context,
@@ -31,6 +30,9 @@ from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
 from openrlhf_swap.objectives.contract import edited, sampling_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class SwapSamplesGenerator(SamplesGenerator):
@@ -238,8 +240,11 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _process_response_into_experience(self, response: EngineResponse, **generate_kwargs: Any) -> Experience:
         """Overrides SamplesGenerator: the sample has the response that the objective trains on, and its rollout."""
         if self._evaluating:
-            reward_of(response)  # raises where there is none
-            response = {**response, "prompt": self._plain[response["prompt"]]}  # which tells its data source
+            rollout = rollout_of(response)
+            # OpenRLHF's evaluation counts rewards: a share of passed tests is no correct response.
+            reward = rollout.reward if rollout.graded_correct is None else float(rollout.graded_correct)
+            prompt = self._plain[response["prompt"]]  # which tells its data source
+            response = {**response, "prompt": prompt, "reward": reward}
             return super()._process_response_into_experience(response, **generate_kwargs)
         prompt, part, sampling = self._parts[response["prompt"]]
         rollout = rollout_of(response)

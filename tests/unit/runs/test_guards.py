@@ -117,25 +117,6 @@ def test_a_resumed_run_warns_as_a_calm_one(killed_after):
     assert sum(map(len, reported)) == 3  # it fell twice at once, and once far below the start
 
 
-def states_of_an_earlier_version(accuracies):
-    """What two guards wrote into a checkpoint, one of the start and ten steps, one of thirteen accuracies."""
-    rows = [(accuracy, 100.0) for accuracy in accuracies]
-    watch = {"measure": rows[:10], "recent": rows[10:][-10:]}
-    return {**watch, "accuracies": accuracies[-13:], "fallen": False}
-
-
-@pytest.mark.parametrize("killed_after", [3, 12, 20, 22])
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(killed_after):
-    accuracies = FELL + [0.3] * 12
-    whole, second = CollapseGuard(), CollapseGuard()
-    reported = [whole.observe(accuracy, 100.0) for accuracy in accuracies]
-    second.load_state_dict(states_of_an_earlier_version(accuracies[:killed_after]))
-    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[killed_after:]] == reported[killed_after:]
-    again = CollapseGuard()
-    again.load_state_dict({**states_of_an_earlier_version(FELL[:26]), "fallen": True})
-    assert not sudden(again, FELL[26]) and any(sudden(again, accuracy) for accuracy in [*FELL[27:], *[0.9] * 10, 0.2])
-
-
 def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
     guard = SkippedSteps(5)
     guard.observe("a loss was not finite")

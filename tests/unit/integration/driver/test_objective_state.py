@@ -102,17 +102,24 @@ def test_after_a_skipped_step_the_logs_are_written_and_no_checkpoint(tmp_path, m
     assert capsys.readouterr().out.count("no checkpoint is saved after step") == 2
 
 
-def test_a_checkpoint_of_an_earlier_version_has_two_guards(tmp_path, monkeypatch, arguments):
-    watch = {"measure": [(0.9, 100.0)] * 10, "recent": [(0.9, 100.0)] * 10}
-    fall = {"accuracies": [0.9] * 13, "fallen": False}
+def test_an_adapted_kl_coefficient_outlives_a_kill_and_a_fixed_one_is_the_flags(tmp_path, monkeypatch, arguments):
     group = Group(tmp_path)
-    torch.save({"global_step": 30, "collapse_watch": watch, "sudden_fall": fall}, group.file)
     monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
-    loading = {"ckpt.path": str(tmp_path), "ckpt.load_enable": True}
-    made = make_training_actor(strategy_of(arguments, tmp_path, swap=MARKS, **loading), group)
-    made.init_checkpoint_states()
-    warnings = [made._collapse.observe(0.1, 100.0) for _ in range(6)]
-    assert [len(found) for found in warnings] == [1, 0, 0, 0, 0, 1]  # at once, and when a mean of ten is below a half
+    saving = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True, "algo.kl.init_coef": 0.01}
+
+    def made(target):
+        return make_training_actor(
+            strategy_of(arguments, tmp_path, swap=MARKS, **saving, **{"algo.kl.target": target}), group
+        )
+
+    killed = made(0.05)
+    killed.kl_ctl.update(0.1, 1000)  # twice the target: by a fifth for each horizon of 10,000 responses
+    killed.save_logs_and_checkpoints(1, {}, {"global_step": 1})
+    fresh, fixed = made(0.05), made(None)
+    for resumed in (fresh, fixed):
+        resumed.init_checkpoint_states()
+    assert fresh.kl_ctl.value == fresh.experience_maker.kl_ctl.value == pytest.approx(0.01 * (1 + 0.2 * 1000 / 10000))
+    assert fixed.kl_ctl.value == 0.01
 
 
 def test_what_a_critic_has_learned_outlives_a_kill_and_a_batch_of_the_other_half(tmp_path, monkeypatch, arguments):

@@ -10,7 +10,9 @@ from support.trainers import make_trainer, remote, strategy_of
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import ConfigError, GenerationError
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver import trainer
+from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics
 
 BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed by peer", RuntimeError())
 
@@ -54,7 +56,9 @@ def test_otherwise_the_connection_is(broadcast):
 
 
 def test_weights_that_arrive_are_no_error(broadcast):
-    broadcast(False, weights=lambda: None, limit=60)
+    arrived = []
+    broadcast(False, weights=lambda: arrived.append("weights"), limit=60)
+    assert arrived == ["weights"]
 
 
 def test_an_engine_that_is_stuck_is_not_waited_for_for_ever(broadcast):
@@ -71,11 +75,11 @@ LOGS = {"eval_a/b_pass1": 0.5, "eval_c_pass1": 0.25, "eval_response_length_mean"
 def keeper(monkeypatch, arguments, tmp_path, prompts_file):
     """A trainer with a `--ckpt.best_metric_key`, and the checkpoints that it saves."""
 
-    def make(key):
+    def make(key, **changes):
         saved = []
         monkeypatch.setattr(ray, "get", lambda asked: asked)
         group = SimpleNamespace(async_run_method=lambda **asked: saved.append(asked) or [])
-        strategy = strategy_of(arguments, tmp_path, prompts_file, **{"ckpt.best_metric_key": key})
+        strategy = strategy_of(arguments, tmp_path, prompts_file, **{"ckpt.best_metric_key": key, **changes})
         return make_trainer(strategy, group), saved
 
     return make
@@ -126,7 +130,30 @@ def test_none_saves_no_best_checkpoint(keeper):
 )
 def test_after_a_resume_the_flag_wins_over_the_checkpoint(keeper, key, metric, best_before):
     maker, saved = keeper(key)
-    maker.restore_best_checkpoint_state({"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2})
+    states = {"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2, "global_step": 2}
+    maker.restore_best_checkpoint_state(states)
     assert maker.best_eval_metric_value == best_before
     maker.save_best_checkpoint(LOGS, 4)
     assert [checkpoint["metric_key"] for checkpoint in saved] == [metric]
+
+
+@pytest.mark.parametrize(("step", "evaluated"), [(4, True), (8, False), (6, False), (0, False)])
+def test_an_evaluation_that_was_interrupted_is_made_up_for(
+    keeper, monkeypatch, tmp_path, prompts_file, step, evaluated
+):
+    """Of the step of the checkpoint, if its line is missing; before that the engines get the checkpoint's weights."""
+    asked = []
+    changes = {"eval.dataset": str(prompts_file), "eval.steps": 4, "eval.temperature": 0.5}
+    maker, saved = keeper("", **changes, **{"eval.n_samples_per_prompt": 3})
+    append_metrics(tmp_path, 8, {"eval/length": 9}, EVALUATIONS)
+    monkeypatch.setattr(maker, "broadcast_to_vllm", lambda: asked.append("weights"))
+    monkeypatch.setattr(
+        trainer._StockTrainer, "evaluate", lambda self, step, **sampling: asked.append((step, sampling)) or LOGS
+    )
+    maker.generate_kwargs = {"temperature": 1.0, "n_samples_per_prompt": 8, "max_len": 400}
+    maker.restore_best_checkpoint_state({"global_step": step})
+    sampling = {"temperature": 0.5, "n_samples_per_prompt": 3, "max_len": 400}
+    assert asked == (["weights", (step, sampling)] if evaluated else [])
+    assert [checkpoint["tag"] for checkpoint in saved] == [f"best_global_step{step}"] * evaluated
+    steps = [row["step"] for row in read_rows(tmp_path / EVALUATIONS)]
+    assert steps == [8, *[step] * evaluated]

@@ -16,6 +16,7 @@ from openrlhf_swap.objectives.base import Continuation, Objective, SamplingReque
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import GRADED_CORRECT
 
 THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
 PROMPTS = {"<|user|>What is 121 + 113?<|assistant|><think>\n": "234", "<|user|>What is 5?<|assistant|><think>\n": "5"}
@@ -199,6 +200,21 @@ def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
     # OpenRLHF looks the data source up by the prompt of its own.
     assert [sample.prompts[0] for sample in samples] == [prompt for prompt in PROMPTS for _ in range(GROUP)]
     assert [sample.rewards.item() for sample in samples] == [1] * GROUP + [0] * GROUP
+
+
+@pytest.mark.parametrize(
+    ("verdict", "counted"), [({GRADED_CORRECT: 0.0}, 0.0), ({GRADED_CORRECT: 1.0}, 1.0), ({}, 0.9)]
+)
+def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(drawn, monkeypatch, verdict, counted):
+    generate = Actor.generate_responses
+
+    async def partly(self, *args, **kwargs):
+        responses = await generate(self, *args, **kwargs)
+        return [{**response, "reward": 0.9, "extra_logs": verdict} for response in responses]
+
+    monkeypatch.setattr(Actor, "generate_responses", partly)
+    samples, *_ = drawn(vsrm(), evaluating=True)
+    assert [sample.rewards.item() for sample in samples] == pytest.approx([counted] * 2 * GROUP)
 
 
 def test_the_engines_keep_beginnings_only_where_something_is_continued():

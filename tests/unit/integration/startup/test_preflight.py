@@ -64,24 +64,24 @@ SETTINGS = [
     (["--rollout.vllm_generate_batch_size", "2"], "--rollout.vllm_generate_batch_size is 2; prompts that wait"),
     (
         ["--swap.objective", "hapo", "--train.async_enable"],
-        "--train.async_enable: hapo learns from each batch what the next one",
+        "--train.async_enable does not work with hapo, whose rewards depend on what the batch before showed: leave",
     ),
     (
         ["--swap.objective", "lc_r1", "--train.async_enable"],
-        "--train.async_enable: lc_r1 trains on tokens that vLLM did not sample: nothing corrects",
+        "--train.async_enable does not work with lc_r1, which trains on tokens that vLLM did not sample: ",
     ),
     (
         ["--swap.objective", "jet", "--swap.jet.shares", "50", "--train.async_enable"],
-        "--train.async_enable: jet trains on tokens that vLLM did not sample: nothing corrects",
+        "--train.async_enable does not work with jet, which trains on tokens that vLLM did not sample: ",
     ),
     (
         ["--swap.objective", "vsrm", "--train.async_enable", "--train.partial_rollout_enable"],
-        "--train.partial_rollout_enable: vsrm continues responses with the same weights: leave it out",
+        "--train.partial_rollout_enable does not work with vsrm, which continues responses with the weights that",
     ),
     (["--swap.objective", "jet"], "--rollout.n_samples_per_prompt is 4, but --swap.jet.shares makes 6 of a response"),
     (
         ["--algo.dynamic_filtering_enable"],
-        "--algo.dynamic_filtering_enable drops groups that are all right or all wrong",
+        "--algo.dynamic_filtering_enable drops groups that are all correct or all wrong",
     ),
     (["--algo.advantage.estimator", "rloo"], "--algo.advantage.estimator is rloo"),
     (["--algo.advantage.gamma", "0.9"], "--algo.advantage.gamma is 0.9"),
@@ -100,6 +100,31 @@ SETTINGS = [
         "--algo.advantage.is_correction_level is token",
     ),
     (["--swap.objective", "lc_r1", "--algo.kl.init_coef", "0.1"], "--algo.kl.init_coef is 0.1"),
+    (
+        ["--swap.objective", "step_only", "--algo.kl.init_coef", "0.1"],
+        "--algo.kl.init_coef is 0.1; step_only multiplies the outcome advantage, in which the KL penalty would be, by "
+        "0: use --algo.kl.use_loss",
+    ),
+    (["--swap.outcome_weight", "0.5", "--algo.kl.init_coef", "0.1"], "--algo.kl.init_coef is 0.1; swap multiplies"),
+    (["--swap.objective", "decs", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
+    (["--reward.overlong_buffer_len", "99999"], "--reward.overlong_buffer_len is 99999; a response has at most"),
+    (["--reward.stop_properly_penalty_coef", "2"], "--reward.stop_properly_penalty_coef is 2; give a factor of at"),
+    (
+        ["--algo.advantage.is_correction_threshold", "0.5", "1", "2"],
+        "--algo.advantage.is_correction_threshold has 3 values; give HIGH, or LOW and HIGH",
+    ),
+    (
+        ["--algo.advantage.is_correction_level", "token", "--algo.advantage.is_correction_gating", "tv"],
+        "--algo.advantage.is_correction_threshold is 0.5 5; tv has an upper bound only: give one number",
+    ),
+    (
+        ["--algo.advantage.is_correction_level", "seq", "--algo.advantage.is_correction_mode", "clip"],
+        "--algo.advantage.is_correction_mode is clip with level seq and gating ratio; only the ratio of a token",
+    ),
+    (
+        ["--train.dynamic_batch_enable", "--rollout.micro_batch_size", "64"],
+        "--rollout.micro_batch_size is 64, which makes fewer micro-batches of the 4 responses of a step than there",
+    ),
     (["--swap.objective", "lc_r1", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
     (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is 0"),
     (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is 0"),
