@@ -141,7 +141,7 @@ def first_step_warnings(metrics: dict[str, float]) -> list[str]:
 
 
 class UniformWeights:
-    """Says once that the penalty's weights are uniform in effect: tau is large beside the spread of the gains."""
+    """Says once that the penalty's weights are nearly uniform: tau is large beside the spread of the gains."""
 
     STEPS = 5
 

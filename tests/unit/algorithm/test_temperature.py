@@ -81,8 +81,9 @@ def test_a_run_with_uniform_weights_says_so_once():
     guard = UniformWeights(1.0)
     notes = [note for step in ({}, *[even] * 9) for note in guard.observe(step)]
     assert notes == [
-        "the penalty's weights are uniform in effect, all but 1.0% of it: local gains deviate by 0.034 nats and "
-        "--swap.temperature is 1.0; 0.5sd would follow the gains"
+        "the penalty's weights are nearly uniform: only 1.0% of the penalty falls on other steps than uniform weights "
+        "would choose. Local gains have a standard deviation of 0.034 nats, and --swap.temperature is 1.0; with 0.5sd "
+        "the weights would follow the gains"
     ]
     selective = UniformWeights(1.0)
     assert not any(selective.observe({**even, "swap/weights_from_uniform": 0.3}) for _ in range(9))
