@@ -233,7 +233,7 @@ def edges(route: Sequence[Stop]) -> Iterator[tuple[int, int]]:
         for name in stop.hands_on_to:
             if name not in named:
                 raise LookupError(f"{stop.module}.{stop.name} does not mention {name}: mend ROUTE in docs/make_map.py")
-            targets = [n for n, later in enumerate(route) if later.label == name and n != number]
+            targets = [n for n, later in enumerate(route) if later.label == name and n > number]
             if targets:
                 yield number, targets[0]
     for start, end in INHERITED:

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
         return
     if args.paper and args.format == "csv":
         raise ConfigError(
-            f"--paper is {args.paper}, whose table is no CSV; use --format markdown, or leave --paper out"
+            f"--paper is {args.paper}, which has no CSV form; use --format markdown, or leave --paper out"
         )
     runs = measure_evaluations(args.folders)
     for warning in settings_that_differ(args.folders):

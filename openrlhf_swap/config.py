@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from openrlhf_swap.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 DEVIATIONS = "sd"  # behind a temperature that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
@@ -263,7 +266,7 @@ class RunConfig(FlagSettings):
     )
     generation_timeout: float = setting(
         3600.0,
-        "stop if the rollout engines finish no prompt, or accept no weights, for so many seconds; inf waits for ever",
+        "stop if the rollout engines finish no prompt, or accept no weights, for this many seconds; inf waits forever",
         "use a positive number of seconds, or inf for no limit",
         gt=0,
     )

@@ -91,7 +91,8 @@ def checked_row(value: Any) -> Row:
     try:
         to_line(value).encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"a lone surrogate (\\u{ord(error.object[error.start]):x}), which is no character") from error
+        place = f"\\u{ord(error.object[error.start]):x}"
+        raise DataError(f"a lone surrogate ({place}), which is not a character") from error
     except RecursionError as error:
         raise DataError("nested too deeply") from error
     return value

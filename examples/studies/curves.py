@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[5, 10, 15, 20])
     args = parser.parse_args()
     if not args.runs.is_dir():
-        sys.exit(f"error: --runs is {args.runs}, which is no folder; give the output folder of compare.sh")
+        sys.exit(f"error: --runs is {args.runs}, which is not a folder; give the output folder of compare.sh")
     print(table(args.runs, args.steps))
 
 

@@ -288,7 +288,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--against", help="of the differences, only those of this method and every other")
     args = parser.parse_args(argv)
     if not args.runs.is_dir():
-        raise DataError(f"--runs is {args.runs}, which is no folder; give the output folder of compare.sh")
+        raise DataError(f"--runs is {args.runs}, which is not a folder; give the output folder of compare.sh")
     print(compare(load(args.world), args.runs, args.results, args.against), end="")
 
 

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", type=Path, required=True, help="output folder of WORLD=decomposition compare.sh")
     args = parser.parse_args(argv)
     if not args.runs.is_dir():
-        raise DataError(f"--runs is {args.runs}, which is no folder; give the output folder of compare.sh")
+        raise DataError(f"--runs is {args.runs}, which is not a folder; give the output folder of compare.sh")
     print(table(finished_runs(args.runs)))
 
 

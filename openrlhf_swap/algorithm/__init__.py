@@ -1,1 +1,1 @@
-"""SWAP's arithmetic: pure functions on tensors. Imports torch, nothing else."""
+"""SWAP's arithmetic, on tensors and plain numbers. Imports torch and this package's errors, nothing else."""

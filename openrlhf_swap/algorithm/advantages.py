@@ -57,7 +57,7 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
 
 
 def step_temperature(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
-    """In nats, tau: one number, or so many standard deviations of each group's gains.
+    """In nats, tau: the number itself, or that many standard deviations of each group's local gains.
 
     The deviation is pooled over the same steps as sigma, and `step_noise` bounds it from below likewise.
 

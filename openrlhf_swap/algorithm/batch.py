@@ -94,7 +94,7 @@ def group_size(groups: Sequence[Sequence[object]]) -> int:
 
 
 def check_step_ends(step_ends: Sequence[int], length: int, where: str) -> None:
-    """Raise ValueError for step ends that do not ascend within a response of so many tokens."""
+    """Raise ValueError for step ends that do not ascend within a response of this many tokens."""
     ends = list(step_ends)
     if ends and (ends[0] < 0 or ends[-1] >= length or any(a >= b for a, b in pairwise(ends))):
         raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{length - 1}")

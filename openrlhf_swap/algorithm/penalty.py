@@ -41,12 +41,12 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
 
 
 def penalty_weights(local_gains: Tensor, step_mask: Tensor, temperature: float | Tensor) -> Tensor:
-    """W = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
+    """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     Args:
         local_gains: (..., K) g in nats.
         step_mask: (..., K) bool.
-        temperature: tau in nats, one or as many as fit (..., 1); infinity makes the weights uniform.
+        temperature: tau in nats: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
 
     Returns:
         (..., K) weights that sum to 1 over the steps that exist; all 0 where there is none.

@@ -55,7 +55,7 @@ def gpqa(row: Mapping[str, Any]) -> Asked:
     """A question of GPQA. The order of the options is drawn by the question, so the same in every run.
 
     Raises:
-        ValueError: for a column that is no text.
+        ValueError: for a column that is not text.
     """
     question, correct, *wrong = (_text(row, name) for name in ("Question", "Correct Answer", *_WRONG))
     options = [text.strip() for text in (correct, *wrong)]
@@ -67,11 +67,11 @@ def mmlu_pro(row: Mapping[str, Any]) -> Asked:
     """A question of MMLU-Pro, which has up to ten options.
 
     Raises:
-        ValueError: for a column that is no text, or options that are none.
+        ValueError: for a column that is not text, or options that are none.
     """
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is no list of texts")
+        raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts")
     return _choice(_text(row, "question"), options, _text(row, "answer"))
 
 
@@ -101,7 +101,7 @@ def format_of(row: Mapping[str, Any]) -> Format | None:
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is {str(value)[:LONGEST_SHOWN]!r}, which is no text")
+        raise ValueError(f"{name} is {str(value)[:LONGEST_SHOWN]!r}, which is not text")
     return value
 
 

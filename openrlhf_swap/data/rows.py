@@ -176,7 +176,7 @@ def _check_parquet(path: Path) -> None:
         start = file.read(len(PARQUET))
         file.seek(-len(PARQUET), io.SEEK_END) if path.stat().st_size > 2 * len(PARQUET) else None
         if not start == file.read(len(PARQUET)) == PARQUET:
-            raise DataError("is no complete parquet file; copy it again")
+            raise DataError("is not a complete parquet file; copy it again")
 
 
 def _first_byte(path: Path) -> bytes:

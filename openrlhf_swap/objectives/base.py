@@ -127,7 +127,7 @@ class Objective:
         return found
 
     def stage_limits(self, stages: int) -> list[int]:
-        """The setting `limits`: a token limit for each of so many stages, or none at all; raises ConfigError."""
+        """The setting `limits`: a token limit for each of this many stages, or none at all; raises ConfigError."""
         if not self.settings.limits:
             return []
         example = ",".join(str(2048 * (stage + 1)) for stage in range(stages))

@@ -28,7 +28,7 @@ class Extractor:
         self._what = f"{flag} is {path!r}"
         function: Function = import_named(path, flag)
         if not callable(function):
-            raise ConfigError(f"{self._what}, which is no function; use module:function")
+            raise ConfigError(f"{self._what}, which is not a function; use module:function")
         self._function = function
 
     def __call__(self, thought: Sequence[int], answer: str, reader: ResponseReader) -> int:

@@ -73,5 +73,5 @@ class HBPO(Objective):
         return outcome_advantages(rewards, EPS) + self.settings.budget_weight * (means - best)
 
     def _best(self, lengths: Tensor) -> Tensor:
-        """F, the most that a response of so many tokens can earn."""
+        """F, the most that a response of this many tokens can earn."""
         return 4 * torch.cos(math.pi * lengths / (2 * self.settings.max_length))

@@ -80,7 +80,7 @@ def objective_class(name: str) -> type[Objective]:
     from openrlhf_swap.objectives.base import Objective
 
     if not (isinstance(found, type) and issubclass(found, Objective)):
-        raise ConfigError(f"--swap.objective is {name!r}, which is no subclass of {Objective.__module__}.Objective")
+        raise ConfigError(f"--swap.objective is {name!r}, which is not a subclass of {Objective.__module__}.Objective")
     return found
 
 

@@ -18,7 +18,7 @@ def is_degenerate(text: str) -> bool:
 
 
 def _longest_run(words: list[str], size: int) -> int:
-    """The most equal phrases of so many words in a row."""
+    """The most equal phrases of this many words in a row."""
     phrases = [words[start : start + size] for start in range(0, len(words) - size + 1, size)]
     longest = run = 0
     for number, phrase in enumerate(phrases):

@@ -26,9 +26,9 @@ class ShortRL(Objective):
         """Flags `--swap.short_rl.*`."""
 
         tolerance: int = setting(
-            200, "a correct answer longer than the shortest by at most so many tokens loses nothing"
+            200, "a correct answer longer than the shortest by at most this many tokens loses nothing"
         )
-        accuracy_margin: float = setting(0.05, "the length counts while accuracy is at most so far below its best")
+        accuracy_margin: float = setting(0.05, "the length counts while accuracy is at most this far below its best")
 
     settings: Settings
 

@@ -14,12 +14,12 @@ def by_pattern(pattern: str) -> Verify:
     """A verifier that takes the last match: its first group, or all of it if the pattern has none.
 
     Raises:
-        ConfigError: for an empty pattern, or one that is no regular expression.
+        ConfigError: for an empty pattern, or one that is not a regular expression.
     """
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{FLAG} is 'regex:{pattern}', which is no regular expression: {error}") from None
+        raise ConfigError(f"{FLAG} is 'regex:{pattern}', which is not a regular expression: {error}") from None
     if not pattern:
         raise ConfigError(f"{FLAG} is 'regex:'; put the pattern behind it, such as 'regex:Answer: (.+)'")
 

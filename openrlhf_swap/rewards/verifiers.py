@@ -115,7 +115,7 @@ def find_verifier(name: str) -> Verifier:
     else:
         function = import_named(name, FLAG)
         if not callable(function):
-            raise ConfigError(f"{FLAG} is {name!r}, which is no function; see docs/use/own_verifier.md")
+            raise ConfigError(f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md")
     is_text = bool(getattr(function, "answer_is_text", True))
     find_fault = getattr(function, "find_fault", _empty if is_text else _nothing)
     return Verifier(name, function, is_text, find_fault)

@@ -93,7 +93,7 @@ def report(events, settings):
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
     damaged = sum(row["damaged"] is not None for row in attempts)
     outcome = (
-        "Each step has the calm run's metrics bit by bit, except times, memory and `swap/grader_slow`, which are of "
+        "Each step has the calm run's metrics bit for bit, except times, memory and `swap/grader_slow`, which are of "
         "the clock; each finished round has its policy and its tables of rollouts, byte by byte."
     )
     if wrong:

@@ -60,7 +60,7 @@ def compared(row):
 
 
 def differences(row, expected):
-    """Names of the metrics in which two rows differ, bit by bit (-0.0 is not 0.0; null equals null)."""
+    """Names of the metrics in which two rows differ, bit for bit (-0.0 is not 0.0; null equals null)."""
     ours, theirs = compared(row), compared(expected)
     return sorted(
         name for name in ours.keys() | theirs.keys() if repr(ours.get(name, "")) != repr(theirs.get(name, ""))

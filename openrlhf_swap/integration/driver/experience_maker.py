@@ -30,7 +30,7 @@ from openrlhf_swap.scoring.states import StateRequest
 class SwapExperienceMaker(RemoteExperienceMaker):
     """OpenRLHF's experience maker with the objective's token-level advantages.
 
-    The outcome term *is* the stock group_norm path: with theta = 0 the advantages are the stock ones, bit by bit.
+    The outcome term *is* the stock group_norm path: with theta = 0 the advantages are the stock ones, bit for bit.
     After each batch `metrics` and `rollout_table` describe it; the table is empty for a batch whose scores are not
     finite.
 
@@ -138,9 +138,9 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return results
 
     def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor, gamma: float) -> Tensor:
-        """Overrides RemoteExperienceMaker, whose loop over tokens keeps all GPUs waiting: 0.1 s for 6,000 tokens.
+        """Overrides RemoteExperienceMaker, whose loop over tokens keeps all GPUs waiting: 0.05 s for 6,000 tokens.
 
-        The values are the same, bit by bit.
+        The values are the same, bit for bit.
         """
         if gamma != 1.0:
             return super().get_cumulative_returns(rewards, action_mask, gamma)

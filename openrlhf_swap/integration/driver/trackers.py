@@ -41,7 +41,7 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _ends(text: str, characters: int) -> str:
-    """A text, or so many characters of its beginning and of its end."""
+    """A text, or this many characters of its beginning and of its end."""
     left_out = len(text) - 2 * characters
     return f"{text[:characters]}\n[{left_out} characters]\n{text[-characters:]}" if left_out > 0 else text
 

@@ -45,7 +45,7 @@ class ChunkedActor(_StockActor):
     _head: Head | None = None
 
     def hold_logits_of(self, tokens: int) -> str | None:
-        """Make log-probabilities of so many tokens at a time.
+        """Make log-probabilities of this many tokens at a time.
 
         Args:
             tokens: of a chunk; 0 leaves OpenRLHF's way, all at once.

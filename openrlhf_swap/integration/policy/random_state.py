@@ -58,5 +58,5 @@ def forbid_pickles() -> None:
 def _member(kind: object, name: str) -> Enum:
     """What stands for getattr when checkpoints are read: it reaches the members of enumerations, and nothing else."""
     if not (isinstance(kind, type) and issubclass(kind, Enum)):
-        raise UnpicklingError(f"{name} of {kind} is asked for, which is no enumeration")
+        raise UnpicklingError(f"{name} of {kind} is asked for, which is not an enumeration")
     return kind[name]

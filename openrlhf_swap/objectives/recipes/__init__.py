@@ -79,7 +79,7 @@ def with_recipe(given: Sequence[str]) -> list[str]:
     """A command line with the flags of the file and the recipe that it names in front.
 
     Raises:
-        ConfigError: for an unknown recipe, a file that cannot be read, and for `--no-FLAG` of what is no switch of
+        ConfigError: for an unknown recipe, a file that cannot be read, and for `--no-FLAG` of what is not a switch of
             theirs.
     """
     file = named_file(given)
@@ -96,7 +96,7 @@ def with_recipe(given: Sequence[str]) -> list[str]:
             flags = {flag: words for layer in layers for flag, words in layer.flags.items()}
             switches = ", ".join(f"--no-{flag[2:]}" for flag, words in flags.items() if not words)
             names = " and ".join(layer.name for layer in layers)
-            raise ConfigError(f"{word} is no switch of the recipe {names}; it has: {switches or 'none'}")
+            raise ConfigError(f"{word} is not a switch of the recipe {names}; it has: {switches or 'none'}")
     words = [] if recipe is None else _words_of(recipe, told)
     return [*words, *(word for word in told if word not in refused)]
 

@@ -47,7 +47,7 @@ LINES = [
         "--data.prompt_dataset is BROKEN.jsonl, of which no row can be read: row 1:",
     ),
     (GOOD.replace("ROWS", "EMPTY.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty; give one row a line"),
-    (GOOD.replace("ROWS", "BROKEN.parquet"), "--data.prompt_dataset is BROKEN.parquet, which is no complete parquet"),
+    (GOOD.replace("ROWS", "BROKEN.parquet"), "--data.prompt_dataset is BROKEN.parquet, which is not a complete"),
     (GOOD.replace("ROWS", "FOLDER.jsonl"), "--data.prompt_dataset is FOLDER.jsonl, which is a folder; name a file"),
     (GOOD + " --eval.dataset BROKEN.jsonl", "--eval.dataset is BROKEN.jsonl, of which no row can be read: row"),
     (GOOD.replace("ROWS", "EMPTY.jsonl,ROWS.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty"),

@@ -107,12 +107,12 @@ def test_incomplete_copies_are_refused(tmp_path, own_file):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**GPQA, "Correct Answer": None}, "Correct Answer is 'None', which is no text"),
-        ({**GPQA, "Incorrect Answer 3": " "}, "Incorrect Answer 3 is ' ', which is no text"),
-        ({**GPQA, "Question": ""}, "Question is '', which is no text"),
-        ({**MMLU_PRO, "options": "123"}, "options is '123', which is no list of texts"),
-        ({**MMLU_PRO, "options": [1, 2]}, "options is '[1, 2]', which is no list of texts"),
-        ({**MMLU_PRO, "answer": 1}, "answer is '1', which is no text"),
+        ({**GPQA, "Correct Answer": None}, "Correct Answer is 'None', which is not text"),
+        ({**GPQA, "Incorrect Answer 3": " "}, "Incorrect Answer 3 is ' ', which is not text"),
+        ({**GPQA, "Question": ""}, "Question is '', which is not text"),
+        ({**MMLU_PRO, "options": "123"}, "options is '123', which is not a list of texts"),
+        ({**MMLU_PRO, "options": [1, 2]}, "options is '[1, 2]', which is not a list of texts"),
+        ({**MMLU_PRO, "answer": 1}, "answer is '1', which is not text"),
         ({**MMLU_PRO, "answer": "D"}, 'an answer that is no option\'s letter: "D"; correct the row'),
         ({**MMLU_PRO, "answer": "2"}, 'an answer that is not a letter: "2"; correct the row'),
         ({**STDIN, "public_test_cases": "[]", "private_test_cases": "[]"}, "has no tests"),

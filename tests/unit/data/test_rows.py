@@ -17,8 +17,8 @@ WRONG_FILES = {
     "torn.jsonl": (b'{"problem": "1', "of which no row can be read: row 1: not JSON (Unterminated string"),
     "list.jsonl": (b"[1]\n[2]\n", "of which no row can be read: row 1: not a JSON object, row 2: not a JSON object"),
     "torn.json": (b'[{"problem": "1"},', "which cannot be read: not JSON (Expecting value at character 19)"),
-    "torn.parquet": (b"PAR1" + bytes(100), "which is no complete parquet file; copy it again"),
-    "short.parquet": (b"PAR1", "which is no complete parquet file; copy it again"),
+    "torn.parquet": (b"PAR1" + bytes(100), "which is not a complete parquet file; copy it again"),
+    "short.parquet": (b"PAR1", "which is not a complete parquet file; copy it again"),
     "wide.csv": (b"problem,answer\n1,2,3\n", "of which no row can be read: row 1: more or fewer fields than the he"),
     "latin.csv": (b"problem,answer\ncaf\xe9,1\n", "of which no row can be read: row 1: not UTF-8 (byte 0xe9 at pos"),
 }
@@ -51,7 +51,7 @@ def test_bad_rows_have_numbers_and_do_not_stop_the_others(tmp_path):
     assert [entry.row is None for entry in found] == [False, *[True] * 6, False]
     assert described(found) == (
         "row 2: not JSON (Expecting property name enclosed in double quotes at character 3), "
-        r"row 3: a lone surrogate (\udc80), which is no character, "
+        r"row 3: a lone surrogate (\udc80), which is not a character, "
         "row 4: a number of more than 4300 digits, and 3 more"
     )
     rows, others = readable_rows(str(path), "--data.prompt_dataset")

@@ -16,6 +16,7 @@ def test_the_page_is_up_to_date():
 
 def test_a_function_that_moved_or_hands_on_to_nothing_is_an_error():
     script = runpy.run_path(str(SCRIPT))
+    assert all(start < end for start, end in script["edges"](script["ROUTE"]))  # nothing hands back
     stop, algorithm = script["Stop"], "openrlhf_swap.algorithm.advantages"
     with pytest.raises(LookupError, match="has no step_signal: mend ROUTE"):
         script["definition"](stop("driver", algorithm, "step_signal", ""))

@@ -46,5 +46,5 @@ def test_shares_by_hand(tmp_path):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="is no folder; give the output folder"):
+    with pytest.raises(DataError, match="is not a folder; give the output folder"):
         main(["--runs", str(tmp_path / "none")])

@@ -41,7 +41,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_a_recipe(file):
     # Of a switch that both have nothing is left.
     both = ["--config", file("flags: {swap.recipe: dler, algo.kl.use_loss: true}"), "--no-algo.kl.use_loss"]
     assert not parse_arguments(parse_swap_arguments(with_recipe(both))[2]).algo.kl.use_loss
-    with pytest.raises(ConfigError, match=r"--no-actor.dual_clip is no switch of the recipe dler and .*own.yaml"):
+    with pytest.raises(ConfigError, match=r"--no-actor.dual_clip is not a switch of the recipe dler and .*own.yaml"):
         with_recipe([*given, "--no-actor.dual_clip"])
 
 

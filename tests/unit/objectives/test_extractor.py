@@ -75,7 +75,7 @@ def test_what_it_raises(with_extractor, name, function, reason):
 def test_what_is_no_function_is_refused_before_the_start(with_extractor, name):
     with pytest.raises(ConfigError) as error:
         with_extractor(name, 7)
-    assert str(error.value) == f"--swap.{name}.extractor is 'mine:cut', which is no function; use module:function"
+    assert str(error.value) == f"--swap.{name}.extractor is 'mine:cut', which is not a function; use module:function"
 
 
 @pytest.mark.parametrize("kept", [0, 12, 20, np.int64(12)])

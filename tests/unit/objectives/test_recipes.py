@@ -75,7 +75,7 @@ def test_the_command_line_wins():
     ("given", "message"),
     [
         (["--swap.recipe", "dlr"], r"--swap\.recipe is 'dlr'; did you mean dler\?"),
-        (["--swap.recipe", "dler", "--no-actor.dual_clip"], r"--no-actor\.dual_clip is no switch of the recipe dler"),
+        (["--swap.recipe", "dler", "--no-actor.dual_clip"], r"--no-actor\.dual_clip is not a switch of the recipe"),
         (["--swap.recipe", "swap", "--no-x"], "it has: none"),
     ],
 )
