@@ -14,7 +14,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import Row, read_rows
 
 COST = 20.0  # points of accuracy that the base's excess length counts as; chosen before the first run
 BASE = "base"
@@ -48,7 +48,7 @@ def read_runs(folder: Path) -> list[Point]:
     """The evaluations of all finished runs, and the base's; of a run's last policy the mean of both.
 
     Raises:
-        DataError: when there is no base, or a run did not evaluate itself.
+        DataError: when there is no base, or a run did not evaluate itself, or not after its last step.
     """
     base = folder / "base.json"
     if not base.exists():
@@ -63,6 +63,7 @@ def read_runs(folder: Path) -> list[Point]:
             raise DataError(f"{result.parent} has no evaluations.jsonl; run compare.sh with EVALUATE_EVERY=5")
         seed, at_end = int(result.parts[-2].removeprefix("seed_")), json.loads(result.read_text(encoding="utf-8"))
         rows = list(read_rows(evaluations))
+        _check_last(rows, result.parent)
         for row in rows:
             (accuracy,) = (value for name, value in row.items() if name.endswith("/pass1"))
             tokens, lines = row["eval/length"], {}
@@ -71,6 +72,18 @@ def read_runs(folder: Path) -> list[Point]:
                 lines = {name: at_end.get(name, math.nan) for name in ("missing", "redundant")}
             points.append(Point(method, strength, seed, int(row["step"]), 100 * accuracy, tokens, **lines))
     return points
+
+
+def _check_last(evaluations: Sequence[Row], run: Path) -> None:
+    """Raise DataError unless the last evaluation on the way is of a run's last policy, which its result is of."""
+    evaluated, last = (
+        max((int(row["step"]) for row in rows), default=0) for rows in (evaluations, read_rows(run / "metrics.jsonl"))
+    )
+    if last and evaluated != last:
+        raise DataError(
+            f"{run} evaluated itself last after step {evaluated} of {last}; run compare.sh with an EVALUATE_EVERY "
+            "that divides STEPS"
+        )
 
 
 def keep(path: Path, points: Sequence[Point]) -> None:

@@ -60,7 +60,7 @@ def responses_of(path: Path) -> Iterator[Response]:
                 yield Response(str(number), row["correct"], row["tokens"], row["curve"])
     else:
         for row in read_rows(path):
-            length = row.get("tokens") or row["step_ends"][-1] + 1
+            length = row.get("tokens") or max(row["step_ends"], default=-1) + 1  # there may be no step
             yield Response(row["problem"], bool(row["correct"]), length, row["answer_logprobs"])
 
 

@@ -23,6 +23,11 @@ _GROUP = r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between g
 _GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_GROUP}\d{{3}})+(?!\d)")
 _GROUP_MARK = re.compile(_GROUP)
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar)(?:\{(\d{1,20})\}| ?(\d))")
+_SPACE = r"(?:\\[ ,;:]|~|[^\S\n])"
+_MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
+    rf"(?<![\w./^])(?<!\d[^\S\n])([1-9]\d{{0,2}}(?:,\d{{3}}){{1,2}}|[1-9]\d{{0,8}}){_SPACE}{{1,4}}"
+    rf"([1-9]\d{{0,2}})/([1-9]\d{{0,2}})(?![\w/]|\^(?!\{{?\\circ)|[.,]\d|{_SPACE}{{0,4}}\d)"
+)
 _FULL_STOP = re.compile(r"(?<=[\d})\]])\.(?=\s*\$?\s*(?:\}|\Z))")
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
 _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
@@ -40,11 +45,12 @@ def canonical(text: str) -> str:
     r"""The text as `as_latex` has it, less spellings that the parser does not know.
 
     Colours and full stops at the end of an answer are taken off, digits are joined over `\,`, `{,}` and the like, a
-    repeating decimal becomes a fraction, and the i of 2i stands apart: the parser takes it for a variable otherwise.
+    repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction, and the i of 2i
+    stands apart: the parser takes it for a variable otherwise.
     """
     plain = _COLOR.sub("", text).replace(r"\varnothing", r"\emptyset")
     plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
-    plain = _REPEATING.sub(_as_fraction, as_latex(plain))
+    plain = _MIXED.sub(_as_improper, _REPEATING.sub(_as_fraction, as_latex(plain)))
     return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))
 
 
@@ -73,3 +79,9 @@ def _as_fraction(number: re.Match[str]) -> str:
     whole, fixed, period = number[1], number[2], number[3] or number[4]
     above = int(whole + fixed + period) - int((whole + fixed) or "0")
     return f"\\frac{{{above}}}{{{'9' * len(period)}{'0' * len(fixed)}}}"
+
+
+def _as_improper(number: re.Match[str]) -> str:
+    """A whole number and a proper fraction as one fraction; anything else as it stands."""
+    whole, above, below = (int(part.replace(",", "")) for part in number.groups())
+    return f"\\frac{{{whole * below + above}}}{{{below}}}" if above < below else number[0]

@@ -54,20 +54,15 @@ class ThoughtReader:
 
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
-        ids, start = list(response_ids), -1
-        for _ in range(ids.count(self._end_ids[0])):
-            start = ids.index(self._end_ids[0], start + 1)
-            if ids[start : start + self.end_tokens] == self._end_ids:
-                return start
+        ids, end = list(response_ids), self.end_of_thought
+        start = self._end_in(ids)
         if self.end_tokens == 1:
-            return None
-        # Ordinary tokens merge with their neighbours, so the decoded text decides.
-        end = self.end_of_thought
+            return start
+        # Ordinary tokens merge with their neighbours, so the decoded text decides which end is the first.
+        if start is not None and end not in self.text(ids[: start + self.end_tokens])[:-1]:
+            return start
         position = self.text(ids).find(end)
-        if position < 0:
-            return None
-        complete = bisect_left(range(len(ids) + 1), True, key=lambda count: end in self.text(ids[:count]))
-        return self._tokens_before(ids[:complete], position)
+        return None if position < 0 else self._tokens_before(ids, position)
 
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
         """Tokens before the end of the thought.
@@ -93,9 +88,18 @@ class ThoughtReader:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         return ids
 
+    def _end_in(self, ids: list[int]) -> int | None:
+        """Where the tokens of the end of the thought, as they are on their own, first stand in a response."""
+        start = -1
+        for _ in range(ids.count(self._end_ids[0])):
+            start = ids.index(self._end_ids[0], start + 1)
+            if ids[start : start + self.end_tokens] == self._end_ids:
+                return start
+        return None
+
     def _tokens_before(self, ids: list[int], position: int) -> int:
         """How many tokens end at or before a position in the text."""
-        return bisect_right(range(len(ids) + 1), position, key=lambda count: len(self.text(ids[:count]))) - 1
+        return bisect_right(_TextLengths(ids, self), position) - 1
 
 
 class StepReader(ThoughtReader):
@@ -130,8 +134,8 @@ class StepReader(ThoughtReader):
 
 
 def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
-    """Whether a response closes its thought once and boxes an answer after it. The thought itself is not decoded."""
-    closed = reader.thought_length(response_ids)
+    """Whether a response closes its thought once and boxes an answer after it."""
+    closed = reader.thought_length(response_ids)  # no end begins before it, so the text from there has all of them
     once = closed is not None and reader.text(response_ids[closed:]).count(reader.end_of_thought) == 1
     return once and boxes_answer(response_ids, reader)
 

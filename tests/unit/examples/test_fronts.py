@@ -94,8 +94,21 @@ def test_runs_are_read(tmp_path):
     *_, last = read_runs(tmp_path)
     assert (last.accuracy, last.tokens) == (pytest.approx(75), 51.0)
     assert math.isnan(first.missing) and (last.missing, last.redundant) == (1, 2)
+    # The result is of the policy after the last step, and so must the last evaluation be.
+    points = read_runs(tmp_path)
+    write_rows(run / "metrics.jsonl", [{"step": step} for step in range(1, 11)])
+    assert repr(read_runs(tmp_path)) == repr(points)
+    write_rows(run / "metrics.jsonl", [{"step": step} for step in range(1, 13)])
+    message = r"seed_2 evaluated itself last after step 10 of 12; run compare\.sh with an EVALUATE_EVERY that divides"
+    with pytest.raises(DataError, match=message):
+        read_runs(tmp_path)
+    # A run that goes on has no result, and does not count.
+    unfinished = tmp_path / "swap@0.3" / "seed_3"
+    run.rename(unfinished)
+    (unfinished / "result.json").unlink()
+    assert len(read_runs(tmp_path)) == 1
     with pytest.raises(DataError, match=r"without base\.json; run compare\.sh"):
-        read_runs(run)
+        read_runs(unfinished)
 
 
 def test_an_unknown_method_is_refused():

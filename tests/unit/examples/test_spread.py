@@ -32,6 +32,18 @@ def test_a_file_and_a_page_by_hand(tmp_path):
     assert [cell.strip() for cell in first[1:]] == [cell.strip() for cell in second[1:]]
 
 
+def test_the_end_of_the_last_step_stands_for_the_length(tmp_path):
+    """As in a file that score writes of responses without `tokens`; where the thought closes at once, no step ends."""
+    path = tmp_path / "some.scored.jsonl"
+    long = {"problem": "p", "correct": True, "step_ends": [3, 9], "answer_logprobs": [-3.0, -1.0, -2.0]}
+    write_rows(path, [long, long | {"step_ends": [], "answer_logprobs": [-3.0]}])
+    ((first, second),) = groups_of(path)
+    assert (first.length, second.length) == (10, 0)
+    _, _, line = (line.split("|")[1:-1] for line in table([path]).splitlines())
+    # Gains 2 and -1; weights e^-2 and e over their sum: .0474 and .9526, each .4526 from 1/2.
+    assert [cell.strip() for cell in line[1:4] + line[7:8]] == ["1", "2", "2", "45.3%"]
+
+
 def test_nothing_correct_is_an_error(tmp_path):
     write_rows(tmp_path / "wrong.jsonl", [row(WRONG)])
     with pytest.raises(DataError, match="no correct response with steps"):

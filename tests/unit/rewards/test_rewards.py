@@ -32,6 +32,14 @@ WRONG = Grade(False, "ok")
         ("4a-2", "4a-2", RIGHT),
         ("2(2a-1)", "4a-2", RIGHT),
         (r"12\frac{3}{5}", r"12\frac{3}{5}", RIGHT),
+        # A mixed number is a sum: math-verify takes 8 1/2 for 9/2.
+        (r"\boxed{8\frac{1}{2}}", "8 1/2", RIGHT),
+        (r"\boxed{\frac{17}{2}}", "8 1/2", RIGHT),
+        (r"\boxed{8 1/2}", "8.5", RIGHT),
+        (r"</think>It takes 8 1/2 hours.", "8½", RIGHT),
+        (r"\boxed{\frac{9}{2}}", "8 1/2", WRONG),
+        (r"\boxed{8 1/2}", "4", WRONG),
+        (r"\boxed{1.5, 3}", "1 1/2, 3", RIGHT),
         # A comma separates two answers: data sets for English readers write no decimal with it.
         (r"\boxed{-3,0}", "-3,0", RIGHT),
         (r"\boxed{0,-3}", "-3,0", RIGHT),

@@ -46,6 +46,14 @@ def test_it_is_idempotent(text):
         ("6+9i", "6+9 i"),
         (r"6+9\mathrm{i}", "6+9 i"),
         ("5in", "5in"),
+        ("8 1/2", r"\frac{17}{2}"),
+        (r"-8\ 1/2 \text{ cups}", r"-\frac{17}{2} \text{ cups}"),
+        ("(1,2 1/2), 3", r"(1,\frac{5}{2}), 3"),
+        ("It takes 1,234 1/2 hours.", r"It takes \frac{2469}{2} hours."),
+        ("8 1/2°", r"\frac{17}{2}^{\circ}"),
+        # Rows of numbers, a date, numbers on lines of their own, powers, a product, an improper fraction.
+        *((text, text) for text in ("3 4/5 6", "6 3 4/5", "1/2 3/4", "3 4/5/2024", "3\n4/5", "1.8 1/2", "8 1/2.5")),
+        *((text, text) for text in ("8 1/2^2", "x^8 1/2", "x_1 1/2", "8 1/2x", "8 3/2", "0 1/2", "1, 1/2, 3")),
     ],
 )
 def test_what_latex_spells_in_several_ways(text, plain):
@@ -60,9 +68,21 @@ def test_repeating_decimals_are_exact(whole, fixed, period):
     assert Fraction(int(above), int(below)) == whole + (int(fixed or "0") + repeated) / 10 ** len(fixed)
 
 
-@pytest.mark.parametrize(
-    "part", ["1", ".", "√", "√(", "\\color{", "1\\,", "1\\,000", "1. ", "²", "½", "0.\\overline{", " "]
-)
+@given(st.integers(1, 9999), st.integers(1, 99), st.integers(1, 99))
+def test_mixed_numbers_are_exact(whole, above, below):
+    r"""Against the sum that LaTeX's `8\frac{1}{2}` stands for; with an improper fraction it stands for none."""
+    written = canonical(f"{whole} {above}/{below}")
+    if above < below:
+        top, bottom = map(int, written.removeprefix(r"\frac{").rstrip("}").split("}{"))
+        assert Fraction(top, bottom) == whole + Fraction(above, below)
+    else:
+        assert written == f"{whole} {above}/{below}"
+
+
+PARTS = ["1", ".", "√", "√(", "\\color{", "1\\,", "1\\,000", "1. ", "²", "½", "0.\\overline{", " ", "1 ", "8 1/2, "]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_it_takes_linear_time(part):
     started = time.process_time()
     canonical(part * (200_000 // len(part)))

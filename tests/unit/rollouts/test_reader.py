@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.pieces import tokenizer_of
+from support.real_tokenizers import deepseek
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.steps import segment_steps
@@ -41,6 +42,24 @@ def test_a_closing_tag_of_several_tokens_is_found():
     assert reader.reasoning_length(ids) == 4
     assert (reader.thought_length(ids), reader.thought_length(ids[:-2])) == (4, None)
     assert reader.reasoning_length(letters("abc")["input_ids"]) == 3
+
+
+# The first end is the tokens `.</`, `thought` and `>\n`; the second is those that the end has on its own.
+TWO_ENDS = "2+2=4.</thought>\nThe answer is \\boxed{4}.\nWait, let me check.\n</thought> \\boxed{4}"
+
+
+@pytest.mark.parametrize("load", [lambda: tokenizer_of(".</", "thought", ">\n"), deepseek])
+def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(load):
+    tokenizer = load()
+    reader = ThoughtReader(tokenizer, "</thought>")
+    ids = reader.ids(TWO_ENDS)
+    first = [tokenizer.decode([number]) for number in ids].index(".</")
+    assert (reader.text(ids[:first]), reader.text(ids[first : first + 3])) == ("2+2=4", ".</thought>\n")
+    assert reader.thought_length(ids) == reader.reasoning_length(ids) == first
+    # Two ends are one too many; each of them is enough, the first with its answer.
+    second = len(ids) - len(reader.ids("</thought> \\boxed{4}"))
+    assert not is_formatted(ids, reader) and is_formatted(ids[:second], reader)
+    assert reader.thought_length(ids[first + 3 :]) == second - first - 3
 
 
 # The tokens of these texts in two vocabularies; both begin as the reasoning does, and end with an end token.
@@ -105,7 +124,7 @@ def test_no_answer_is_scored_after_its_statement_or_the_end(parts):
     assert len(reader.text(ids)) - len(kept) >= len("<e>")
 
 
-PIECES = ("ones: ", "</think>", "\\boxed{", "12", "}", "\n", "é", "<|end|>", "hmm")
+PIECES = ("ones: ", "</think>", "\\boxed{", "12", "}", "\n", "é", "<|end|>", "hmm\n", "mm\n")
 
 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=12), mark=st.sampled_from(("</think>", "mm\n")))
@@ -115,6 +134,9 @@ def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     expected = text.count(mark) == 1 and last_boxed(text_after_thought(text, mark)) is not None
     assert is_formatted(ids, reader) == expected
+    before, found, _ = text.partition(mark)
+    ends = [count for count in range(len(ids) + 1) if before.startswith(reader.text(ids[:count]))]
+    assert reader.thought_length(ids) == (ends[-1] if found else None)
 
 
 def byte_tokenizer():
