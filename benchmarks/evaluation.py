@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from evaluation.generate import Sampler, SamplingSettings, Task
+from evaluation.generate import Sampler, SampleRequest, SamplingSettings
 from evaluation.samples import seed_of
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
@@ -46,20 +46,22 @@ def main() -> None:
     sampler = Sampler(args.model, max_model_len=args.tokens + 100)
     llm, settings = sampler._llm, SamplingSettings(temperature=1.0, top_p=1.0, max_tokens=args.tokens, seed=0)
     texts = [problem.question for problem, _ in zip(problems(0), range(args.problems), strict=False)]
-    tasks = [
-        Task("b", str(number), sample, text) for number, text in enumerate(texts) for sample in range(args.samples)
+    requests = [
+        SampleRequest("b", str(number), sample, text)
+        for number, text in enumerate(texts)
+        for sample in range(args.samples)
     ]
 
     def ours() -> int:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "b.jsonl"
-            tokens = sum(sampler.generate(tasks, settings, "", "</think>", {"b": file}))
+            tokens = sum(sampler.generate(requests, settings, "</think>", {"b": file}))
             assert sum(row["tokens"] for row in read_rows(file)) == tokens
         return tokens
 
     def bare() -> int:
-        prompts = [{"prompt_token_ids": prompt_ids(llm.get_tokenizer(), task.problem)} for task in tasks]
-        seeds = [seed_of(task.benchmark, task.id, task.sample, settings.seed) for task in tasks]
+        prompts = [{"prompt_token_ids": prompt_ids(llm.get_tokenizer(), request.text)} for request in requests]
+        seeds = [seed_of(request.benchmark, request.id, request.sample, settings.seed) for request in requests]
         parameters = [
             SamplingParams(**{**asdict(settings), "seed": seed}, skip_special_tokens=False) for seed in seeds
         ]

@@ -98,7 +98,8 @@ def budget(folders: Sequence[Path]) -> Figure:
             (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
             rows = list(read_rows(forced_path(folder, name)))
             for by, style in STYLES.items():
-                if forced := sorted((r["budget"], 100 * r["accuracy"]) for r in rows if r.get("by", "cut") == by):
+                of_kind = [row for row in rows if row.get("by", "cut") == by and row["budget"] > 0]  # on a log axis
+                if forced := sorted((row["budget"], 100 * row["accuracy"]) for row in of_kind):
                     label = f"{folder.name}, forced" + (" by vLLM" if by == "vllm" else "")
                     panel.plot(*zip(*forced, strict=True), style, color=line.get_color(), label=label)
     return figure

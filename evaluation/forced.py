@@ -31,6 +31,7 @@ from evaluation.samples import (
 )
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
@@ -47,7 +48,7 @@ def main(argv: list[str]) -> None:
     """Write the accuracies of every benchmark.
 
     Raises:
-        ConfigError: for a model with code of its own, unless that is allowed.
+        ConfigError: for a negative budget, or a model with code of its own, unless that is allowed.
         DataError: for a folder without graded samples.
     """
     parser = Parser("evaluation.forced", __doc__)
@@ -69,6 +70,8 @@ def main(argv: list[str]) -> None:
     )
     add_trust_flag(parser)
     args = parser.parse_args(argv)
+    if (least := min(args.budgets)) < 0:
+        raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
     names = graded_benchmarks(args.folder)
     if not names:
         raise no_samples(f"{args.folder} holds no graded samples")

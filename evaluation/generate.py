@@ -31,18 +31,13 @@ class SamplingSettings:
 
 
 @dataclass(frozen=True)
-class Task:
-    """One sample to generate."""
+class SampleRequest:
+    """One sample to generate; `text` is the problem as it is asked."""
 
     benchmark: str
     id: str
     sample: int
-    problem: str
-    instructed: bool = False
-
-    def asked(self, suffix: str) -> str:
-        """The problem as it is asked: with the suffix, unless it has an instruction of its own."""
-        return self.problem + ("" if self.instructed else suffix)
+    text: str
 
 
 def read_tokenizer(model: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
@@ -54,11 +49,11 @@ def read_tokenizer(model: str, trust_remote_code: bool) -> PreTrainedTokenizerBa
 
 
 def longest_sequence(
-    tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Task], suffix: str, settings: SamplingSettings
+    tokenizer: PreTrainedTokenizerBase, requests: Sequence[SampleRequest], settings: SamplingSettings
 ) -> int:
     """Tokens of the longest prompt and of the longest response to it."""
-    problems = {task.asked(suffix) for task in tasks}
-    return max(len(prompt_ids(tokenizer, problem)) for problem in problems) + settings.max_tokens
+    texts = {request.text for request in requests}
+    return max(len(prompt_ids(tokenizer, text)) for text in texts) + settings.max_tokens
 
 
 def check_gpus(engines: int, size: int) -> None:
@@ -87,21 +82,20 @@ class Sampler:
 
     def generate(
         self,
-        tasks: Sequence[Task],
+        requests: Sequence[SampleRequest],
         settings: SamplingSettings,
-        suffix: str,
         end_of_thought: str,
         files: dict[str, Path],
     ) -> Iterator[int]:
-        """Sample every task and append it to its benchmark's file in `files`; yields the token count of each sample.
+        """Sample all requests, append each to its benchmark's file in `files`, and yield the samples' token counts.
 
-        A problem that does not fit the model's context gets an empty response that counts as cut off. `suffix` is
-        appended to each problem that has no instruction; `end_of_thought` closes a thought.
+        A problem that does not fit the model's context gets an empty response that counts as cut off.
+        `end_of_thought` closes a thought.
         """
         with ExitStack() as stack:
             append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
-            for task, row in _sampled(self._llm, tasks, settings, suffix, end_of_thought):
-                append[task.benchmark](row)
+            for request, row in _sampled(self._llm, requests, settings, end_of_thought):
+                append[request.benchmark](row)
                 yield row["tokens"]
 
     def generate_all(self, *arguments: Any) -> None:
@@ -111,9 +105,9 @@ class Sampler:
 
 
 def _sampled(
-    llm: Any, tasks: Sequence[Task], settings: SamplingSettings, suffix: str, end_of_thought: str
-) -> Iterator[tuple[Task, Row]]:
-    """Each task with its row of the samples file, as it finishes."""
+    llm: Any, requests: Sequence[SampleRequest], settings: SamplingSettings, end_of_thought: str
+) -> Iterator[tuple[SampleRequest, Row]]:
+    """Each request with its row of the samples file, as it finishes."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -121,27 +115,27 @@ def _sampled(
     reader = ThoughtReader(tokenizer, end_of_thought)
     # Only complete responses are read; otherwise vLLM would build an output for every token.
     fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
-    left = iter(enumerate(tasks))
+    left = iter(enumerate(requests))
     while True:
         while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
-            number, task = entry
-            ids = prompt_ids(tokenizer, task.asked(suffix))
+            number, request = entry
+            ids = prompt_ids(tokenizer, request.text)
             if len(ids) < engine.model_config.max_model_len:
-                seed = seed_of(task.benchmark, task.id, task.sample, settings.seed)
+                seed = seed_of(request.benchmark, request.id, request.sample, settings.seed)
                 parameters = SamplingParams(**{**asdict(settings), "seed": seed}, **fixed)
                 engine.add_request(str(number), {"prompt_token_ids": ids}, parameters)
             else:
-                yield task, _row(task, "", [], "length", reader)
+                yield request, _row(request, "", [], "length", reader)
         if not engine.has_unfinished_requests():
             return
         for output in engine.step():
-            task, response = tasks[int(output.request_id)], output.outputs[0]
-            yield task, _row(task, response.text, list(response.token_ids), response.finish_reason, reader)
+            request, response = requests[int(output.request_id)], output.outputs[0]
+            yield request, _row(request, response.text, list(response.token_ids), response.finish_reason, reader)
 
 
-def _row(task: Task, text: str, ids: list[int], finish_reason: str, reader: ThoughtReader) -> Row:
+def _row(request: SampleRequest, text: str, ids: list[int], finish_reason: str, reader: ThoughtReader) -> Row:
     """A row of the samples file; `thinking_tokens` counts through the end of the thought, or all if it is open."""
     before = reader.thought_length(ids)
     thinking = len(ids) if before is None else before + reader.end_tokens
     counts = {"tokens": len(ids), "thinking_tokens": thinking, "truncated": finish_reason == "length"}
-    return {"id": task.id, "sample": task.sample, "text": text, **counts}
+    return {"id": request.id, "sample": request.sample, "text": text, **counts}

@@ -78,11 +78,13 @@ def areas(folder: Path, name: str) -> dict[str, float]:
     """The areas under the accuracy curves over budgets of thought, with the range of the budgets.
 
     For each way to end a thought (`evaluation.forced --by`) that has at least two budgets: `area_cut`,
-    `budget_cut_least` and `budget_cut_most`, or the same with `vllm`.
+    `budget_cut_least` and `budget_cut_most`, or the same with `vllm`. A budget of 0 has no place on a logarithmic axis
+    and does not count.
     """
     curves: dict[str, dict[int, float]] = defaultdict(dict)
     for row in read_rows(forced_path(folder, name)):
-        curves[row.get("by", "cut")][row["budget"]] = row["accuracy"]
+        if row["budget"] > 0:
+            curves[row.get("by", "cut")][row["budget"]] = row["accuracy"]
     values: dict[str, float] = {}
     for by, curve in curves.items():
         if len(curve) > 1:

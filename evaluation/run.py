@@ -19,12 +19,21 @@ from typing import Any
 
 from tqdm import tqdm
 
-from evaluation.generate import Sampler, SamplingSettings, Task, check_gpus, longest_sequence, read_tokenizer
+from evaluation.generate import (
+    Sampler,
+    SampleRequest,
+    SamplingSettings,
+    check_gpus,
+    longest_sequence,
+    read_tokenizer,
+)
 from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
 from evaluation.problems import Problems, load_problems, write_problems
 from evaluation.samples import (
     SETTINGS,
+    asked,
+    forced_path,
     grades_path,
     key_of,
     merge_parts,
@@ -39,7 +48,7 @@ from evaluation.samples import (
 from evaluation.tables import evaluation_table
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_text
 from openrlhf_swap.flags.device import is_cpu_build
@@ -49,6 +58,7 @@ from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.lock import locked
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import fingerprint, made_of
@@ -69,6 +79,12 @@ def main(argv: list[str]) -> None:
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
+    with locked({"--output": args.output}):
+        evaluate(args, argv)
+
+
+def evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
+    """The same with its flags parsed, and with the output folder to itself."""
     problems = load_problems(args)
     args.end_of_thought = end_of_thought(args)
     origin = made_of("evaluation.run", argv, weights=args.model)
@@ -87,18 +103,30 @@ def main(argv: list[str]) -> None:
 
 def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
     """Generate the missing samples of the first --limit problems, then grade what has no grade."""
-    asked = {name: rows[: args.limit] for name, rows in problems.items()}
-    tasks = missing_tasks(args.output, asked, args.samples)
-    total = sum(map(len, asked.values())) * args.samples
-    print(f"{MARK} {total - len(tasks)} of {counted(total, 'sample')} already generated", flush=True)
-    if tasks:
+    first = {name: rows[: args.limit] for name, rows in problems.items()}
+    missing = missing_samples(args.output, first, args.samples, args.suffix)
+    total = sum(map(len, first.values())) * args.samples
+    print(f"{MARK} {total - len(missing)} of {counted(total, 'sample')} already generated", flush=True)
+    if missing:
         print(f"{MARK} starting vLLM with {args.model}", flush=True)
-        sample(args, tasks, total)
+        sample(args, missing, total)
     for name, rows in problems.items():
         sort_samples(samples_path(args.output, name), name, rows)
+        discard_forced(args.output, name)
         grader = Grader(verifier=rows[0].grader)
         grade_file(args.output, name, rows, grader, args.end_of_thought)
         grader.close()
+
+
+def discard_forced(folder: Path, name: str) -> None:
+    """Remove a benchmark's accuracies at budgets of thought if samples are left to grade, which they do not count."""
+    path = forced_path(folder, name)
+    if not path.exists():
+        return
+    graded = {key_of(row) for row in read_rows(grades_path(folder, name))}
+    if any(key_of(row) not in graded for row in read_rows(samples_path(folder, name))):
+        path.unlink()
+        print(f"{MARK} {path.name} removed: there are samples to grade, and evaluation.forced has to be run again")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -108,7 +136,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--benchmarks",
         nargs="+",
-        default=["math500", "amc23", "aime24", "aime25", "olympiadbench"],
+        default=list(PAPER_BENCHMARKS),
         help=f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default",
     )
     parser.add_argument(
@@ -205,18 +233,18 @@ def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmark
     write_flags(args.output, {name: value for name, value in vars(args).items() if name not in ONCE})
 
 
-def missing_tasks(folder: Path, problems: Problems, samples: int) -> list[Task]:
+def missing_samples(folder: Path, problems: Problems, samples: int, suffix: str) -> list[SampleRequest]:
     """The samples still to generate, benchmark by benchmark; parts left by an interrupted run are merged first."""
-    tasks = []
+    requests = []
     for name, rows in problems.items():
         merge_parts(samples_path(folder, name))
         done = {key_of(row) for row in read_rows(samples_path(folder, name))}
-        tasks += [
-            Task(name, problem.id, number, problem.problem, problem.instructed)
+        requests += [
+            SampleRequest(name, problem.id, number, asked(vars(problem), suffix))
             for problem, number in product(rows, range(samples))
             if (problem.id, number) not in done
         ]
-    return tasks
+    return requests
 
 
 def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
@@ -226,7 +254,7 @@ def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
     sort_file(path, {problem.id: number for number, problem in enumerate(problems)})
 
 
-def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
+def sample(args: argparse.Namespace, requests: list[SampleRequest], total: int) -> None:
     """Generate with a progress bar that starts when the engines are ready."""
     settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
     options = {"tensor_parallel_size": args.tensor_parallel_size, "trust_remote_code": args.trust_remote_code}
@@ -234,14 +262,16 @@ def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
         options["max_model_len"] = args.max_model_len
     else:
         tokenizer = read_tokenizer(args.model, args.trust_remote_code)
-        options["longest"] = longest_sequence(tokenizer, tasks, args.suffix, settings)
-    files = {name: samples_path(args.output, name) for name in {task.benchmark for task in tasks}}
+        options["longest"] = longest_sequence(tokenizer, requests, settings)
+    files = {name: samples_path(args.output, name) for name in {request.benchmark for request in requests}}
     if args.engines == 1:
-        counts = Sampler(args.model, **options).generate(tasks, settings, args.suffix, args.end_of_thought, files)
+        counts = Sampler(args.model, **options).generate(requests, settings, args.end_of_thought, files)
     else:
-        counts = start_engines(args, tasks, settings, files, options)
+        counts = start_engines(args, requests, settings, files, options)
     tokens = 0
-    with tqdm(total=total, initial=total - len(tasks), desc=f"{MARK} sampling", unit="sample", mininterval=1) as bar:
+    with tqdm(
+        total=total, initial=total - len(requests), desc=f"{MARK} sampling", unit="sample", mininterval=1
+    ) as bar:
         for count in counts:
             tokens += count
             bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False)
@@ -249,9 +279,13 @@ def sample(args: argparse.Namespace, tasks: list[Task], total: int) -> None:
 
 
 def start_engines(
-    args: argparse.Namespace, tasks: list[Task], settings: SamplingSettings, files: Files, options: dict[str, Any]
+    args: argparse.Namespace,
+    requests: list[SampleRequest],
+    settings: SamplingSettings,
+    files: Files,
+    options: dict[str, Any],
 ) -> Iterator[int]:
-    """Split the tasks among engines, each writing its own files, merged at the end; yields each sample's tokens.
+    """Split the requests among engines, each writing its own files, merged at the end; yields each sample's tokens.
 
     Raises:
         ConfigError: when there are too few GPUs.
@@ -270,9 +304,8 @@ def start_engines(
     ray.get([engine.__ray_ready__.remote() for engine in engines])
     paths = {name: path.resolve() for name, path in files.items()}
     parts = [{name: part_path(path, number) for name, path in paths.items()} for number in range(args.engines)]
-    texts = args.suffix, args.end_of_thought
     left = [
-        engine.generate_all.remote(tasks[number :: args.engines], settings, *texts, part)
+        engine.generate_all.remote(requests[number :: args.engines], settings, args.end_of_thought, part)
         for number, (engine, part) in enumerate(zip(engines, parts, strict=True))
     ]
 

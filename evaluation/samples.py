@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import Row, drop_unfinished_line, parse_row, read_rows, replacing, write_text
+from openrlhf_swap.files import Row, appending, drop_unfinished_line, parse_row, read_rows, replacing, write_text
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.runs.model_code import FLAG
@@ -145,13 +144,23 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def merge_parts(path: Path) -> None:
-    """Append the complete lines of all parts to the file, and remove the parts."""
+    """Append the complete lines of all parts to the file, and remove the parts.
+
+    A sample that the file has already, as a merge leaves it that was stopped before it removed the part, is not
+    appended again.
+    """
     drop_unfinished_line(path)
-    for part in parts_of(path):
-        drop_unfinished_line(part)
-        with open(path, "ab") as file, open(part, "rb") as source:
-            shutil.copyfileobj(source, file)
-        part.unlink()
+    parts = parts_of(path)
+    if not parts:
+        return
+    there = {key_of(row) for row in read_rows(path)}
+    with appending(path) as append:
+        for part in parts:
+            for row in read_rows(part):
+                if key_of(row) not in there:
+                    there.add(key_of(row))
+                    append(row)
+            part.unlink()
 
 
 def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
@@ -161,12 +170,15 @@ def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
 
 
 def sort_file(path: Path, order: dict[str, int]) -> None:
-    """Rewrite a file in problem order, atomically, so that a resumed evaluation ends like an uninterrupted one."""
-    places = []
+    """Rewrite a file in problem order, atomically, so that a resumed evaluation ends like an uninterrupted one.
+
+    Of a sample that stands there twice, the first line is kept.
+    """
+    starts: dict[tuple[int, int], int] = {}
     with open(path, "rb") as file, replacing(path, "wb") as target:
         while line := file.readline():
             row = parse_row(line)
-            places.append((order[row["id"]], row["sample"], file.tell() - len(line)))
-        for *_, start in sorted(places):
+            starts.setdefault((order[row["id"]], row["sample"]), file.tell() - len(line))
+        for _, start in sorted(starts.items()):
             file.seek(start)
             target.write(file.readline())

@@ -42,7 +42,7 @@ def bootstrap_interval(values: Floats, level: float = 0.95, seed: int = 0) -> tu
 def area_under(budgets: Sequence[int], accuracies: Sequence[float]) -> float:
     """Mean height of an accuracy curve over budgets on a logarithmic axis, between the smallest and the largest one.
 
-    Between two budgets the curve is a straight line on that axis. Needs at least two different budgets.
+    Between two budgets the curve is a straight line on that axis. Needs at least two different budgets above 0.
     """
     points = sorted(zip(budgets, accuracies, strict=True))
     x, y = np.log([budget for budget, _ in points]), np.array([accuracy for _, accuracy in points])

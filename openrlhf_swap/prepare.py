@@ -27,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from openrlhf_swap.command import Parser, flags_called, run_command
-from openrlhf_swap.data.benchmarks import Problem, load_benchmark, title_of
+from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, Problem, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
 from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.instructions import Instruction
@@ -40,7 +40,6 @@ from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 from openrlhf_swap.rollouts.answers import SUFFIX
 
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
-BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
 
 
 def main(argv: list[str]) -> None:
@@ -145,7 +144,7 @@ def load_benchmarks(folder: Path | None) -> dict[str, list[Problem]]:
         DataError: when one of them cannot be read or is incomplete.
     """
     try:
-        return {name: load_benchmark(name, folder) for name in BENCHMARKS}
+        return {name: load_benchmark(name, folder) for name in PAPER_BENCHMARKS}
     except DataError as error:
         problem = str(error).partition(";")[0]
         raise DataError(
@@ -198,7 +197,7 @@ def _summary(args: argparse.Namespace, kept: int, dropped: Sequence[tuple[Source
     if args.no_benchmarks:
         lines += ["       not compared with the benchmarks (--no-benchmarks)"]
     else:
-        lines += [f"{repeated[name]:12} of {title_of(name)}" for name in BENCHMARKS]
+        lines += [f"{repeated[name]:12} of {title_of(name)}" for name in PAPER_BENCHMARKS]
     if written < kept:
         lines += [f"{kept - written:6} usable, but left out (--limit)"]
     return [*lines, f"{written:6} rows written to {args.output}; dropped rows: {removed_path(args.output)}"]

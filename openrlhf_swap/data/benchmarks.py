@@ -72,6 +72,7 @@ class Benchmark:
     is_gated: bool = False
 
 
+PAPER_BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
 BENCHMARKS = {
     "math500": Benchmark(
         "MATH-500",

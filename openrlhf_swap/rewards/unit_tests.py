@@ -29,14 +29,35 @@ SECONDS = 6
 NO_TESTS = "no tests: neither Python statements with an assert nor a JSON list of input and output"
 _UNREADABLE = (AttributeError, KeyError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 _BLOCK = re.compile(r"^[ \t]*```[\w+-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-_PRELUDE = "import bisect, collections, functools, heapq, itertools, math, re\nfrom typing import *\n"
+# LiveCodeBench's authors run all code after these imports, of which a later one hides an earlier one's names (`pow` is
+# the built-in, `datetime` the module), and let it call itself this deeply.
+_MODULES = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json"),
+)
+_DEPTH = 50_000
+_STACK = 64 * 2**20  # bytes; that many calls through C (`map`, `__init__`) take half of them, and 8 MiB are usual
+_PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
+_PRELUDE += f"import {', '.join(_MODULES)}\nsys.setrecursionlimit({_DEPTH})\n"
+# The code is compiled apart from all that stands before it, as `from __future__` has to come first.
+_PREPARE = f"""\
+def prepare(space):
+    import resource
+    most = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = {_STACK} if most == resource.RLIM_INFINITY else min({_STACK}, most)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+    exec({_PRELUDE!r}, space)
+
+"""
 # Prints a line for each test as it ends, behind a mark that the code does not know: `exit()` in it passes nothing.
 _RUNNER = """\
-import json, os, signal, sys
+import json, os, signal, sys, types
 
 def run(given):
     mark, out = given["mark"], sys.__stdout__
-    space = {"__name__": "solution"}
+    sys.modules["solution"] = types.ModuleType("solution")  # where a dataclass looks for its module
+    space = vars(sys.modules["solution"])
+    prepare(space)
     signal.setitimer(signal.ITIMER_PROF, given["seconds"])  # the process ends with them: what is left has failed
     exec(compile(given["code"], "solution.py", "exec"), space)
     for number, (kind, *test) in enumerate(given["tests"]):
@@ -134,8 +155,8 @@ def _passed_in_one_process(code: str, tests: Sequence[Any], metadata: Metadata, 
     kinds = ["statement" if isinstance(test, str) else metadata[FUNCTION] for test in tests]
     words = [[test] if isinstance(test, str) else test for test in tests]
     listed = [[kind, *its] for kind, its in zip(kinds, words, strict=True)]
-    given = {"mark": mark, "code": _PRELUDE + code, "tests": listed, "seconds": SECONDS}
-    run = run_python(_RUNNER, json.dumps(given), Limits(cpu=int(seconds), wall=seconds))
+    given = {"mark": mark, "code": code, "tests": listed, "seconds": SECONDS}
+    run = run_python(_PREPARE + _RUNNER, json.dumps(given), Limits(cpu=int(seconds), wall=seconds))
     results = dict(re.findall(rf"^{mark} (\d+) ([01])$", run.output, re.MULTILINE))
     counted = [n for n, test in enumerate(tests) if not isinstance(test, str) or test.startswith("assert")]
     return sum(results.get(str(number)) == "1" for number in counted)
@@ -143,12 +164,13 @@ def _passed_in_one_process(code: str, tests: Sequence[Any], metadata: Metadata, 
 
 def _passes(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
     """Whether each test passes. A program that ran out of time once is not given more."""
+    program = f"{_PREPARE}prepare(globals())\ndel prepare\nexec(compile({code!r}, 'program.py', 'exec'))\n"
     deadline = time.monotonic() + seconds
     for given, expected in tests:
         left = min(Limits().wall, deadline - time.monotonic())
         if left <= 0:
             return
-        run: Run = run_python(code, given, Limits(cpu=SECONDS, wall=left))
+        run: Run = run_python(program, given, Limits(cpu=SECONDS, wall=left))
         yield run.status == "ok" and _same_output(run.output, expected)
         if run.status == "timeout":
             return

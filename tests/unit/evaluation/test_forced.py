@@ -54,21 +54,21 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     engine, opened = Engine(tokenizer), []
     opening = SimpleNamespace(open_engine=lambda model, **options: opened.append(options) or engine)
     monkeypatch.setitem(sys.modules, "openrlhf_swap.integration.generation.engine", opening)
-    budgets = ["--budgets", "1", "10", "30", "1000"]
+    budgets = ["--budgets", "1", "10", "30", "1000", "0"]
     assert run_command(forced.main, [str(asked), *budgets, "--close-template", CLOSE]) == 0
-    # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token all answer 2, which is right for p;
-    # after ten, the second response to p is in its box already and answers 32.
-    accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5}
+    # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token or none all answer 2, which is right
+    # for p; after ten, the second response to p is in its box already and answers 32.
+    accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5, 0: 0.5}
     rows = [{"budget": budget, "accuracy": accuracy, "by": "cut"} for budget, accuracy in accuracies.items()]
     assert list(read_rows(forced.forced_path(asked, "own"))) == rows
     assert "own: 25.0% correct when forced to answer after 30 tokens\n" in capsys.readouterr().out
 
-    assert len(engine.prompts) == 4 + 3 + 2
+    assert len(engine.prompts) == 4 + 3 + 2 + 4
     (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}
-    first, second = (prompt[start:] for prompt in (engine.prompts[0], engine.prompts[4]))
+    first, second, last = (engine.prompts[n][start:] for n in (0, 4, -1))
     close = tokenizer(CLOSE, add_special_tokens=False)["input_ids"]
     assert opened == [{"trust_remote_code": False, "longest": start + 1000 + len(close) + 64}]
-    assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close
+    assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close and last == close
     assert second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]  # it has ended
 
 
@@ -116,3 +116,8 @@ def test_a_model_with_code_of_its_own_is_refused_unless_it_is_trusted(asked, tmp
     assert run_command(forced.main, [str(asked), "--budgets", "9"]) == 2
     message = f"error: the model of {asked} is {model}, which brings Python code of its own"
     assert capsys.readouterr().err.startswith(message)
+
+
+def test_a_negative_budget_is_refused_before_anything_is_read(tmp_path, capsys):
+    assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9", "-1", "0"]) == 2
+    assert capsys.readouterr().err == "error: --budgets has -1; use 0 or more tokens\n"

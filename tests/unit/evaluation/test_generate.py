@@ -57,13 +57,13 @@ def sample(monkeypatch, tokenizer):
 def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypatch, tokenizer, sample):
     monkeypatch.setattr(generate, "QUEUE", 2)
     (close,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
-    tasks = [generate.Task("own", "p", 0, "1 + 1"), generate.Task("own", "p", 1, "1 + 1")]
-    tasks += [generate.Task("own", "long", 0, "1 + 1" * 50), generate.Task("other", "q", 0, "2 + 2")]
+    tasks = [generate.SampleRequest("own", "p", 0, "1 + 1"), generate.SampleRequest("own", "p", 1, "1 + 1")]
+    tasks += [generate.SampleRequest("own", "long", 0, "1 + 1" * 50), generate.SampleRequest("other", "q", 0, "2 + 2")]
     answers = [("a</think>b", [5, close, 7], "stop"), ("a", [5, 6], "length"), None, ("b", [8], "stop")]
     files = {name: tmp_path / f"{name}.jsonl" for name in ("own", "other")}
     files["own"].write_text('{"unfinished')
     settings = generate.SamplingSettings(temperature=0.6, top_p=0.9, max_tokens=9, seed=3)
-    engine, counts = sample(answers, tasks, settings, " Think.", "</think>", files)
+    engine, counts = sample(answers, tasks, settings, "</think>", files)
 
     assert engine.most == 2
     fits = [task for task in tasks if task.id != "long"]
@@ -89,18 +89,18 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypa
     assert sorted(counts) == [0, 1, 2, 3]
 
 
-def test_the_longest_sequence_is_the_longest_prompt_as_it_is_asked_and_a_whole_response(tokenizer):
+def test_the_longest_sequence_is_the_longest_prompt_and_a_whole_response(tokenizer):
     tokenizer = copy.copy(tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     settings = generate.SamplingSettings(temperature=0.6, top_p=0.9, max_tokens=100, seed=3)
-    # A token each: "1234" has an instruction of its own, and "12" gets one of three tokens.
-    tasks = [generate.Task("own", "p", 0, "1234", instructed=True), generate.Task("own", "q", 0, "12")]
-    assert generate.longest_sequence(tokenizer, tasks, "678", settings) == 105
-    assert generate.longest_sequence(tokenizer, tasks[:1], "678", settings) == 104
+    # A digit is a token.
+    requests = [generate.SampleRequest("own", "p", 0, "1234"), generate.SampleRequest("own", "q", 0, "12678")]
+    assert generate.longest_sequence(tokenizer, requests, settings) == 105
+    assert generate.longest_sequence(tokenizer, requests[:1], settings) == 104
 
 
 def test_a_thought_whose_end_is_several_tokens_ends_behind_them(tokenizer):
-    task, reader = generate.Task("own", "p", 0, "1 + 1"), ThoughtReader(tokenizer, "So: ")
+    task, reader = generate.SampleRequest("own", "p", 0, "1 + 1"), ThoughtReader(tokenizer, "So: ")
     ids = tokenizer("ones: 1\nSo: 2", add_special_tokens=False)["input_ids"]
     before, end = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("ones: 1\n", "So: "))
     assert end > 1

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evaluation.measures import measure_evaluation, vote
-from evaluation.samples import grades_path, samples_path
+from evaluation.measures import areas, measure_evaluation, vote
+from evaluation.samples import forced_path, grades_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
 
 
@@ -45,3 +45,11 @@ def test_the_majority_counts_spellings_together(evaluated):
         ]
         write_rows(path, rows)
     assert measure_evaluation(evaluated / "base")["own"].values["maj@4"] == 1.0  # as text, four answers would tie
+
+
+def test_a_budget_of_zero_has_no_part_in_the_area(tmp_path):
+    rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in ((0, 0.5), (10, 0.0), (1000, 1.0))]
+    write_rows(forced_path(tmp_path, "own"), rows)
+    assert areas(tmp_path, "own") == {"budget_cut_least": 10, "budget_cut_most": 1000, "area_cut": 0.5}
+    write_rows(forced_path(tmp_path, "own"), rows[:2])
+    assert areas(tmp_path, "own") == {}

@@ -9,14 +9,15 @@ import torch
 from support.paths import POLICY
 
 from evaluation import run
-from evaluation.generate import Task
+from evaluation.generate import SampleRequest
 from evaluation.problems import check_unchanged
-from evaluation.samples import problems_path, read_settings, samples_path
+from evaluation.samples import forced_path, grades_path, problems_path, read_settings, samples_path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import appending, read_rows, write_rows
 from openrlhf_swap.objectives.recipes import with_file
+from openrlhf_swap.runs.lock import locked
 from openrlhf_swap.runs.provenance import made_of
 
 ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
@@ -169,11 +170,15 @@ def test_local_copies_are_no_continuation_of_the_hubs(tmp_path):
         check_unchanged(args, "math500", [Problem("7", "1 + 1?", "2")])
 
 
-def test_grading_again_takes_a_corrected_answer(evaluate):
+def test_grading_again_takes_a_corrected_answer(evaluate, tmp_path):
     wrong = [{**ONE[0], "answer": "3"}]
     assert evaluate(wrong)[1].split()[:4] == ["out", "own", "1", "0.0"]
+    forced = forced_path(tmp_path / "out", "own")
+    write_rows(forced, [{"budget": 9, "accuracy": 0.0}])  # by the earlier grades
     assert evaluate(ONE, "--grade-again")[1].split()[:4] == ["out", "own", "1", "100.0"]
-    assert evaluate(ONE)[0] == 0
+    assert not forced.exists()
+    write_rows(forced, [{"budget": 9, "accuracy": 1.0}])
+    assert evaluate(ONE)[0] == 0 and forced.exists()
 
 
 def test_a_start_that_fails_leaves_no_grades_by_earlier_answers(evaluate, monkeypatch):
@@ -182,6 +187,19 @@ def test_a_start_that_fails_leaves_no_grades_by_earlier_answers(evaluate, monkey
         patch.setattr(run, "sample", no_engine)
         assert evaluate(ONE, "--grade-again", "--samples", "2") == (2, "error: no engine")
     assert evaluate(ONE)[1].split()[:4] == ["out", "own", "1", "100.0"]
+
+
+def test_accuracies_at_budgets_go_when_samples_are_left_to_grade(tmp_path, capsys):
+    rows, path = [{"id": "p", "sample": n} for n in range(2)], forced_path(tmp_path, "own")
+    write_rows(samples_path(tmp_path, "own"), rows)
+    for graded, stays in ((rows, True), (rows[:1], False), ([], False)):
+        write_rows(grades_path(tmp_path, "own"), graded)
+        write_rows(path, [{"budget": 9, "accuracy": 0.5}])
+        run.discard_forced(tmp_path, "own")
+        said = "there are samples to grade, and evaluation.forced has to be run again"
+        assert (path.exists(), capsys.readouterr().out) == (
+            (True, "") if stays else (False, f"[evaluation] own.forced.jsonl removed: {said}\n")
+        )
 
 
 def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
@@ -215,7 +233,7 @@ def test_an_engine_gets_the_context_that_the_samples_need(tmp_path, monkeypatch,
 
     monkeypatch.setattr(run, "Sampler", Sampler)
     words = ["--model", str(POLICY), "--output", str(tmp_path), "--max-tokens", "50", "--suffix", "", *flags]
-    run.sample(run.parse(words), [Task("own", "p", 0, "1+1")], 1)
+    run.sample(run.parse(words), [SampleRequest("own", "p", 0, "1+1")], 1)
     assert opened == [{"tensor_parallel_size": 1, "trust_remote_code": False, **context}]
 
 
@@ -249,3 +267,11 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     flags += ["--max-model-len", "400"]
     with pytest.raises(ConfigError if message else RayStartedError, match=f"^{message}" if message else None):
         run.sample(run.parse(flags), [], 0)
+
+
+def test_a_second_evaluation_into_a_folder_is_refused(tmp_path, capsys):
+    words = ["--model", str(POLICY), "--output", str(tmp_path / "eval")]
+    with locked({"--output": tmp_path / "eval"}):
+        assert run_command(run.main, words) == 2
+    message = f"error: --output is {tmp_path / 'eval'}, where another run is under way (run.lock); wait until it has"
+    assert capsys.readouterr().err.startswith(message)

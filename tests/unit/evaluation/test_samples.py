@@ -2,7 +2,18 @@
 
 import random
 
-from evaluation.samples import has_samples, merge_parts, part_path, sampled_ids, samples_path, seed_of, sort_file
+import pytest
+
+from evaluation.samples import (
+    has_samples,
+    merge_parts,
+    part_path,
+    parts_of,
+    sampled_ids,
+    samples_path,
+    seed_of,
+    sort_file,
+)
 from openrlhf_swap.files import read_new_rows, read_rows, write_rows
 
 
@@ -46,6 +57,28 @@ def test_parts_of_several_engines_are_merged(tmp_path):
     merge_parts(path)
     assert [(row["id"], row["sample"]) for row in read_rows(path)] == [("a", 0), ("b", 0), ("b", 1)]
     assert list(tmp_path.glob("*.part*")) == []
+
+
+@pytest.mark.parametrize("lost", [0, 12, 50])
+def test_a_merge_that_was_stopped_is_done_again_without_counting_twice(tmp_path, lost):
+    """The part is still there; the file has all of it, or ends in the middle of its last line or the one before."""
+    path = tmp_path / "own.samples.jsonl"
+    rows = [{"id": "a", "sample": n, "text": "é"} for n in range(3)]
+    write_rows(path, rows)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - lost])
+    write_rows(part_path(path, 0), rows[1:])
+    merge_parts(path)
+    assert list(read_rows(path)) == rows and parts_of(path) == []
+    merge_parts(path)
+    assert list(read_rows(path)) == rows
+
+
+def test_samples_that_an_earlier_version_merged_twice_are_kept_once(tmp_path):
+    path = tmp_path / "f.jsonl"
+    rows = [{"id": i, "sample": 0} for i in ("a", "b")]
+    write_rows(path, [rows[1], *rows, rows[0]])
+    sort_file(path, {"a": 0, "b": 1})
+    assert list(read_rows(path)) == rows
 
 
 def test_a_part_holds_samples_too(tmp_path):

@@ -98,10 +98,10 @@ def test_a_pattern_reads_the_answer(grade):
     [
         ("math_verify", "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a function of your own"),
         ("regex:", "put the pattern behind it"),
-        ("regex:(", "which is no regular expression"),
+        ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
         ("support.verifiers:absent", "which cannot be imported"),
-        ("support.verifiers:__name__", "which is no function"),
+        ("support.verifiers:__name__", "which is not a function"),
     ],
 )
 def test_a_grader_that_does_not_exist(name, message):
@@ -197,6 +197,51 @@ METHOD = (
 def test_code_against_tests(grade, response, tests, function, score):
     found = grade("unit_tests", response, tests, **({"fn_name": function} if function else {}))
     assert (found.score, found.correct, found.status) == (score, score == 1, "ok"), found.why
+
+
+# In the order of LiveCodeBench's imports, `pow` is the built-in, with three arguments, and `bisect` the module.
+LIVE = """```python
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Row:
+    items: Undefined
+
+    def total(self, n: int) -> Undefined:
+        seen = Counter(self.items) + Counter(defaultdict(int))
+        seen = reduce(add, deque(seen.elements())) + gcd(4, 6) + comb(n, n) + pow(2, 3, 5) + bisect.bisect([1], 1)
+        return int(seen + mean([1, 3]) + len(ascii_lowercase) + datetime.datetime(9, 1, 1).year)
+
+def deep(n):
+    return n and 1 + deep(n - 1)
+
+def deep_in_c(n):
+    return n and sum(map(deep_in_c, [n - 1]))
+
+def solve(n):
+    try:
+        deep_in_c(40_000)  # 25 MB of stack, unless this Python refuses
+    except RecursionError:
+        pass
+    return [deep(n), sys.getrecursionlimit(), Row([5, 7]).total(n)]
+
+if __name__ == "__main__":
+    print(*solve(int(stdin.readline())))
+```"""
+
+
+@confined
+@pytest.mark.parametrize(
+    ("tests", "function"),
+    [
+        ('[{"input": "5000", "output": "[5000, 50000, 56]"}]', {"fn_name": "solve"}),
+        ('[{"input": "5000", "output": "5000 50000 56"}]', {}),
+    ],
+)
+def test_code_finds_the_names_and_the_depth_of_live_code_bench(tests, function):
+    """12 + 2 + 1 + 3 + 1 + 2 + 26 + 9 = 56; a future import, which must come first, works."""
+    assert unit_tests.verify("p", tests, LIVE, function).score == 1
 
 
 SPIN = "```python\nimport time\n\ndef spin(seconds):\n    end = time.process_time() + seconds\n"
