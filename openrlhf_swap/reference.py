@@ -4,7 +4,8 @@ r"""Measure how often the reference policy solves each training problem, which A
         --output reference.jsonl
 
 Samples responses to every prompt from the policy before training, grades them, and appends one line per prompt: `key`
-(of the rendered prompt), `accuracy`, `tokens`. Run again, it resumes where it stopped.
+(of the rendered prompt), `accuracy`, `tokens`. Run again, it resumes where it stopped; OUTPUT.settings.json records
+the model and the flags that the rows depend on, and others are refused.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.origin import record_settings, refuse_other_settings, settings_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS_AT_A_TIME = 64
+# Flags that the rows depend on.
+SETTINGS = ("samples", "temperature", "top_p", "max_tokens", "end_of_thought", "max_model_len", "grader")
 # Flags of the training for the same things: its checks name those.
 TRAINING_FLAGS = {
     "--actor.model_name_or_path": "--model",
@@ -49,7 +53,8 @@ def main(argv: list[str]) -> None:
     """Sample and grade the prompts that the output does not hold yet.
 
     Raises:
-        ConfigError: for a model that cannot be used.
+        ConfigError: for a model that cannot be used, or a setting that differs from what the output's rows were made
+            with.
         DataError: for a data set that cannot be read, or lacks a column.
     """
     args = _parser().parse_args(argv)
@@ -59,6 +64,8 @@ def main(argv: list[str]) -> None:
     if args.grader != MATH:
         with flags_called(TRAINING_FLAGS):
             find_verifier(args.grader)
+    settings = settings_of(args, SETTINGS)
+    refuse_other_settings(args.output, settings)
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
@@ -75,6 +82,7 @@ def main(argv: list[str]) -> None:
         print(f"{args.output} is complete")
         return
     print(messages[0])
+    record_settings(args.output, settings)
     with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
         for row in sample_reference(left, tokenizer, args, config):
             append(row)

@@ -7,11 +7,12 @@ template; the response is tokenised once. Writes one JSON line per response: the
 the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts). With
 `--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
-With `--tokens-left`, each line also gets `tokens_left`: how many tokens were still to come before the first step and
-after each, as the model's own states predict it, by the responses to the other problems of the run.
+With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain before the first step
+and after each step, by a regression on the model's hidden states that is fitted on the other problems.
 
 A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
-skipped, counted and reported. Run again with the same arguments, it resumes where it stopped.
+skipped, counted and reported. Run again with the same arguments, it resumes where it stopped; OUTPUT.settings.json
+records the model and the flags that the rows depend on, and others are refused.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import FLAG
 from openrlhf_swap.rollouts.answers import as_text
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.origin import record_settings, refuse_other_settings, settings_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from openrlhf_swap.scoring.scorer import Scorer
 
 FIELDS = ("problem", "answer", "response")
+SETTINGS = (  # flags that the rows depend on
+    *("step_tokens", "max_steps", "newline_patience", "dtype", "end_of_thought", "close_template", "scoring"),
+    *("grader", "tokens_left"),
+)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -49,7 +55,8 @@ def main(argv: list[str]) -> None:
     """Score the rows of a file, and print how many had each outcome.
 
     Raises:
-        ConfigError: for an invalid setting, or a model that cannot be read.
+        ConfigError: for an invalid setting, one that differs from what the output's rows were made with, or a model
+            that cannot be read.
         DataError: for an input without rows.
     """
     args = _parser().parse_args(argv)
@@ -67,6 +74,8 @@ def main(argv: list[str]) -> None:
     check_model_exists("--model", args.model, takes_adapters=True)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
+    settings = settings_of(args, SETTINGS)
+    refuse_other_settings(args.output, settings)
     rows = read_input(args.input)
     model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
@@ -76,6 +85,7 @@ def main(argv: list[str]) -> None:
         scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
     grader = Grader(verifier=args.grader) if args.grader else None
+    record_settings(args.output, settings)
     outcomes = score_rows(scorer, rows, args.output, grader, args.tokens_left)
     if args.tokens_left:
         predict_tokens_left(args.output)

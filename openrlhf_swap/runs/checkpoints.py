@@ -6,13 +6,14 @@ killed in between, a full disk or a damaged file leaves a folder that looks like
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_swap.errors import CheckpointError
-from openrlhf_swap.files import write_text
+from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.runs import seals
 from openrlhf_swap.runs.seals import MARK, SEAL, find_fault
 
@@ -20,6 +21,7 @@ LATEST = "latest"
 CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
 BESIDE = (LATEST, LATEST + ".writing", "zero_to_fp32.py")  # what DeepSpeed and this package write next to them
+ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with, for the seals of its checkpoints
 DAMAGED = "damaged"  # under --ckpt.path: checkpoints whose seal does not fit them
 
 
@@ -36,6 +38,12 @@ def begin(checkpoint: Path) -> None:
     (checkpoint / MARK).touch()
 
 
+def record_origin(path: Path, origin: Row) -> None:
+    """Write what a run is started with to `--ckpt.path`, from where the policy's process takes it into the seals."""
+    path.mkdir(parents=True, exist_ok=True)
+    write_text(path / ORIGIN, to_line(origin, indent=1))
+
+
 def seal(checkpoint: Path, objective: str, ranks: int, zero_stage: int) -> None:
     """Mark a checkpoint as complete by listing its files with sizes and hashes. Call when all are written.
 
@@ -46,7 +54,9 @@ def seal(checkpoint: Path, objective: str, ranks: int, zero_stage: int) -> None:
         zero_stage: DeepSpeed's.
     """
     before = [seals.order(other)[0] for other in _sealed(checkpoint.parent) if other != checkpoint]
-    seals.write_seal(checkpoint, objective, 1 + max(before, default=0), ranks, zero_stage)
+    file = checkpoint.parent.parent / ORIGIN
+    origin = json.loads(file.read_bytes()) if file.exists() else {}
+    seals.write_seal(checkpoint, objective, 1 + max(before, default=0), ranks, zero_stage, origin)
     (checkpoint / MARK).unlink(missing_ok=True)
 
 

@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from openrlhf_swap.files import to_line, write_text
+from openrlhf_swap.files import Row, to_line, write_text
 
 SEAL = "complete.json"
 MARK = "incomplete"  # exists while a checkpoint is being written or deleted
@@ -29,6 +29,7 @@ class Seal:
         zero_stage: DeepSpeed's, which decides what the parts are; None in older seals.
         sizes: bytes of each file, by name relative to the checkpoint.
         hashes: SHA-256 of each file in hexadecimal; empty in seals of versions without hashes.
+        origin: what the run was started with, as `checkpoints.record_origin` got it; empty in older seals.
     """
 
     objective: str | None
@@ -37,15 +38,16 @@ class Seal:
     zero_stage: int | None
     sizes: dict[str, int]
     hashes: dict[str, str]
+    origin: Row = field(default_factory=dict)
 
 
-def write_seal(checkpoint: Path, objective: str, number: int, ranks: int, zero_stage: int) -> None:
+def write_seal(checkpoint: Path, objective: str, number: int, ranks: int, zero_stage: int, origin: Row) -> None:
     """Write the seal of a checkpoint whose files are all there."""
     sizes = file_sizes(checkpoint)
     hashes = file_hashes(checkpoint, sizes)
     files = {name: {"bytes": size, HASH: hashes[name]} for name, size in sizes.items()}
-    origin = {"objective": objective, "number": number, "ranks": ranks, "zero_stage": zero_stage}
-    write_text(checkpoint / SEAL, to_line({**origin, "files": files}, indent=1))
+    run = {"objective": objective, "number": number, "ranks": ranks, "zero_stage": zero_stage, "origin": origin}
+    write_text(checkpoint / SEAL, to_line({**run, "files": files}, indent=1))
 
 
 def read_seal(checkpoint: Path) -> Seal | None:
@@ -64,8 +66,8 @@ def read_seal(checkpoint: Path) -> Seal | None:
         hashes = {name: str(entry[HASH]) for name, entry in files.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    ranks, zero_stage = content.get("ranks"), content.get("zero_stage")
-    return Seal(objective, number, ranks, zero_stage, sizes, hashes) if type(number) is int else None
+    ranks, zero_stage, origin = content.get("ranks"), content.get("zero_stage"), content.get("origin") or {}
+    return Seal(objective, number, ranks, zero_stage, sizes, hashes, origin) if type(number) is int else None
 
 
 def order(checkpoint: Path) -> tuple[int, int]:
@@ -109,7 +111,8 @@ def file_hashes(checkpoint: Path, names: Iterable[str]) -> dict[str, str]:
 
     def hash_of(name: str) -> str:
         with open(checkpoint / name, "rb") as file:
-            return hashlib.file_digest(file, HASH).hexdigest()
+            # The stack runs on Python 3.11; the types are checked for the lowest version of the other parts.
+            return hashlib.file_digest(file, HASH).hexdigest()  # type: ignore[attr-defined, no-any-return]
 
     listed = list(names)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:

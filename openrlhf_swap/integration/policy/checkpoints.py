@@ -30,7 +30,11 @@ class PolicyCheckpoints:
 
     @contextmanager
     def explained_loading(self) -> Iterator[None]:
-        """Turn torch's refusal of a pickle into an error with a remedy."""
+        """Turn torch's refusal of a pickle into an error with a remedy; afterwards, compare what the ranks have found.
+
+        Raises:
+            CheckpointError: for a pickle, and for a checkpoint that only some of the ranks see.
+        """
         try:
             yield
         except pickle.UnpicklingError as error:
@@ -40,11 +44,13 @@ class PolicyCheckpoints:
                 f"the checkpoint in --ckpt.path {self._path} holds more than data ({reason}); if you trust it all the "
                 "same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
             ) from error
+        if self._strategy.args.ckpt.load_enable:
+            self._require_the_same_on_all_ranks()
 
     def load_beside_the_model(self, average: Any) -> None:
         """Restore random state and moving average (None for none) of the checkpoint that was loaded."""
-        folder = self._folder_of((self._path / checkpoints.FOLDER / checkpoints.LATEST).read_text(encoding="utf-8"))
-        random_state.load(self._state_file(folder))
+        folder = self._folder_of(self._latest.read_text(encoding="utf-8"))
+        random_state.load(_state_file(folder, self._strategy.get_rank()))
         if average is not None and self._strategy.is_rank_0():
             moving_average.load(folder, average, self._strategy)
 
@@ -61,7 +67,8 @@ class PolicyCheckpoints:
             with_export: whether the model in Hugging Face format is.
 
         Raises:
-            CheckpointError: when it cannot be written; the next start deletes what was written of it.
+            CheckpointError: when it cannot be written, or not to one place by all ranks; the next start deletes what
+                was written of it.
         """
         # OpenRLHF deletes the best one before it writes a better one, so this does not go by the name of one.
         name = f"new_{tag}" if tag.startswith("best") else tag
@@ -76,6 +83,8 @@ class PolicyCheckpoints:
                 (self._path / f"{name}_hf").rename(self._path / f"{tag}_hf")
             if with_model:
                 self._seal(folder, tag, average)
+        except CheckpointError:
+            raise
         except (OSError, RuntimeError, SafetensorError) as error:
             # What was written stays, marked incomplete, until the next start: other ranks may still be writing.
             before = checkpoints.newest(self._path)
@@ -89,19 +98,45 @@ class PolicyCheckpoints:
 
     def _seal(self, folder: Path, tag: str, average: Any) -> None:
         first = self._strategy.is_rank_0()
-        random_state.save(self._state_file(folder))
+        random_state.save(_state_file(folder, self._strategy.get_rank()))
         if average is not None and first:
             moving_average.save(folder, average, self._strategy)
         torch.distributed.barrier()
         if first:
             ranks, stage = torch.distributed.get_world_size(), self._strategy.args.ds.zero_stage
+            if missing := [rank for rank in range(ranks) if not _state_file(folder, rank).exists()]:
+                raise self._not_shared(f"the files of rank(s) {_listed(missing)} are missing")
             checkpoints.seal(folder, self._objective, ranks, stage)
             if folder.name != tag:
                 checkpoints.take_the_place_of_the_best(folder, tag)
             checkpoints.rotate(self._path, *self._kept)
 
+    def _require_the_same_on_all_ranks(self) -> None:
+        """Compare the checkpoint that each rank sees: one that sees none has loaded nothing, without a word."""
+        seen = self._latest.read_text(encoding="utf-8") if self._latest.exists() else None
+        found: list[str | None] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(found, seen)
+        tag = next(filter(None, found), None)
+        if others := [rank for rank, other in enumerate(found) if other != tag]:
+            raise self._not_shared(f"rank(s) {_listed(others)} did not find {tag}")
+
+    def _not_shared(self, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"--ckpt.path {self._path} is not shared by all nodes: {reason}; use a folder on storage that all nodes "
+            "see"
+        )
+
+    @property
+    def _latest(self) -> Path:
+        return self._path / checkpoints.FOLDER / checkpoints.LATEST
+
     def _folder_of(self, tag: str) -> Path:
         return self._path / checkpoints.FOLDER / tag
 
-    def _state_file(self, folder: Path) -> Path:
-        return folder / f"random_state_{self._strategy.get_rank()}.pt"
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _state_file(folder: Path, rank: int) -> Path:
+    return folder / f"random_state_{rank}.pt"

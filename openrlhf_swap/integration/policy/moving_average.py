@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from openrlhf_swap.errors import CheckpointError
-
 FILE = "moving_average.pt"
 
 
@@ -51,15 +49,7 @@ def save(checkpoint: Path, average: torch.nn.Module, strategy: Any) -> None:
 
 
 def load(checkpoint: Path, average: torch.nn.Module, strategy: Any) -> None:
-    """Restore what `save` wrote.
-
-    Raises:
-        CheckpointError: when the checkpoint has no average.
-    """
-    if not (checkpoint / FILE).exists():
-        raise CheckpointError(
-            f"--train.enable_ema is given, but checkpoint {checkpoint} was written without it: leave it out"
-        )
+    """Restore what `save` wrote."""
     state = torch.load(checkpoint / FILE, weights_only=True, mmap=True)
     for parameter, saved in zip(average.parameters(), state["weights"], strict=True):
         parameter.data.copy_(saved)

@@ -1,5 +1,6 @@
 import json
 import random
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -73,6 +74,33 @@ def test_an_interrupted_run_goes_on(tmp_path, rows):
     target.write_text("".join(lines[:2]) + lines[2][:40])  # killed in the middle of a line
     _, resumed = run(tmp_path, rows)
     assert resumed == complete
+
+
+def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, capsys):
+    target = tmp_path / "scores.jsonl"
+    _, before = run(tmp_path, rows[:1])
+    for folder in ("moved", "other"):
+        shutil.copytree(POLICY, tmp_path / folder)
+    with open(tmp_path / "other" / "model.safetensors", "ab") as weights:
+        weights.write(b" ")
+    for flag, value, now, then in (
+        ("--model", str(tmp_path / "other"), f"{tmp_path}/other (weights ", f"{POLICY} (weights "),
+        ("--step-tokens", "9", "9", "8"),
+        ("--dtype", "bfloat16", "'bfloat16'", "'float32'"),
+        ("--grader", "math", "'math'", "None"),
+    ):
+        assert run(tmp_path, rows[:2], flag, value) == (2, before)
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(f"error: {flag} is {now}")
+        assert f", but the rows in {target} were made with {then}" in line
+        assert line.endswith("; use another --output")
+    assert run(tmp_path, rows[:1], "--model", str(tmp_path / "moved")) == (0, before)
+
+    # An earlier version recorded nothing.
+    (tmp_path / "scores.jsonl.settings.json").unlink()
+    capsys.readouterr()
+    assert run(tmp_path, rows[:1]) == (0, before)
+    assert f"note: {target} does not record what its rows were made with" in capsys.readouterr().out
 
 
 def test_bad_rows_are_counted_and_skipped(tmp_path, rows, capsys):

@@ -227,6 +227,15 @@ def test_the_seal_has_the_hashes_that_sha256sum_prints(tmp_path):
     assert set(files) == {"states.pt", "deep/more.pt"}
 
 
+def test_the_seal_says_what_the_run_was_started_with(tmp_path):
+    write(tmp_path, "global_step2")
+    assert checkpoints.recover(tmp_path).seal.origin == {}  # as in older seals
+    started = {"model": {"name": "a/b", "weights": None}, "lora_rank": 0}
+    checkpoints.record_origin(tmp_path / "new" / "folder", started)
+    write(tmp_path / "new" / "folder", "global_step2")
+    assert checkpoints.recover(tmp_path / "new" / "folder").seal.origin == started
+
+
 def test_nothing_of_the_users_is_deleted(tmp_path):
     """Whatever it is called, wherever it lies."""
     kept = [tmp_path / "deleted" / "thesis.tex", tmp_path / "_actor" / "best_of_mine" / "notes.txt"]
