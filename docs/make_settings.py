@@ -67,6 +67,8 @@ The command line takes precedence.
 
 {defaults}
 
+`--ckpt.path` and `--ckpt.output_dir` are `checkpoints` and `policy` below `--swap.output_dir`.
+
 With a KL penalty, `--ref.num_nodes` and `--ref.num_gpus_per_node` are the actor's.
 
 With `--train.async_enable`, also:

@@ -45,6 +45,7 @@ TRAINING_FLAGS = {
     "--data.label_key": "--label-key",
     "--data.max_len": "--max-model-len",
     "--swap.end_of_thought": "--end-of-thought",
+    "--swap.output_dir": "--output",
     FLAG: "--grader",
 }
 

@@ -25,9 +25,10 @@ from openrlhf_swap.command import Parser, check_model_exists, check_writable, ru
 from openrlhf_swap.config import RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
-from openrlhf_swap.flags.defaults import DEFAULTS, with_defaults, without
+from openrlhf_swap.flags.defaults import DEFAULTS, FOLDERS, with_defaults, with_folders, without
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.flags.grader_rules import check_grader
+from openrlhf_swap.flags.paths import with_whole_paths
 from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments, columns_of
 from openrlhf_swap.flags.run_file import write_run_file
@@ -67,7 +68,7 @@ def main(argv: list[str]) -> int:
         return 0
     given = [word for word in argv if word not in ("-h", "--help", DRY_RUN)]
     flags = with_recipe(given)
-    config, run, rest = parse_swap_arguments(flags)
+    config, run, told = parse_swap_arguments(flags)
     if {"-h", "--help"} & set(argv):
         return _print_help(config.objective)
     if recipe := named_recipe(with_file(given)):
@@ -75,10 +76,11 @@ def main(argv: list[str]) -> int:
     if DRY_RUN in argv:
         print(command_line(MODULE, redacted(flags)))
         return 0
+    rest = with_folders(told, Path(run.output_dir))
     checkpoint_folder = _check_quickly(config, run, rest)
-    content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in rest if w != RESUME])}
+    content = {"swap": {**config.to_dict(), **run.to_dict()}, "given": redacted([w for w in told if w != RESUME])}
     finished = Path(run.output_dir) / FINISHED
-    if RESUME in rest and _read_record(finished) == json.loads(to_line(content)):
+    if RESUME in told and _read_record(finished) == json.loads(to_line(content)):
         print(f"[swap] the run in {run.output_dir} is finished; to train further, raise --train.num_episodes")
         return 0
     with locked({"--swap.output_dir": Path(run.output_dir), "--ckpt.path": checkpoint_folder}):
@@ -114,14 +116,15 @@ def _check_quickly(config: SwapConfig, run: RunConfig, given: list[str]) -> Path
     Args:
         config: the method's settings.
         run: the run's.
-        given: OpenRLHF's flags.
+        given: OpenRLHF's flags, its folders included.
 
     Raises:
         SwapError: for a flag, a file that does not exist, another OpenRLHF, or a checkpoint that would be overwritten.
     """
     on_cpu = is_cpu_build()
     args = checked_arguments(given, config, run, on_cpu)
-    for flag, folder in (("--swap.output_dir", run.output_dir), ("--ckpt.path", args.ckpt.path)):
+    folders = {flag: attrgetter(flag.removeprefix("--"))(args) for flag in FOLDERS}
+    for flag, folder in {"--swap.output_dir": run.output_dir, **folders}.items():
         check_writable(flag, Path(folder))
     check_model_exists("--actor.model_name_or_path", args.actor.model_name_or_path)
     refuse_model_code("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
@@ -150,12 +153,8 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
 
     if on_cpu:
         set_cpu_environment()
-    argv = with_defaults(given, config.objective, on_cpu)
+    argv = _settled(with_defaults(given, config.objective, on_cpu))
     args = parse_arguments(argv)
-    # Ray's actors may run in another folder than this command, so relative paths are made absolute.
-    for name in ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir"):
-        if folder := attrgetter(name)(args):
-            argv += [f"--{name}", str(Path(folder).absolute())]
     run_name, run_id = _tracked_run(Path(run.output_dir), args.ckpt.load_enable)
     named = any(word.startswith(RUN_NAME) for word in given)
     if not named:
@@ -180,10 +179,25 @@ def _train(config: SwapConfig, run: RunConfig, given: list[str], typed: list[str
 
     from openrlhf_swap.integration.startup.launch import launch
 
-    launch(argv, args, config, run, on_cpu)
+    launch(with_whole_paths(argv), args, config, run, on_cpu)  # records have the names that were given
     try_write_card(Path(args.ckpt.output_dir), Path(run.output_dir))
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, run.output_dir))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
+
+
+def _settled(argv: list[str]) -> list[str]:
+    r"""A command line with whole paths of the folders that are written to, and newlines for the \n of a template.
+
+    Ray's actors may run in another folder than this command.
+    """
+    args = parse_arguments(argv)
+    words = list(argv)
+    for name in ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir"):
+        if folder := attrgetter(name)(args):
+            words += [f"--{name}", str(Path(folder).absolute())]
+    if template := args.data.input_template:
+        words.append("--data.input_template=" + template.replace("\\n", "\n"))
+    return words
 
 
 def _decided(args: SimpleNamespace, config: SwapConfig) -> str:
@@ -261,6 +275,8 @@ def _print_help(objective: str) -> int:
     print("\nDEFAULTS that differ from OpenRLHF's:")
     for flag, value in DEFAULTS.items():
         print(f"  {flag} {value}")
+    for flag, folder in FOLDERS.items():
+        print(f"  {flag} {folder}, in --swap.output_dir")
     print("\nAll flags of OpenRLHF:\n")
     check_version("openrlhf")
     stock_parser().print_help()

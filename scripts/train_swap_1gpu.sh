@@ -28,8 +28,11 @@ if [[ -z "${MEMORY:-}" ]]; then
 fi
 LORA="${LORA:-0}"
 require_count LORA 0
-EXTRA=()
-if (( LORA )); then EXTRA=(--ds.lora.rank "$LORA" --actor.adam.lr 1e-5); fi
+EXTRA=() NAME="swap_1gpu_$CHOICE"
+if (( LORA )); then
+    EXTRA=(--ds.lora.rank "$LORA" --actor.adam.lr 1e-5)
+    NAME+="_lora$LORA" # not the folder of a training of the whole model, which would be resumed
+fi
 case "$MEMORY" in
     24) UTILIZATION=0.6 ;;
     48 | 80) UTILIZATION=0.7 ;;
@@ -40,5 +43,5 @@ if (( MEMORY < 48 && ! LORA )); then EXTRA+=(--ds.adam_offload); fi
 
 MAX_LEN="${MAX_LEN:-14000}"
 export MODEL MAX_LEN ROW_TOKENS="${ROW_TOKENS:-$MAX_LEN}" UTILIZATION NUM_GPUS=1 ZERO_STAGE=2 PROMPTS_A_STEP=32 RESPONSES=8
-export SIZE=1.5B OUTPUT="${OUTPUT:-outputs/swap_1gpu_$CHOICE}"
+export SIZE=1.5B OUTPUT="${OUTPUT:-outputs/$NAME}"
 exec bash scripts/train_swap_r1.sh "${EXTRA[@]}" "$@"

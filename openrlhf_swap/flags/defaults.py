@@ -43,6 +43,8 @@ CPU_DEFAULTS: Flags = {
     "--actor.num_gpus_per_node": "1",
     "--vllm.num_engines": "1",
 }
+FOLDERS = {"--ckpt.output_dir": "policy", "--ckpt.path": "checkpoints"}
+"""Flag -> its folder below --swap.output_dir; OpenRLHF's own are the same for every run."""
 REWARD_FILE = Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py"
 
 
@@ -61,6 +63,16 @@ def with_defaults(given: Sequence[str], objective: str | None, on_cpu: bool) -> 
     flags |= CPU_DEFAULTS if on_cpu else {}
     words = [*as_words(flags), *given]
     return [*_reference_placement(words), *words]
+
+
+def in_folder(output: Path) -> dict[str, str]:
+    """OpenRLHF's folders below our output folder, by flag."""
+    return {flag: str(output / name) for flag, name in FOLDERS.items()}
+
+
+def with_folders(given: Sequence[str], output: Path) -> list[str]:
+    """A command line with OpenRLHF's folders below our output folder in front of what was given."""
+    return [*(f"{flag}={folder}" for flag, folder in in_folder(output).items()), *given]
 
 
 def _reference_placement(words: Sequence[str]) -> list[str]:

@@ -9,22 +9,25 @@ from typing import Any
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name
 from openrlhf_swap.files import write_text
-from openrlhf_swap.flags.defaults import REWARD_FILE
+from openrlhf_swap.flags.defaults import REWARD_FILE, in_folder
+from openrlhf_swap.flags.paths import PATHS, whole_paths
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.flags.swap import KINDS
 
 NAME = "run.yaml"
 SECRET = "logger.wandb.key"
-PATHS = ("data.prompt_dataset", "eval.dataset", "actor.model_name_or_path")
 EXPANDED = "recipe"  # its flags stand in the file one by one
 ORIGIN = """\
 # All settings of a run: python -m openrlhf_swap.train --config {path}
-# Flags on the command line win over it; a new run needs another --swap.output_dir, --ckpt.path and --ckpt.output_dir.
+# Flags on the command line win over it; a new run needs another --swap.output_dir, and another folder for each --ckpt
+# flag that names one below.
 """
 
 
 def write_run_file(folder: Path, argv: Sequence[str], config: SwapConfig, run: RunConfig) -> None:
     """Write the file: every setting of ours, and the flags of OpenRLHF that are given or have a default of ours.
+
+    Folders of OpenRLHF where our defaults put them are left out: they follow --swap.output_dir.
 
     Args:
         folder: the output folder.
@@ -34,7 +37,7 @@ def write_run_file(folder: Path, argv: Sequence[str], config: SwapConfig, run: R
     """
     import yaml
 
-    flags = {**_ours(config), **_ours(run), **_stock(argv)}
+    flags = {**_ours(config), **_ours(run), **_stock(argv, folder)}
     content = {"origin": f"the run in {folder}", "flags": flags, "cannot": []}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
     write_text(folder / NAME, ORIGIN.format(path=folder / NAME) + text)
@@ -50,9 +53,9 @@ def _ours(settings: FlagSettings) -> dict[str, Any]:
     return flags
 
 
-def _stock(argv: Sequence[str]) -> dict[str, Any]:
-    """OpenRLHF's flags as given or set by us, less the tracker's key and our own reward function."""
-    parser = stock_parser()
+def _stock(argv: Sequence[str], folder: Path) -> dict[str, Any]:
+    """OpenRLHF's flags as given or set by us, less the tracker's key, our reward function and folders in `folder`."""
+    parser, defaults = stock_parser(), in_folder(folder)
     values, named = vars(parser.parse_args(list(argv))), {word.partition("=")[0] for word in argv}
     flags = {}
     for action in parser._actions:
@@ -60,14 +63,12 @@ def _stock(argv: Sequence[str]) -> dict[str, Any]:
         # Also one with OpenRLHF's default: ours may be another.
         if not named & set(action.option_strings) or action.dest == SECRET or value in (None, str(REWARD_FILE)):
             continue
+        if defaults.get(f"--{action.dest}") == value:
+            continue
         plain = _plain(action, value)
-        flags[action.option_strings[0].removeprefix("--")] = _absolute(plain) if action.dest in PATHS else plain
+        whole = whole_paths(action.dest, plain) if action.dest in PATHS else plain
+        flags[action.option_strings[0].removeprefix("--")] = whole
     return flags
-
-
-def _absolute(names: str) -> str:
-    """Files and folders among names between commas with their whole paths; hub ids as they are."""
-    return ",".join(str(Path(name).absolute()) if Path(name).exists() else name for name in names.split(","))
 
 
 def _plain(action: Action, value: Any) -> Any:

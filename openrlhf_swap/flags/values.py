@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import decoded
+from openrlhf_swap.flags.paths import refused_names
 
 INF = math.inf
 
@@ -174,7 +175,9 @@ def refused_values(args: SimpleNamespace) -> Iterator[str]:
     for name in NOT_EMPTY:
         if not attrgetter(name)(args).strip():
             yield f"--{name} is empty; leave it out for its default"
+    yield from refused_names(args)
     yield from _refused_probabilities(args)
+    yield from _refused_template(args)
     yield from _refused_rewards(args)
 
 
@@ -192,6 +195,21 @@ def _refused_probabilities(args: SimpleNamespace) -> Iterator[str]:
             f"--data.prompt_probs is {given!r}; give a probability for each of the {len(sets)} data sets of "
             "--data.prompt_dataset, which add up to 1"
         )
+
+
+def _refused_template(args: SimpleNamespace) -> Iterator[str]:
+    """A template that OpenRLHF would ignore without an error, or could not fill in."""
+    flag, template, problem = "--data.input_template", args.data.input_template, "problem\0"
+    if not template:
+        return
+    try:
+        filled, reason = template.format(problem), "which has no {} for the problem"
+    except (ValueError, LookupError, AttributeError) as error:
+        filled, reason = "", f"which cannot be filled in ({error})"
+    if "{}" not in template or problem not in filled:
+        yield f"{flag} is {template!r}, {reason}; write {{}} once, and braces that are to stay twice: {{{{ and }}}}"
+    if args.data.apply_chat_template:
+        yield f"{flag} is {template!r}, which OpenRLHF ignores with --data.apply_chat_template: leave one of them out"
 
 
 def _refused_rewards(args: SimpleNamespace) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +33,26 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 def drop_metrics_after(folder: Path, step: int) -> None:
     """Remove from `metrics.jsonl` and `evaluations.jsonl` the steps that a run resumed after `step` will repeat.
 
-    A run from the beginning moves the lines of the previous one to `metrics.before.jsonl` and the like.
+    A run from the beginning moves the lines of the previous one to `metrics.before.jsonl` and the like, of the one
+    after that to `metrics.before2.jsonl`, and so on: nothing is lost.
     """
-    for path in (folder / METRICS, folder / EVALUATIONS):
-        if path.exists() and step == 0:
-            path.replace(path.with_suffix(".before.jsonl"))
-        elif path.exists():
-            write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+    paths = [path for path in (folder / METRICS, folder / EVALUATIONS) if path.exists()]
+    if step == 0:
+        _move(folder, paths)
+        return
+    for path in paths:
+        write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+
+
+def _move(folder: Path, paths: Sequence[Path]) -> None:
+    """Rename the files of one run alike, under names that neither of a run's files has had here."""
+    ending = next(
+        ending
+        for ending in (f".before{number if number > 1 else ''}.jsonl" for number in count(1))
+        if not any((folder / name).with_suffix(ending).exists() for name in (METRICS, EVALUATIONS))
+    )
+    for path in paths:
+        path.replace(path.with_suffix(ending))
 
 
 def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:

@@ -50,6 +50,16 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
     return tokenizer
 
 
+def check_chat_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ConfigError for a run that is to apply a chat template, and a tokenizer that has none."""
+    if args.data.apply_chat_template and tokenizer.chat_template is None:
+        raise ConfigError(
+            f"--data.apply_chat_template is on, but {args.actor.model_name_or_path} has no chat template; leave the "
+            "flag out (where a recipe or a file sets it: --no-data.apply_chat_template) and give "
+            "--data.input_template, or give a model with a template"
+        )
+
+
 def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
     """Find the model's scoring backend by trial, and print it with its cost.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,9 +16,11 @@ from openrlhf_swap.data.prompts import reasons_to_drop
 from openrlhf_swap.data.references import answer_is_text, labelled, read_task, try_grader
 from openrlhf_swap.data.rows import has_rows, readable_rows
 from openrlhf_swap.data.tables import causes_of_loaders
-from openrlhf_swap.errors import DataError, reader_errors
-from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.errors import ConfigError, DataError, reader_errors
+from openrlhf_swap.files import Row, replacing, write_rows
+from openrlhf_swap.flags.paths import special_in
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
+from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import MATH
@@ -101,15 +104,16 @@ def write_usable_prompts(
 
     A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
     tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded; answers take their normal
-    form. If anything was changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the
-    objective's own problem texts, and for another grader than math-verify the columns that it may look at, as part of
-    the answer.
+    form. If anything was changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the rows of a
+    CSV file, the objective's own problem texts, and for another grader than math-verify the columns that it may look
+    at, as part of the answer.
 
     Returns:
         The data set to train on: the given one, or that file.
 
     Raises:
-        ConfigError: for lengths that leave no room for a prompt, or a grader that fails on the first rows.
+        ConfigError: for lengths that leave no room for a prompt, a chat template that the model has not, an output
+            folder in which OpenRLHF would find no file, or a grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
     key = args.data.label_key
@@ -136,6 +140,8 @@ def write_usable_evaluation(
         The data set to evaluate on: the given one, or `eval_prompts.jsonl` in `output`.
 
     Raises:
+        ConfigError: for a chat template that the model has not, or an output folder in which OpenRLHF would find no
+            file.
         DataError: for an unreadable or empty data set, a missing column, or no row that is left.
     """
     return _usable_rows(args, EVALUATION, dict, tokenizer, output, grader).source if args.eval.dataset else None
@@ -159,6 +165,7 @@ def _usable_rows(
     output: Path,
     grader: str,
 ) -> _Usable:
+    check_chat_template(args, tokenizer)
     name, key = attrgetter(flags.dataset)(args), args.data.label_key
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     readable = readable_files(name, f"--{flags.dataset}", output)
@@ -181,9 +188,9 @@ def _usable_rows(
     if grader != MATH:
         used = [labelled(rows[number], tasks[number], args.data.input_key, key) for number in kept]
     if readable != name or used != original:
-        source = str(output / flags.usable)
-        output.mkdir(parents=True, exist_ok=True)
-        write_rows(output / flags.usable, used)
+        path = _readable_path(output, flags.usable)
+        write_rows(path, used)
+        source = str(path)
     given, chosen = [original[number] for number in kept], [tasks[number] for number in kept]
     return _Usable(given, chosen, [prompts[number] or "" for number in kept], source)
 
@@ -191,7 +198,12 @@ def _usable_rows(
 def readable_files(names: str, flag: str, output: Path) -> str:
     """The data sets, with the readable rows of a file in place of one that has others, which are counted and printed.
 
-    The loader of `datasets` reads the whole of a file or nothing.
+    The loader of `datasets` reads the whole of a file or nothing. Of a CSV file it guesses the types, and would turn
+    007 into 7, 0.50 into 0.5 and NA into nothing, so the rows of one are always copied, as the texts that they are.
+
+    Raises:
+        ConfigError: for an output folder in which OpenRLHF would find no copy.
+        DataError: for a file of which no row can be read.
     """
     sources = []
     for number, name in enumerate(word.strip() for word in names.split(",")):
@@ -200,12 +212,38 @@ def readable_files(names: str, flag: str, output: Path) -> str:
             if not rows:
                 raise DataError(f"{flag} is {others}")
             print(f"[swap] {others}; left out")
-            copy = output / "readable" / f"{number}_{Path(name).stem}.jsonl"
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write_rows(copy, rows)
+        is_csv = Path(name).suffix.lower() == ".csv"
+        if rows and (others is not None or is_csv):
+            stem = re.sub(r"[^\w.-]", "_", Path(name).stem)
+            copy = _readable_path(output, f"readable/{number}_{stem}.{'parquet' if is_csv else 'jsonl'}")
+            _write_texts(copy, rows) if is_csv else write_rows(copy, rows)
             name = str(copy)
         sources.append(name)
     return ",".join(sources)
+
+
+def _write_texts(path: Path, rows: Sequence[Row]) -> None:
+    """Rows of texts in a file that keeps them texts: the loader of JSON takes a column of dates for times."""
+    from datasets import Dataset
+
+    with replacing(path, "wb") as file:
+        Dataset.from_list(list(rows)).to_parquet(file)
+
+
+def _readable_path(output: Path, name: str) -> Path:
+    """A file in the output folder that OpenRLHF is to read; its folder is made.
+
+    Raises:
+        ConfigError: when OpenRLHF would take the path for several names, or for a pattern.
+    """
+    if character := special_in(output):
+        raise ConfigError(
+            f"--swap.output_dir is {output}, but OpenRLHF is to read {name} there and takes a {character!r} in the "
+            "name of a data set for something else: use a folder without one in its path"
+        )
+    path = output / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _is_problem(value: object, is_chat: bool) -> bool:

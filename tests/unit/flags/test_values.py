@@ -45,6 +45,15 @@ WRONG = [
     ("data.input_key", "", "empty; leave it out for its default"),
     ("data.prompt_probs", "0.5,0.5", "'0.5,0.5'; give a probability for each of the 1 data sets"),
     ("data.prompt_probs", "x", "'x'; give a probability for each"),
+    ("data.input_template", "Solve:", "'Solve:', which has no {} for the problem; write {} once, and braces that"),
+    ("data.input_template", "{0}", "'{0}', which has no {} for the problem"),
+    ("data.input_template", "{{}}", "'{{}}', which has no {} for the problem"),
+    ("data.input_template", "{}x{y}", "'{}x{y}', which cannot be filled in ('y'); write {} once"),
+    (
+        "data.input_template",
+        r"{}\boxed{}",
+        r"'{}\\boxed{}', which cannot be filled in (Replacement index 1 out of range",
+    ),
     ("reward.remote_url", "x", "'x'; use a file that ends in .py, or an address that starts with http"),
     ("reward.remote_url", "no.py", "no.py, which cannot be read (No such file or directory)"),
 ]
@@ -109,6 +118,25 @@ def test_a_reward_function_is_looked_at_and_not_run(tmp_path, text, message):
 def test_an_address_is_taken():
     assert refusal("--reward.remote_url", "http://host:5000/reward,https://other") is None
     assert refusal("--reward.remote_url", "http://host,x").startswith("--reward.remote_url is 'x'")
+
+
+def test_a_template_is_filled_in_or_refused():
+    template = ["--data.input_template", r"Q: {}\n$\boxed{{}}$"]
+    assert refusal(*template) is None
+    assert refusal(*template, "--data.apply_chat_template").endswith(
+        "which OpenRLHF ignores with --data.apply_chat_template: leave one of them out"
+    )
+
+
+@pytest.mark.parametrize("name", ["a,b.jsonl", "a@2.jsonl", "a,b"])
+def test_a_data_set_here_whose_name_openrlhf_would_split_is_refused(tmp_path, name):
+    path = tmp_path / name
+    path.touch() if path.suffix else path.mkdir()
+    message = f" is {path}, whose name OpenRLHF splits at {name[1]!r}: rename it, or link to it under another name"
+    assert refusal("--data.prompt_dataset", str(path)) == "--data.prompt_dataset" + message
+    assert refusal("--eval.dataset", str(path)) == "--eval.dataset" + message
+    (tmp_path / "b").touch()
+    assert refusal("--data.prompt_dataset", f"{tmp_path}/b, {tmp_path}/b,some/hub_set@folder") is None
 
 
 def test_many_processes_on_few_cores_are_announced():

@@ -84,7 +84,8 @@ def test_presets_of_one_gpu_fit_by_plan(capsys, model, memory, gpu, lora):
     assert (args.actor.num_gpus_per_node, args.vllm.num_engines, args.ds.zero_stage) == (1, 1, 2)
     assert args.train.colocate_all and args.vllm.enable_sleep and args.ds.enable_sleep and args.ckpt.load_enable
     assert args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt == 256
-    assert (args.ds.lora.rank, args.train.seed, run.output_dir) == (int(lora), 3, f"outputs/swap_1gpu_{model}")
+    folder = f"outputs/swap_1gpu_{model}" + ("_lora32" if lora == "32" else "")
+    assert (args.ds.lora.rank, args.train.seed, run.output_dir) == (int(lora), 3, folder)
     assert plan.main(["--gpu", gpu, "--command", command]) == 0, capsys.readouterr().out
 
 

@@ -48,6 +48,20 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
         model_check.check_model(str(tmp_path), 100)
 
 
+def test_a_chat_template_that_the_model_has_not_is_refused():
+    model = SimpleNamespace(model_name_or_path="some/base")
+    for template, flag in ((None, False), ("{{ messages }}", True)):
+        args = SimpleNamespace(actor=model, data=SimpleNamespace(apply_chat_template=flag))
+        model_check.check_chat_template(args, SimpleNamespace(chat_template=template))
+    with pytest.raises(ConfigError) as error:
+        model_check.check_chat_template(args, SimpleNamespace(chat_template=None))
+    assert str(error.value) == (
+        "--data.apply_chat_template is on, but some/base has no chat template; leave the flag out (where a recipe or "
+        "a file sets it: --no-data.apply_chat_template) and give --data.input_template, or give a model with a "
+        "template"
+    )
+
+
 def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
     """gpt-oss has sinks, which neither SDPA nor flash-attn know."""
     CONFIG_MAPPING["gpt_oss"]().save_pretrained(tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.command_lines import GOOD, rows_file
@@ -10,6 +11,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.integration.startup import prompts
 from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.grader import Task
@@ -21,6 +23,10 @@ def data_arguments(path, **changes):
     args = parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
     vars(args.data).update(changes)
     return args
+
+
+def read(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def usable(path, tokenizer, output):
@@ -103,6 +109,61 @@ def test_numbers_become_text(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
     kept = usable(path, tokenizer, tmp_path / "out")
     assert json.loads(Path(kept).read_text())["answer"] == "200"
+
+
+CSV = """problem,answer,day
+What is 1?,12345678901234567,2020-01-01
+What is 2?,007,2020-01-02
+What is 3?,0.50,2020-01-03
+What is 4?,True,2020-01-04
+What is 5?,NA,2020-01-05
+What is 6?,,2020-01-06
+"""
+
+
+@pytest.fixture
+def all_kept(monkeypatch):
+    """Every row is usable: nothing is graded, so no process starts."""
+    monkeypatch.setattr(prompts, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows[1].CSV"])
+def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path, tokenizer, name):
+    """The loader of `datasets` makes 1.2345678901234568e+16, 7 and 0.5 of them, and drops NA."""
+    path = tmp_path / name
+    path.write_text(CSV)
+    header, *lines = (line.split(",") for line in CSV.splitlines())
+    expected = [dict(zip(header, line, strict=True)) for line in lines]
+    args = data_arguments(str(path))
+    args.eval.dataset = str(path)
+    assert read(write_usable_evaluation(args, tokenizer, tmp_path / "out")) == expected
+    assert read(write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")) == expected
+
+
+def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(all_kept, tmp_path, tokenizer):
+    """Before anything starts; where nothing has to be read there, it is a folder like others."""
+    row = {"problem": "What is 100 + 100?", "answer": "200"}
+    good, changed = rows_file(tmp_path / "a.jsonl", [row]), rows_file(tmp_path / "b.jsonl", [{**row, "answer": 200}])
+    (tmp_path / "rows.csv").write_text(CSV)
+    for path, folder, character, name in (
+        (changed, "lr=1e-6,theta=0.3", ",", "prompts.jsonl"),
+        (str(tmp_path / "rows.csv"), "swap@1", "@", "readable/0_rows.parquet"),
+        (str(tmp_path / "rows.csv"), "a[1]", "[", "readable/0_rows.parquet"),
+    ):
+        output = tmp_path / folder
+        assert usable(good, tokenizer, output) == good
+        with pytest.raises(ConfigError) as error:
+            usable(path, tokenizer, output)
+        assert str(error.value) == (
+            f"--swap.output_dir is {output}, but OpenRLHF is to read {name} there and takes a {character!r} in the "
+            "name of a data set for something else: use a folder without one in its path"
+        )
+        assert not output.exists()
+
+
+def test_a_model_without_a_chat_template_is_named_before_the_data_are_read(tmp_path):
+    with pytest.raises(ConfigError, match=r"^--data.apply_chat_template is on, but .* has no chat template; leave"):
+        usable("no.jsonl", SimpleNamespace(chat_template=None), tmp_path)
 
 
 def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokenizer):
