@@ -31,26 +31,23 @@ from evaluation.grade import grade_file
 from evaluation.measures import measure_evaluation
 from evaluation.problems import Problems, load_problems, write_problems
 from evaluation.samples import (
-    SETTINGS,
     asked,
+    compare_settings,
     forced_path,
     grades_path,
     key_of,
     merge_parts,
     part_path,
-    problems_path,
     samples_path,
     settings_of_samples,
-    settings_path,
     sort_file,
-    write_flags,
+    write_settings,
 )
 from evaluation.tables import evaluation_table
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import Row, read_new_rows, read_rows, to_line, write_text
+from openrlhf_swap.files import read_new_rows, read_rows
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.objectives.recipes import CONFIG, with_file
 from openrlhf_swap.rewards import Grader
@@ -61,11 +58,10 @@ from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
-from openrlhf_swap.runs.provenance import fingerprint, made_of
+from openrlhf_swap.runs.provenance import made_of
 
 Files = dict[str, Path]
 MARK = "[evaluation]"
-ONCE = ("config", "verbose", "grade_again")  # flags of a single start
 
 
 def main(argv: list[str]) -> None:
@@ -192,45 +188,6 @@ def end_of_thought(args: argparse.Namespace) -> str:
         )
     print(f"[evaluation] {messages[0]}")
     return marks.end_of_thought
-
-
-def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
-    """The contents of `run.json`, or {} if there are no samples yet.
-
-    Raises:
-        ConfigError: for a setting or a model file that differs from what the existing samples were made with.
-    """
-    if not (before := settings_of_samples(args.output)):
-        return {}
-    for name in SETTINGS:
-        if before[name] != (value := getattr(args, name)):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is {value!r}, but the samples in {args.output} were made with "
-                f"{before[name]!r}; use another --output"
-            )
-    now, then = _weights(origin), _weights(before)
-    if changed := [file for file in now.keys() & then.keys() if now[file] != then[file]]:
-        raise ConfigError(
-            f"--model is {args.model}, whose {changed[0]} has changed since the samples in {args.output} were made; "
-            "use another --output"
-        )
-    return before
-
-
-def _weights(origin: Row) -> Row:
-    return {
-        file: found for model in origin.get("inputs", {}).get("weights", ()) for file, found in model["files"].items()
-    }
-
-
-def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
-    """Write `run.json` (settings, provenance of this start, commands of earlier ones) and `run.yaml`, its flags."""
-    earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
-    origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
-    settings = {name: getattr(args, name) for name in SETTINGS}
-    content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
-    write_text(settings_path(args.output), to_line(content, indent=2))
-    write_flags(args.output, {name: value for name, value in vars(args).items() if name not in ONCE})
 
 
 def missing_samples(folder: Path, problems: Problems, samples: int, suffix: str) -> list[SampleRequest]:

@@ -6,23 +6,35 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import Row, appending, drop_unfinished_line, parse_row, read_rows, replacing, write_text
+from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.files import (
+    Row,
+    appending,
+    drop_unfinished_line,
+    parse_row,
+    read_rows,
+    replacing,
+    to_line,
+    write_text,
+)
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.runs.model_code import FLAG
+from openrlhf_swap.runs.provenance import fingerprint
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
 SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix", "end_of_thought")
 OWN_NAMES = {"trust_remote_code": FLAG.removeprefix("--")}  # flags that are not called as what they set
 PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
+ONCE = ("config", "verbose", "grade_again")  # flags of a single start
 GRADES = ".grades.jsonl"
 
 
@@ -81,6 +93,45 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def settings_of_samples(folder: Path) -> dict[str, Any]:
     """The same; {} for a folder without samples, as a start that failed leaves it."""
     return read_settings(folder) if settings_path(folder).exists() and has_samples(folder) else {}
+
+
+def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
+    """The contents of `run.json`, or {} if there are no samples yet.
+
+    Raises:
+        ConfigError: for a setting or a model file that differs from what the existing samples were made with.
+    """
+    if not (before := settings_of_samples(args.output)):
+        return {}
+    for name in SETTINGS:
+        if before[name] != (value := getattr(args, name)):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {value!r}, but the samples in {args.output} were made with "
+                f"{before[name]!r}; use another --output"
+            )
+    now, then = _weights(origin), _weights(before)
+    if changed := [file for file in now.keys() & then.keys() if now[file] != then[file]]:
+        raise ConfigError(
+            f"--model is {args.model}, whose {changed[0]} has changed since the samples in {args.output} were made; "
+            "use another --output"
+        )
+    return before
+
+
+def _weights(origin: Row) -> Row:
+    return {
+        file: found for model in origin.get("inputs", {}).get("weights", ()) for file, found in model["files"].items()
+    }
+
+
+def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
+    """Write `run.json` (settings, provenance of this start, commands of earlier ones) and `run.yaml`, its flags."""
+    earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
+    origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
+    write_text(settings_path(args.output), to_line(content, indent=2))
+    write_flags(args.output, {name: value for name, value in vars(args).items() if name not in ONCE})
 
 
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:

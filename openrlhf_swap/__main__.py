@@ -23,7 +23,7 @@ COMMANDS = {
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
     "sweep": "openrlhf_swap.sweep",
-    "merge": "openrlhf_swap.merge",
+    "merge": "openrlhf_swap.runs.merge",
     "gpu-check": "openrlhf_swap.gpu_check.__main__",
     "evaluate": "evaluation.run",
     "forced": "evaluation.forced",

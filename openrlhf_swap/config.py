@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
+from typing_extensions import Self  # typing has it from Python 3.11 on
 
 from openrlhf_swap.errors import ConfigError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 DEVIATIONS = "sd"  # behind a temperature that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
@@ -282,9 +280,7 @@ class RunConfig(FlagSettings):
         "command line takes precedence",
     )
     output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
-    verbose: bool = setting(
-        False, "print everything on the console, including library output, instead of to train.log"
-    )
+    verbose: bool = setting(False, "print everything on the console, library output too, instead of to train.log")
     trust_remote_code: bool = setting(
         False, "allow a model that comes with its own Python code, which OpenRLHF would run without asking"
     )

@@ -157,8 +157,7 @@ def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) ->
     """Load the problems of a benchmark, in order.
 
     Args:
-        name: a key of BENCHMARKS, or the path of a JSONL file with `problem`, `answer` and optionally `id`, or with
-            the columns of one of `data.formats`.
+        name: a key of BENCHMARKS, or a JSONL file of `problem`, `answer` and perhaps `id`, or of a `data.formats`.
         folder: holds local copies; None loads from the hub.
         grader: for a file of problems and answers, the verifier's name; its other columns are the metadata.
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.defaults import with_defaults
-from openrlhf_swap.flags.placement import policy_ranks, refused_placement
+from openrlhf_swap.flags.late_rules import batch_rules, late_rules
+from openrlhf_swap.flags.placement import refused_placement
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.values import refused_values
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
@@ -41,8 +42,8 @@ def checked_arguments(given: Sequence[str], config: SwapConfig, run: RunConfig, 
     args = parse_arguments(with_defaults(given, imported, on_cpu))
     rules = (_method_rules(args), _async_rules(args), _deepspeed_rules(args, run), _missing_flags(args))
     machine = (_cpu_rules(args) if on_cpu else (), refused_placement(args, on_cpu), _package_rules(args))
-    late = _late_rules(args)
-    _refuse(chain(*rules, refused_values(args), *machine, _batch_rules(args), late))
+    late = late_rules(args)
+    _refuse(chain(*rules, refused_values(args), *machine, batch_rules(args), late))
     prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     return args
 
@@ -258,64 +259,3 @@ def _package_rules(args: SimpleNamespace) -> Iterator[str]:
     ):
         if given and find_spec(module) is None:
             yield f"{flag} needs {module}, which is not installed: pip install {package}, or leave it out"
-
-
-def _late_rules(args: SimpleNamespace) -> Iterator[str]:
-    """What OpenRLHF would refuse only with all models loaded, or after the first rollouts."""
-    correction, reward, rollout, actors = args.algo.advantage, args.reward, args.rollout, policy_ranks(args)
-    bounds, gating = correction.is_correction_threshold, correction.is_correction_gating
-    if len(bounds) > 2:
-        yield f"--algo.advantage.is_correction_threshold has {len(bounds)} values; give HIGH, or LOW and HIGH"
-    if correction.is_correction_mode == "clip" and (correction.is_correction_level == "seq" or gating != "ratio"):
-        yield (
-            f"--algo.advantage.is_correction_mode is clip with level {correction.is_correction_level} and gating "
-            f"{gating}; only the ratio of a token can be clipped: use mask"
-        )
-    if correction.is_correction_level != "off" and gating != "ratio" and len(bounds) == 2 and bounds[0] > 0:
-        yield (
-            f"--algo.advantage.is_correction_threshold is {bounds[0]:g} {bounds[1]:g}; {gating} has an upper bound "
-            "only: give one number"
-        )
-    longest, buffer = rollout.max_new_tokens or args.data.max_len, reward.overlong_buffer_len
-    if buffer is not None and buffer > longest:
-        yield f"--reward.overlong_buffer_len is {buffer:g}; a response has at most {longest} tokens: use fewer"
-    if reward.stop_properly_penalty_coef is not None and reward.stop_properly_penalty_coef > 1:
-        yield (
-            f"--reward.stop_properly_penalty_coef is {reward.stop_properly_penalty_coef:g}; give a factor of at most "
-            "1, or the negative reward of a truncated response"
-        )
-    responses = rollout.batch_size * rollout.n_samples_per_prompt
-    if responses // rollout.micro_batch_size < actors:
-        yield (
-            f"--rollout.micro_batch_size is {rollout.micro_batch_size}, which makes fewer micro-batches of the "
-            f"{responses} responses of a step than there are actors ({actors}): use a smaller one"
-        )
-
-
-def _batch_rules(args: SimpleNamespace) -> Iterator[str]:
-    """Actors with unequal shares would wait for each other without end; an update of its own size mixes two steps."""
-    train, rollout = args.train, args.rollout
-    actors = policy_ranks(args)
-    responses = rollout.batch_size * rollout.n_samples_per_prompt
-    if responses % train.batch_size:
-        yield (
-            f"--train.batch_size is {train.batch_size}, which does not divide the {responses} responses of a step "
-            f"(--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt "
-            f"{rollout.n_samples_per_prompt}): use {responses}"
-        )
-    if train.dynamic_batch_enable:
-        if train.batch_size % actors:
-            yield (
-                f"--train.batch_size is {train.batch_size}; {actors} actors cannot share the responses of an update "
-                "equally, and OpenRLHF would leave the rest of them out: use a number of actors that divides it"
-            )
-        return
-    shares = [("--train.micro_batch_size", train.micro_batch_size, "an update", train.batch_size)]
-    if actors > 1:
-        shares.append(("--rollout.micro_batch_size", rollout.micro_batch_size, "a step", responses))
-    for flag, micro, what, size in shares:
-        if size % (actors * micro):
-            yield (
-                f"{flag} is {micro}; {actors} actors cannot share the {size} responses of {what} in micro-batches "
-                f"of that size: use a number of actors and a micro-batch whose product divides {size}"
-            )

@@ -11,9 +11,10 @@ from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evaluation import run as evaluation
-from openrlhf_swap import merge, reference
+from openrlhf_swap import reference
 from openrlhf_swap.command import check_model_exists
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.runs import merge
 
 RANK, ALPHA = 4, 16
 

@@ -11,7 +11,7 @@ from support.paths import POLICY
 from evaluation import run
 from evaluation.generate import SampleRequest
 from evaluation.problems import check_unchanged
-from evaluation.samples import forced_path, grades_path, problems_path, read_settings, samples_path
+from evaluation.samples import ONCE, forced_path, grades_path, problems_path, read_settings, samples_path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
@@ -87,7 +87,7 @@ def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
         --max-model-len 999 --engines 2 --tensor-parallel-size 2 --swap.trust_remote_code""".split()
     args = run.parse(words)
     required = run.parse(["--model", "m", "--output", "o"])
-    assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(run.ONCE)
+    assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)
     run.write_settings(args, made_of("evaluation.run", words), {}, [])
     assert vars(run.parse(with_file(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
 
