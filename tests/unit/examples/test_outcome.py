@@ -167,8 +167,8 @@ def rows_of(text, *names):
 
 def test_the_tables_that_are_shown_are_means_of_the_kept_responses():
     kept = pandas.read_csv(RESULTS / "responses.csv.gz")
-    trained = [method + seed for method in ("length_critic", "swap") for seed in ("", "_43", "_44")]
-    policies = (BASE, "grpo", "grpo_43", *trained)
+    trained = [method + seed for method in ("grpo", "length_critic", "swap") for seed in ("", "_43", "_44")]
+    policies = (BASE, *trained)
     assert kept.groupby("policy").size().to_dict() == dict.fromkeys(policies, 480)
     means = kept.groupby("policy").mean(numeric_only=True)
     page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
