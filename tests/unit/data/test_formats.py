@@ -11,13 +11,14 @@ import pytest
 from evaluation.grade import grade_file
 from evaluation.measures import measure_benchmark
 from evaluation.problems import load_problems
-from evaluation.run import missing_tasks, parse
+from evaluation.run import missing_samples, parse
 from evaluation.samples import grades_path, problems_path, samples_path
 from openrlhf_swap.data.benchmarks import load_benchmark
 from openrlhf_swap.data.formats import CHOOSE, PROGRAM, gpqa
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader, sandbox
+from openrlhf_swap.rollouts.answers import SUFFIX
 
 GPQA = {
     "Question": "Which city is the capital of Norway?\n",
@@ -145,7 +146,7 @@ def evaluate(folder, path, texts, *flags):
     """Grade samples as an evaluation does; `texts` has one for each problem."""
     args = parse(["--model", "m", "--output", str(folder), "--benchmarks", path, "--samples", "1", *flags])
     ((name, problems),) = load_problems(args).items()
-    tasks = missing_tasks(folder, {name: problems}, 1)
+    requests = missing_samples(folder, {name: problems}, 1, SUFFIX)
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
     rows = [{"id": p.id, "sample": 0, "text": text, **counts} for p, text in zip(problems, texts, strict=True)]
     write_rows(samples_path(folder, name), rows)
@@ -155,15 +156,15 @@ def evaluate(folder, path, texts, *flags):
         grades_path(folder, name).unlink()
     grade_file(folder, name, problems, grader, "</think>")
     grader.close()
-    return tasks, list(read_rows(grades_path(folder, name))), measure_benchmark(folder, name).values
+    return requests, list(read_rows(grades_path(folder, name))), measure_benchmark(folder, name).values
 
 
 def test_choices_are_evaluated_by_their_letters(tmp_path, own_file):
     path = own_file(GPQA, MMLU_PRO)
     correct = load_benchmark(path)[0].answer
     texts = [f"hm</think>The answer is ({correct}).", r"</think>\boxed{C}"]
-    tasks, grades, values = evaluate(tmp_path, path, texts)
-    assert [task.instructed for task in tasks] == [True, True]
+    requests, grades, values = evaluate(tmp_path, path, texts)
+    assert not any(request.text.endswith(SUFFIX) for request in requests)  # they have an instruction of their own
     assert [(grade["correct"], grade["answer"]) for grade in grades] == [(True, correct), (False, "C")]
     assert values["accuracy"] == 0.5 and "score" not in values
 
@@ -182,8 +183,8 @@ def test_code_is_evaluated_by_its_tests(tmp_path, own_file):
 def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
     path = own_file({"problem": "Near 42?", "answer": 42, "tolerance": 1}, {"problem": "7?", "answer": "7"})
     flags = ["--grader", "support.verifiers:nearness"]
-    tasks, grades, values = evaluate(tmp_path, path, ["it is 41", "it is 10"], *flags)
-    assert not tasks[0].instructed
+    requests, grades, values = evaluate(tmp_path, path, ["it is 41", "it is 10"], *flags)
+    assert requests[0].text.endswith(SUFFIX)
     assert [(grade["correct"], grade.get("score"), grade["why"]) for grade in grades] == [
         (True, 0.5, "1 off"),
         (False, 0.25, "3 off"),
