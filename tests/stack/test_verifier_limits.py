@@ -1,10 +1,14 @@
-"""Verifiers, and code under test, that never end."""
+"""How long verifiers, and code under test, may take."""
 
+import json
 import time
 
 import pytest
 
-from openrlhf_swap.rewards import Grade, Grader, sandbox
+from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
+from openrlhf_swap.rewards.grader import Task
+
+confined = pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
 
 
 @pytest.mark.parametrize(
@@ -18,9 +22,34 @@ def test_a_verifier_that_never_ends_costs_its_time_limit(name, response):
     grader.close()
 
 
-@pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
+@confined
 def test_code_that_never_ends_is_ended():
     started = time.monotonic()
     assert sandbox.run_python("while True: pass", "", sandbox.Limits(cpu=1)).status == "timeout"
     assert sandbox.run_python("import time\ntime.sleep(60)", "", sandbox.Limits(wall=1)).status == "timeout"
     assert time.monotonic() - started < 20
+
+
+SPIN = "```python\nimport time\n\ndef spin(seconds):\n    end = time.process_time() + seconds\n"
+SPIN += "    while time.process_time() < end:\n        pass\n    return 1\n```"
+
+
+@confined
+def test_the_seconds_of_a_test_are_its_own(monkeypatch):
+    """Four tests of 0.3 seconds each take more than one test may; a test that takes more fails with those after it."""
+    monkeypatch.setattr(unit_tests, "SECONDS", 1)
+    assert unit_tests.verify("p", "assert spin(0.3)\n" * 4, SPIN, {}).score == 1
+    assert unit_tests.verify("p", "assert spin(0)\nassert spin(60)\nassert spin(0)\nassert 1", SPIN, {}).score == 0.25
+    rows = json.dumps([{"input": text, "output": "1"} for text in ("0", "60", "0", "0")])
+    assert unit_tests.verify("p", rows, SPIN, {"fn_name": "spin"}).score == 0.25
+    program = SPIN.replace("\n```", "\n\nprint(spin(float(input())))\n```")
+    assert unit_tests.verify("p", rows, program, {}).score == 0.25
+
+
+@confined
+def test_a_grader_waits_for_as_long_as_the_tests_may_take():
+    """It replaces a process that does not answer within six times 0.3 seconds, if no tests run there."""
+    grader = Grader(processes=1, time_limit=0.3, verifier="unit_tests")
+    grade = grader.grade_many([Task("import time\ntime.sleep(2.2)\nprint(1)", '[{"input": "", "output": "1"}]')])[0]
+    grader.close()
+    assert grade == Grade(True, "ok") and not grade.slow

@@ -1,4 +1,4 @@
-"""Wrong command lines as a user types them, and packages that are missing: one line, status 2, mostly at once."""
+"""Wrong command lines as a user types them: one line, status 2, mostly at once."""
 
 import os
 import resource
@@ -155,27 +155,3 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     result = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (result.stdout.split(), result.stderr) == (["metric", "meaning"], "")
-
-
-@pytest.mark.parametrize(
-    ("command", "package", "extra"),
-    [
-        ("prepare --input rows.jsonl --output new.jsonl --no-benchmarks", "datasets", "data"),
-        (f"score --model {MODEL} --input rows.jsonl --output new", "torch", "core"),
-        ("sft", "einops", ""),
-    ],
-)
-def test_a_package_that_is_missing(tmp_path, command, package, extra):
-    (tmp_path / "rows.jsonl").write_text('{"problem": "What is 100 + 100?", "answer": "200", "response": "200"}\n')
-    name, *flags = command.split()
-    code = (
-        f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv[1:] = {flags}; "
-        f"runpy.run_module('openrlhf_swap.{name}', run_name='__main__', alter_sys=True)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    remedy = f"pip install '.[{extra}]' in a checkout, or " if extra else ""
-    assert result.stderr == f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"

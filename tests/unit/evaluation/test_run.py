@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -93,8 +94,11 @@ def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
 
 
 @pytest.fixture
-def evaluate(tmp_path, monkeypatch, capsys):
-    """Starts an evaluation of some rows, where each response is 2; returns the exit status and the last line."""
+def evaluate(tmp_path, monkeypatch, capsys, grader):
+    """Starts an evaluation of some rows, where each response is 2; returns the exit status and the last line.
+
+    The real grader is started once for all: its processes take a second each.
+    """
     flags = ["--model", str(POLICY), "--output", str(tmp_path / "out"), "--samples", "1", "--verbose"]
 
     def sample(args, tasks, _):
@@ -109,6 +113,8 @@ def evaluate(tmp_path, monkeypatch, capsys):
         shown = capsys.readouterr()
         return status, (shown.err if status else shown.out).splitlines()[-1]
 
+    kept = SimpleNamespace(grade_many=grader.grade_many, close=lambda: None)
+    monkeypatch.setattr(run, "Grader", lambda verifier: kept)
     monkeypatch.setattr(run, "sample", sample)
     return start
 
