@@ -75,11 +75,11 @@ def test_a_training_that_fails_ends_the_check(tmp_path, monkeypatch):
 
 def test_a_training_that_does_nothing_ends_the_check(tmp_path, monkeypatch):
     """It says something for longer than the patience first, which is no reason to end it."""
-    script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; echo '{\"step\": 1}' > metrics.jsonl; exec sleep 600"
+    script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done; echo '{\"step\": 1}' > metrics.jsonl; exec sleep 600"
     training(tmp_path, monkeypatch, script)
     findings, seen = Findings(), []
     with pytest.raises(FatalFinding):
-        running.watch(findings, [], tmp_path / "run", "console.log", 2, seen.append)
+        running.watch(findings, [], tmp_path / "run", "console.log", 1.5, seen.append)
     (wrong,) = findings.wrong
     assert wrong.startswith("progress: nothing for 2 s after 1 steps; last: 6; ") and len(seen) == 1
 
