@@ -42,8 +42,7 @@ def checked_arguments(given: Sequence[str], config: SwapConfig, run: RunConfig, 
     args = parse_arguments(with_defaults(given, imported, on_cpu))
     rules = (_method_rules(args), _async_rules(args), _deepspeed_rules(args, run), _missing_flags(args))
     machine = (_cpu_rules(args) if on_cpu else (), refused_placement(args, on_cpu), _package_rules(args))
-    late = late_rules(args)
-    _refuse(chain(*rules, refused_values(args), *machine, batch_rules(args), late))
+    _refuse(chain(*rules, refused_values(args), *machine, batch_rules(args), late_rules(args)))
     prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     return args
 

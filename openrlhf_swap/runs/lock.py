@@ -37,8 +37,8 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
                     f"{flag} is {folders[flag]}, where another run is under way ({LOCK}); wait until it has ended, or "
                     "use another folder"
                 ) from None
-            except (NotImplementedError, OSError) as error:  # what filelock raises where there are no locks
-                if isinstance(error, OSError) and error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                     raise
                 print(f"[swap] the file system of {folders[flag]} has no locks; start no second run there")
         yield

@@ -1,5 +1,8 @@
 """Two runs in one folder: the second is refused; a killed one is in nobody's way."""
 
+import errno
+import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -59,3 +62,30 @@ def test_folders_that_nothing_was_written_to_are_removed_again(tmp_path):
 def test_one_folder_under_two_flags_is_locked_once(tmp_path):
     with locked({"--swap.output_dir": tmp_path, "--ckpt.path": tmp_path / "." / "x" / ".."}):
         pass
+
+
+@pytest.fixture
+def flock_fails(monkeypatch):
+    """Makes the kernel refuse locks with an error number."""
+
+    def fail(number):
+        def flock(*_):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_told_and_used(tmp_path, flock_fails, capsys, number):
+    flock_fails(number)
+    with locked({"--output": tmp_path}):
+        told = capsys.readouterr().out
+    assert told == f"[swap] the file system of {tmp_path} has no locks; start no second run there\n"
+
+
+def test_another_error_of_the_lock_is_one(tmp_path, flock_fails):
+    flock_fails(errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)), locked({"--output": tmp_path}):
+        pytest.fail("the folder is not locked")
