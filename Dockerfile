@@ -34,8 +34,8 @@ COPY LICENSE pyproject.toml requirements-cpu.txt constraints-gpu.txt requirement
 COPY scripts/common.sh scripts/setup.sh scripts/
 COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/errors.py openrlhf_swap/
-COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/cudnn.py openrlhf_swap/packages/replace.py \
-    openrlhf_swap/packages/versions.py openrlhf_swap/packages/
+COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/bfloat16.py openrlhf_swap/packages/cudnn.py \
+    openrlhf_swap/packages/replace.py openrlhf_swap/packages/versions.py openrlhf_swap/packages/
 COPY openrlhf_swap/flags/__init__.py openrlhf_swap/flags/device.py openrlhf_swap/flags/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/inventory.py \
     openrlhf_swap/integration/patches.py openrlhf_swap/integration/

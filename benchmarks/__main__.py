@@ -21,6 +21,7 @@ from tabulate import tabulate
 # Flags that make each of them small.
 SMALL = {
     "advantages": ["--groups", "32", "--tokens", "4000"],
+    "bfloat16": ["--repeats", "3"],
     "cpu_step": ["--steps", "2"],
     "critic": ["--lengths", "2000", "--layers", "4", "--repeats", "3", "--responses", "256"],
     "driver": ["--responses", "256", "--tokens", "3000"],

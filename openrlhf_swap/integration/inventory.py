@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from openrlhf_swap.packages.bfloat16 import PRODUCTS
+
 
 class Kind(Enum):
     """What is replaced; the values are headings of the page."""
@@ -53,6 +55,10 @@ class Patch(NamedTuple):
 
 EVERY = "every process that imports `openrlhf_swap.integration`"
 NO_CUDNN = "every process that imports `openrlhf_swap.integration` or makes a `Scorer`"
+NO_BFLOAT16 = (
+    "every process that imports `openrlhf_swap.integration` (CPU build) or makes a `Scorer`, on a processor without "
+    "bfloat16 products"
+)
 NO_FLASH = "every process that imports `openrlhf_swap.integration`, without flash-attn"
 EVERY_CPU = "every process that imports `openrlhf_swap.integration`, on CPU"
 NO_CLUSTER = "every process that imports `openrlhf_swap.integration`, on CPU without RAY_ADDRESS"
@@ -215,6 +221,10 @@ _GROUPS: dict[Group, dict[str, str]] = {
     },
     Group(STATE, NO_CUDNN, None, "cuDNN's attention builds a plan for every new length; vLLM leaves it out, too"): {
         "torch.backends.cuda.cudnn_sdp_enabled()": "False"
+    },
+    Group(STATE, NO_BFLOAT16, None, "torch's own loop takes many times as long as a product in float32"): {
+        f'torch.library.get_kernel("aten::{name}", "CPU")': "openrlhf_swap.packages.bfloat16.speed_up_products"
+        for name in PRODUCTS
     },
     Group(STATE, SCORED, None, "the answer branches share a prefix"): {
         "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"

@@ -15,6 +15,7 @@ from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.algorithm.length_critic import StateTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.packages.bfloat16 import speed_up_products
 from openrlhf_swap.packages.cudnn import leave_out_cudnn
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
@@ -42,12 +43,14 @@ class Scorer:
     ) -> None:
         """Take a causal language model, SWAP's settings (its defaults if None), and `scoring` of RunConfig.
 
-        From then on torch's SDPA leaves out cuDNN in this process.
+        From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a CPU that has no
+        instructions for them are computed in float32.
 
         Raises:
             ConfigError: for a tokenizer that loses white space, or does not know the end of the thought.
         """
         leave_out_cudnn()
+        speed_up_products()
         self._model = model
         self._tokenizer = tokenizer
         config, messages = resolve_thought(config or SwapConfig(), tokenizer)

@@ -12,6 +12,7 @@ from openrlhf_swap.integration import inventory
 from openrlhf_swap.integration.inventory import PATCHES
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import is_cpu_build
+from openrlhf_swap.packages.bfloat16 import has_fast_products
 
 IMPORT = "import of openrlhf_swap.integration"
 LASTING = {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS", "TRAINS_ALONE", "TRAINS_ON_CPU"]}
@@ -46,6 +47,7 @@ def assert_same(found, expected):
 
 def test_importing_replaces_what_the_inventory_says_and_once_only(observed):
     places = ["EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN"] + ([] if attention.is_installed() else ["NO_FLASH"])
+    places += [] if has_fast_products() else ["NO_BFLOAT16"]
     assert_same(observed[IMPORT], entries(*places))
     assert observed["import of all other modules"] == []
 
@@ -78,6 +80,6 @@ def test_a_process_has_replaced_what_the_inventory_says(observed, where):
 def test_every_place_of_the_inventory_was_observed(observed):
     """An entry of a process that nobody observes would never be wrong."""
     seen = {name for name in observed if name.isupper()}
-    seen |= {"EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN", "NO_FLASH"}
+    seen |= {"EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN", "NO_FLASH", "NO_BFLOAT16"}
     seen |= {name for names in LASTING.values() for name in names}
     assert {patch.group.where for patch in PATCHES} == {getattr(inventory, name) for name in seen}

@@ -5,6 +5,7 @@ import importlib
 import logging
 import operator
 import os
+import re
 import resource
 import signal
 import sys
@@ -85,7 +86,11 @@ def state():
     import torch
     from transformers import AttentionInterface
 
+    from openrlhf_swap.packages.bfloat16 import PRODUCTS
+
+    kernels = {name: re.search(r"(?m)^CPU: .*", torch._C._dispatch_dump(f"aten::{name}"))[0] for name in PRODUCTS}
     return {
+        **{f'torch.library.get_kernel("aten::{name}", "CPU")': kernel for name, kernel in kernels.items()},
         "gc.get_freeze_count()": gc.get_freeze_count() > 0,
         "torch.serialization.get_safe_globals()": list(torch.serialization.get_safe_globals()),
         "torch.backends.cuda.cudnn_sdp_enabled()": torch.backends.cuda.cudnn_sdp_enabled(),

@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.inventory import CPU_COMMAND, EVERY_CPU, NO_CLUSTER
+from openrlhf_swap.packages.bfloat16 import speed_up_products
 
 # Every process of a CPU run inherits these; values that are already set take precedence.
 CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.variables(CPU_COMMAND)}
@@ -42,6 +43,7 @@ def install() -> None:
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
     _put_first_on_path(Path(sys.prefix) / "bin")
     patches.install(EVERY_CPU)
+    speed_up_products()
 
 
 def _put_first_on_path(folder: Path) -> None:
