@@ -12,7 +12,7 @@ and after each step, by a regression on the model's hidden states that is fitted
 
 A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
 skipped, counted and reported. Run again with the same arguments, it resumes where it stopped; OUTPUT.settings.json
-records the model and the flags that the rows depend on, and others are refused.
+records the model and the flags that the rows depend on. Others are refused, and so is an input with other rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     Raises:
         ConfigError: for an invalid setting, one that differs from what the output's rows were made with, or a model
             that cannot be read.
-        DataError: for an input without rows.
+        DataError: for an input without rows, or not the one that the output's rows are the scores of.
     """
     args = _parser().parse_args(argv)
     end, close = (text.replace("\\n", "\n") for text in (args.end_of_thought, args.close_template))
@@ -77,6 +77,7 @@ def main(argv: list[str]) -> None:
     settings = settings_of(args, SETTINGS)
     refuse_other_settings(args.output, settings)
     rows = read_input(args.input)
+    refuse_other_rows(args.output, rows)
     model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
     from openrlhf_swap.scoring.scorer import Scorer
@@ -173,6 +174,23 @@ def read_input(source: Path) -> list[Entry]:
     if all(entry.row is None for entry in rows):
         raise DataError(f"--input is {source}, of which no row can be scored: {described(rows)}")
     return rows
+
+
+def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
+    """Compare the rows that `target` holds with those of the input that they are the scores of.
+
+    Raises:
+        DataError: for the first that is not the same problem, answer and response.
+    """
+    by_line = {entry.number: entry.row for entry in rows}
+    for scored in read_rows(target):
+        line = scored["row"] + 1
+        row = by_line.get(line)
+        if row is None or any(row[name] != scored[name] for name in FIELDS):
+            raise DataError(
+                f"--input is not the file that the rows in {target} are the scores of: row {line} differs; "
+                "use another --output"
+            )
 
 
 def score_rows(

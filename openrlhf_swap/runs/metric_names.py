@@ -100,7 +100,7 @@ METRICS = {
     "timing/step_total": "seconds of the step, without evaluation and checkpoint",
     "timing/tokens_per_second": "tokens of the step's responses, divided by its seconds",
     "timing/generated_tokens_per_second": "the same tokens, divided by the seconds of generation",
-    "memory/policy_peak_gib": "peak memory of the policy's first process: on its GPU in this step or, without "
+    "memory/policy_peak_gib": "largest peak memory of the policy's processes: on a GPU in this step or, without "
     "GPUs, main memory since the start",
     "memory/host_used_gib": "main memory in use on the trainer's machine after the step",
     "eval/*/pass1": "share of correct responses to the problems of a data source of --eval.dataset; "

@@ -112,6 +112,7 @@ def assert_skips_what_is_not_finite(group, experiences):
     ray.get(group.async_run_method_batch("append", experience=broken), timeout=300)
     statuses = ray.get(group.async_run_method("fit"), timeout=300)
     assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
+    assert len({status["memory/policy_peak_gib"] for status in statuses}) == 1  # the largest, told by every actor
     assert torch.equal(log_probs(group, experiences), before)
 
 

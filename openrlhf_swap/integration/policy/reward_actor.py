@@ -69,11 +69,11 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return self._scorer.forward(sequences, action_mask, attention_mask, score_requests, state_requests or ())
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """Overrides OpenRLHF's: also counts the updates that DeepSpeed skipped, and reports peak memory."""
+        """Overrides OpenRLHF's: also counts the updates that DeepSpeed skipped, and reports the ranks' largest peak memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
-        status["memory/policy_peak_gib"] = memory.peak_gib()
+        status["memory/policy_peak_gib"] = self.strategy.all_reduce(memory.peak_gib(), op="max")
         return status
 
     def save_model(self) -> None:

@@ -103,6 +103,26 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
     assert f"note: {target} does not record what its rows were made with" in capsys.readouterr().out
 
 
+def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
+    """Blank lines count as lines, new rows may follow, and another problem, answer or response is another input."""
+    target = tmp_path / "scores.jsonl"
+    _, before = run(tmp_path, ["", *rows[:2]])
+    assert [row["row"] for row in before] == [1, 2]
+    assert run(tmp_path, ["", *rows[:2], {**rows[2], "source": "new"}])[1][:2] == before
+    target.write_text("".join(json.dumps(row) + "\n" for row in before))
+    for other in (
+        ["", {**rows[0], "answer": "7"}, rows[1]],
+        ["", rows[0], {**rows[1], "response": rows[2]["response"]}],
+        rows[:2],
+        ["", rows[0]],
+        ["", rows[0], "not json"],
+    ):
+        assert run(tmp_path, other) == (2, before)
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(f"error: --input is not the file that the rows in {target} are the scores of: row ")
+        assert line.endswith(" differs; use another --output")
+
+
 def test_bad_rows_are_counted_and_skipped(tmp_path, rows, capsys):
     bad = ["not json", "[1]", {"problem": "x", "response": "y"}, {**rows[0], "answer": " $ $ "}]
     long = {**rows[0], "response": "ones: 1+1+0=02\n" * 200}
