@@ -21,6 +21,7 @@ ABLATION = [
     "step_only@1",
     "uniform_penalty@1",
 ]
+VARIANTS = ["swap@1", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
 FRONTS = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # with as many points each
 
 
@@ -108,9 +109,11 @@ def of_seeds(seeds):
     return [point for point in KEPT if point.method == BASE or point.seed in seeds]
 
 
-def table_in_the_docs(page, first_column):
+def table_in_the_docs(page, names):
+    """The table of these methods or configurations, in any order."""
     page = (ROOT / "docs" / "method" / page).read_text(encoding="utf-8")
-    (text,) = re.findall(rf"^\| {first_column} \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"^\| (?:method|configuration) \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    (text,) = [text for text in tables if {line.split()[1] for line in text.splitlines()[2:]} == set(names)]
     return text
 
 
@@ -123,7 +126,7 @@ def assert_same_cells(page, printed):
 def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
     """And what fronts.py prints of them: every figure of the page follows from the file."""
     monkeypatch.syspath_prepend(SCIPY)
-    text, against = table_in_the_docs("critic.md", "method"), FRONTS[0]
+    text, against = table_in_the_docs("critic.md", FRONTS), FRONTS[0]
     points = [point for point in of_seeds(FIRST_SEEDS) if point.method in (BASE, *FRONTS)]
     assert len({(method, len(of)) for method, seeds in by_seed(points).items() for of in seeds.values()}) == len(
         FRONTS
@@ -134,14 +137,19 @@ def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(mo
 
 @needs_scipy
 @pytest.mark.parametrize(
-    ("page", "seeds", "names"), [("critic.md", FRESH_SEEDS, FRESH), ("comparison.md", FIRST_SEEDS, ABLATION)]
+    ("page", "seeds", "names"),
+    [
+        ("critic.md", FRESH_SEEDS, FRESH),
+        ("comparison.md", FIRST_SEEDS, ABLATION),
+        ("comparison.md", FIRST_SEEDS, VARIANTS),
+    ],
 )
 def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of_them(monkeypatch, page, seeds, names):
     monkeypatch.syspath_prepend(SCIPY)
     import pandas
     from scipy import stats
 
-    text = table_in_the_docs(page, "configuration")
+    text = table_in_the_docs(page, names)
     assert_same_cells(text, table_of_last(of_seeds(seeds), KEPT_IDEAL, names))
 
     frame = pandas.read_csv(RESULTS, dtype={"strength": str})
