@@ -69,7 +69,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return self._scorer.forward(sequences, action_mask, attention_mask, score_requests, state_requests or ())
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """Overrides OpenRLHF's: also counts the updates that DeepSpeed skipped, and reports the ranks' largest peak memory."""
+        """Overrides OpenRLHF's: also counts updates that DeepSpeed skipped, and reports the ranks' peak memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
