@@ -105,6 +105,11 @@ def read_kept(path: Path) -> list[Point]:
         ]
 
 
+def of_methods(points: Sequence[Point], names: Sequence[str]) -> list[Point]:
+    """The base's point, and those of the methods and configurations, METHOD or METHOD@STRENGTH."""
+    return [p for p in points if p.method == BASE or p.method in names or f"{p.method}@{p.strength}" in names]
+
+
 def front(points: Sequence[Point], tokens: float) -> float:
     """The highest accuracy with at most so many tokens; 0 if none is that short."""
     return max((point.accuracy for point in points if point.tokens <= tokens), default=0.0)

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from front_points import BASE, Ideal, Point, area, by_seed, front, keep, read_kept, read_runs, regret
+from front_points import BASE, Ideal, Point, area, by_seed, front, keep, of_methods, read_kept, read_runs, regret
 from paired import half_interval, holm, p_value
 from tabulate import tabulate
 
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", type=Path, help="output folder of compare.sh")
     parser.add_argument("--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them")
     parser.add_argument("--against", default="swap", help="the method that the others are compared with")
-    parser.add_argument("--methods", nargs="+", help="those of the table and the picture (default: all)")
+    parser.add_argument("--methods", nargs="+", help="of table and picture: METHOD or METHOD@STRENGTH (default: all)")
     parser.add_argument("--area-from", type=float, default=1.0, metavar="X", help="areas begin at X L* (default: 1)")
     parser.add_argument("--last", nargs="+", help="print the last points of these configurations, METHOD@STRENGTH")
     parser.add_argument("--seeds", type=int, nargs="+", help="use these alone (default: all)")
@@ -195,7 +195,7 @@ def main(argv: list[str]) -> None:
         print(table_of_last(used, ideal, args.last))
         return
     if args.methods:
-        used = [point for point in used if point.method in (BASE, *args.methods)]
+        used = of_methods(used, args.methods)
     print(table(used, ideal, args.against, args.area_from))
     if args.picture:
         draw(used, ideal, args.picture)

@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from front_points import BASE, COST, Ideal, by_seed, keep, read_kept
+from front_points import BASE, COST, Ideal, by_seed, keep, of_methods, read_kept
 from fronts import MULTIPLES, table, table_of_last
 from support.corrections import SCIPY, corrected_by_hand, needs_scipy
 from support.front_runs import IDEAL, made_up
@@ -24,6 +24,11 @@ ABLATION = [
 VARIANTS = ["swap@1", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
 FRONTS = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # with as many points each
 
+AT_FULL_STRENGTH = [
+    *("gr3@1", "grpo@0", "length_critic_by_length@4", "no_penalty@1", "outcome_only@3", "static_penalty@1", "swap@1"),
+    *("swap_half_sd@1", "swap_zero@1", "to_go@1", "uniform_penalty@1", "uniform_penalty_6e-4@1"),
+]
+
 
 def regrets_of(points, ideal, base):
     excess = (points.tokens - ideal.tokens).clip(lower=0) / (base.tokens - ideal.tokens)
@@ -41,7 +46,8 @@ def recompute(path, ideal, against, seeds=range(100), methods=None):
 
     frame = pandas.read_csv(path, dtype={"strength": str})
     frame = frame[(frame.method == BASE) | frame.seed.isin(seeds)]
-    frame = frame[frame.method.isin([BASE, *(methods or frame.method.unique())])]
+    named, methods = frame.method + "@" + frame.strength, methods or frame.method.unique()
+    frame = frame[(frame.method == BASE) | frame.method.isin(methods) | named.isin(methods)]
     base = frame[frame.method == BASE].iloc[0]
     grid = numpy.exp(numpy.linspace(math.log(ideal.tokens), math.log(base.tokens), 40_001))
 
@@ -123,15 +129,15 @@ def assert_same_cells(page, printed):
 
 
 @needs_scipy
-def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+@pytest.mark.parametrize(("names", "against"), [(FRONTS, "length_critic_by_length"), (AT_FULL_STRENGTH, "swap")])
+def test_the_tables_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch, names, against):
     """And what fronts.py prints of them: every figure of the page follows from the file."""
     monkeypatch.syspath_prepend(SCIPY)
-    text, against = table_in_the_docs("critic.md", FRONTS), FRONTS[0]
-    points = [point for point in of_seeds(FIRST_SEEDS) if point.method in (BASE, *FRONTS)]
-    assert len({(method, len(of)) for method, seeds in by_seed(points).items() for of in seeds.values()}) == len(
-        FRONTS
-    )
-    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, FRONTS))
+    methods = [name.partition("@")[0] for name in names]
+    text, points = table_in_the_docs("critic.md", methods), of_methods(of_seeds(FIRST_SEEDS), names)
+    lengths = {method: {len(of) for of in seeds.values()} for method, seeds in by_seed(points).items()}
+    assert lengths.keys() == set(methods) and len(set.union(*lengths.values())) == 1  # a front is a maximum
+    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, names))
     assert_same_cells(text, table(points, KEPT_IDEAL, against))
 
 
