@@ -21,7 +21,7 @@ ABLATION = [
     "step_only@1",
     "uniform_penalty@1",
 ]
-VARIANTS = ["swap@1", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
+VARIANTS = ["swap@1", "arora@0.2", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
 FRONTS = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # with as many points each
 
 AT_FULL_STRENGTH = [
