@@ -82,15 +82,21 @@ def methods():
     return found
 
 
+def cpu_kernel(name):
+    """The line of torch's registry that tells which file an operator's kernel for the CPU comes from."""
+    import torch
+
+    return re.search(r"(?m)^CPU: .*", torch._C._dispatch_dump(f"aten::{name}"))[0]
+
+
 def state():
     import torch
     from transformers import AttentionInterface
 
     from openrlhf_swap.packages.bfloat16 import PRODUCTS
 
-    kernels = {name: re.search(r"(?m)^CPU: .*", torch._C._dispatch_dump(f"aten::{name}"))[0] for name in PRODUCTS}
     return {
-        **{f'torch.library.get_kernel("aten::{name}", "CPU")': kernel for name, kernel in kernels.items()},
+        **{f'torch.library.get_kernel("aten::{name}", "CPU")': cpu_kernel(name) for name in PRODUCTS},
         "gc.get_freeze_count()": gc.get_freeze_count() > 0,
         "torch.serialization.get_safe_globals()": list(torch.serialization.get_safe_globals()),
         "torch.backends.cuda.cudnn_sdp_enabled()": torch.backends.cuda.cudnn_sdp_enabled(),

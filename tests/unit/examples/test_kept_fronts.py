@@ -23,7 +23,6 @@ ABLATION = [
 ]
 VARIANTS = ["swap@1", "arora@0.2", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
 FRONTS = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # with as many points each
-
 AT_FULL_STRENGTH = [
     *("gr3@1", "grpo@0", "length_critic_by_length@4", "no_penalty@1", "outcome_only@3", "static_penalty@1", "swap@1"),
     *("swap_half_sd@1", "swap_zero@1", "to_go@1", "uniform_penalty@1", "uniform_penalty_6e-4@1"),
@@ -115,12 +114,22 @@ def of_seeds(seeds):
     return [point for point in KEPT if point.method == BASE or point.seed in seeds]
 
 
-def table_in_the_docs(page, names):
-    """The table of these methods or configurations, in any order."""
+def tables_in_the_docs(page):
+    """(methods or configurations, text) of each table."""
     page = (ROOT / "docs" / "method" / page).read_text(encoding="utf-8")
     tables = re.findall(r"^\| (?:method|configuration) \| seeds \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
-    (text,) = [text for text in tables if {line.split()[1] for line in text.splitlines()[2:]} == set(names)]
+    return [({line.split()[1] for line in text.splitlines()[2:]}, text) for text in tables]
+
+
+def table_in_the_docs(page, names):
+    (text,) = [text for found, text in tables_in_the_docs(page) if found == set(names)]
     return text
+
+
+def test_no_table_of_kept_runs_is_left_out_below():
+    found = [names for page in ("critic.md", "comparison.md") for names, _ in tables_in_the_docs(page)]
+    tested = [FRONTS, [name.partition("@")[0] for name in AT_FULL_STRENGTH], FRESH, ABLATION, VARIANTS]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, tested))
 
 
 def assert_same_cells(page, printed):

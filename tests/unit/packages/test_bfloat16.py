@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.observing import cpu_kernel
 from support.paths import POLICY
 from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,11 +20,6 @@ def ours():
     library = widened_products()
     yield
     library._destroy()
-
-
-def kernel(name):
-    """The line of torch's registry that tells which file the CPU's kernel comes from."""
-    return next(line for line in torch._C._dispatch_dump(f"aten::{name}").splitlines() if line.startswith("CPU: "))
 
 
 def tensors(dtype):
@@ -83,11 +79,11 @@ def test_other_numbers_are_left_to_torch(dtype):
 
 
 def test_torchs_own_kernels_come_back_with_the_end_of_the_library():
-    before = [kernel(name) for name in PRODUCTS]
+    before = [cpu_kernel(name) for name in PRODUCTS]
     library = widened_products()
-    assert all("bfloat16.py" in kernel(name) for name in PRODUCTS)
+    assert all("bfloat16.py" in cpu_kernel(name) for name in PRODUCTS)
     library._destroy()
-    assert [kernel(name) for name in PRODUCTS] == before
+    assert [cpu_kernel(name) for name in PRODUCTS] == before
 
 
 def test_kernels_are_replaced_where_the_processor_needs_it_only(monkeypatch):
@@ -95,7 +91,7 @@ def test_kernels_are_replaced_where_the_processor_needs_it_only(monkeypatch):
     assert speed_up_products.__wrapped__() is None
     monkeypatch.setattr(bfloat16, "has_fast_products", lambda: False)
     library = speed_up_products.__wrapped__()
-    assert all("bfloat16.py" in kernel(name) for name in PRODUCTS)
+    assert all("bfloat16.py" in cpu_kernel(name) for name in PRODUCTS)
     library._destroy()
 
 
@@ -107,4 +103,4 @@ def test_an_older_torch_keeps_its_kernels(monkeypatch):
 
 def test_a_scorer_multiplies_as_a_run_does():
     Scorer(AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16), AutoTokenizer.from_pretrained(POLICY))
-    assert all(("bfloat16.py" in kernel(name)) == (not has_fast_products()) for name in PRODUCTS)
+    assert all(("bfloat16.py" in cpu_kernel(name)) == (not has_fast_products()) for name in PRODUCTS)
