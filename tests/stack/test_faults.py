@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.disturbing import GCS, Run, errors
 from support.paths import POLICY
-from support.running import start_training, train_by
+from support.running import SMALL_STEPS, start_training, train_by, training
 
 from openrlhf_swap.files import read_rows
 
@@ -19,6 +19,7 @@ SYNC = ("IntrinsicRewardActor", "CpuRolloutActor", "VLLM::EngineCore", None)
 
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
 FLAGS = [
+    *SMALL_STEPS,
     "--ckpt.save_steps",
     "2",
     "--ckpt.load_enable",
@@ -42,7 +43,27 @@ def by_step(rows):
     return found
 
 
-def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path, prompts_file):
+def hold_weights(patch, folder, since=None):
+    """Let trainings from now on hold their weights on the way, or those that leave when the file `since` exists.
+
+    Returns the file that tells of it.
+    """
+    train_by("support.held_update", folder, patch)
+    patch.setenv("HELD_UPDATE", str(folder / "held"))
+    if since:
+        patch.setenv("HELD_FROM", str(since))
+    return folder / "held"
+
+
+def assert_says_who_died(name, output, status):
+    assert re.search("resuming from checkpoint global_step[24]", output)
+    assert status == 2
+    (line,) = errors(output)
+    assert "died" in line and "--ckpt.load_enable to resume from global_step4" in line
+    assert name in line or name == "VLLM::EngineCore"  # of which its actor tells
+
+
+def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path, monkeypatch, prompts_file):
     calm = tmp_path / "calm" / "run"
     calm.parent.mkdir()
     result = start_training(calm, prompts_file, *FLAGS)
@@ -55,18 +76,19 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     assert run.latest() == "global_step2"
 
     # Nothing of the killed run is in the way of the next one.
-    for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ("CpuRolloutActor",):
-        output, status = run.start_and_disturb(5, name, signal.SIGKILL)
-        assert re.search("resuming from checkpoint global_step[24]", output)
-        assert status == 2
-        (line,) = errors(output)
-        assert "died" in line and "--ckpt.load_enable to resume from global_step4" in line
-        assert name in line or name == "VLLM::EngineCore"  # of which its actor tells
+    newest = run.output / "checkpoints" / "_actor" / "global_step4"
+    for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ():
+        assert_says_who_died(name, *run.start_and_disturb(5, name, signal.SIGKILL))
+    # Dies while the weights of step 5 travel: the policy sends, and the engine does not receive.
+    with monkeypatch.context() as patch:
+        held = hold_weights(patch, tmp_path, newest / "complete.json")
+        run.command = training(run.output, prompts_file, *FLAGS)
+        assert_says_who_died("RolloutActor", *run.start_and_disturb(5, "HeldRolloutActor", signal.SIGKILL, held))
 
     # A file of the newest checkpoint is cut short: the one before is used.
-    newest = run.output / "checkpoints" / "_actor" / "global_step4"
     (file,) = newest.glob("*optim_states.pt")
     file.write_bytes(file.read_bytes()[:1000])
+    run.command = training(run.output, prompts_file, *FLAGS)
     if EVERYTHING:  # stopped, not dead: only the time limit ends it
         output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
         assert status == 2
@@ -113,18 +135,10 @@ def test_nothing_lives_on_after_any_process_was_killed(tmp_path, prompts_file, n
     assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        pytest.param(name, flags, marks=[] if (name, flags) == ("CpuRolloutActor", []) else on_request)
-        for name, flags in EVERY_PROCESS
-    ],
-)
+@on_request
+@pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
 def test_nothing_lives_on_after_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name, flags):
-    """The policy is in the middle of a broadcast that the engine does not take."""
-    train_by("support.held_update", tmp_path, monkeypatch)
-    held = tmp_path / "held"
-    monkeypatch.setenv("HELD_UPDATE", str(held))
+    held = hold_weights(monkeypatch, tmp_path)
     name = "HeldRolloutActor" if name == "CpuRolloutActor" else name
     output, status = Run(tmp_path, prompts_file, flags).start_and_disturb(1, name, signal.SIGKILL, held)
     assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.disturbing import Run
 from support.paths import POLICY, ROOT
-from support.running import run_training, train_by
+from support.running import SMALL_STEPS, run_training, train_by
 
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.gpu_check.__main__ import Gpu, check
@@ -50,7 +50,8 @@ def test_sharded_weights_arrive(tmp_path, prompts_file):
 
 
 def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
-    lines = run_training(tmp_path / "run", prompts_file, *COLOCATED, "--ds.lora.rank", "4", "--data.max_samples", "32")
+    flags = [*COLOCATED, *SMALL_STEPS, "--ds.lora.rank", "4", "--data.max_samples", "32"]
+    lines = run_training(tmp_path / "run", prompts_file, *flags)
     assert len(lines) == 2 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]

@@ -10,7 +10,7 @@ import time
 import pytest
 from safetensors.torch import load_file, save_file
 from support.paths import POLICY
-from support.running import run_training, start_training, training
+from support.running import SMALL_STEPS, run_training, start_training, training
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 def test_training_end_to_end(tmp_path, prompts_file):
     """With a reference model, a KL loss, importance-sampling correction and evaluation along the way."""
     output = tmp_path / "run"
-    flags = ["--ckpt.save_steps", "2", "--swap.rollouts_every", "2", "--logger.tensorboard_dir", str(tmp_path / "tb")]
+    flags = [*SMALL_STEPS, "--ckpt.save_steps", "2", "--swap.rollouts_every", "2"]
+    flags += ["--logger.tensorboard_dir", str(tmp_path / "tb")]
     # With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
     flags += ["--algo.advantage.is_correction_level", "token"]
     flags += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
@@ -73,7 +74,7 @@ def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
     rows = [json.loads(line) for line in prompts_file.read_text().splitlines()]
     wrong = tmp_path / "wrong.jsonl"
     wrong.write_text("".join(json.dumps({**row, "answer": "1"}) + "\n" for row in rows))
-    result = start_training(tmp_path / "run", wrong, "--swap.self_test_steps", "1")
+    result = start_training(tmp_path / "run", wrong, *SMALL_STEPS, "--swap.self_test_steps", "1")
     assert result.returncode == 2
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
     assert line.startswith(
@@ -93,7 +94,7 @@ def test_a_run_whose_scores_are_not_finite_stops_with_the_reason(tmp_path, promp
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
 
-    flags = ["--actor.model_name_or_path", str(broken), "--swap.close_template", r"</think>\n\nF\boxed{"]
+    flags = [*SMALL_STEPS, "--actor.model_name_or_path", str(broken), "--swap.close_template", r"</think>\n\nF\boxed{"]
     result = start_training(tmp_path / "run", prompts_file, *flags, "--swap.max_skipped_steps", "2")
     assert result.returncode == 2
     reason = r"response \d+ of group \d+: answer_logprobs\[0\] is nan; a log-probability must be finite"

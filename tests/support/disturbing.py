@@ -94,12 +94,12 @@ class Run:
             process = subprocess.Popen(**self.command, stdout=log, stderr=log)
             recovered, steps = 0.0, 0
             while process.poll() is None and not self.is_time(step, moment):
-                if not self.new_rows():
+                if not (rows := self.new_rows()):
                     recovered = time.monotonic() - started
-                elif len(self.new_rows()) > steps:
-                    steps = len(self.new_rows())
+                elif len(rows) > steps:
+                    steps = len(rows)
                     self._kill_graders(process.pid)
-                time.sleep(0.05)
+                time.sleep(0.1)
             assert process.poll() is None, self.log.read_text()[-3000:]
             tree = psutil.Process(process.pid)
             target = tree if process_name is None else find_process(tree, process_name)

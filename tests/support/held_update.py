@@ -1,8 +1,9 @@
-"""A training on a CPU whose first weights stay on their way: the policy sends, and the engine does not receive.
+"""A training on a CPU whose weights stay on their way: the policy sends, and the engine does not receive.
 
     HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
 
-FILE appears when the engine was told of the first weight.
+FILE appears when the engine was told of the weight that it does not take: the first, or with HELD_FROM=OTHER the first
+when OTHER exists.
 """
 
 import os
@@ -18,6 +19,8 @@ class HeldWorker(cpu_rollout.CpuWorker):
     """The extension of vLLM's worker."""
 
     def update_weight(self, *args, **kwargs):
+        if not Path(os.environ.get("HELD_FROM", "/")).exists():
+            return super().update_weight(*args, **kwargs)
         Path(os.environ["HELD_UPDATE"]).touch()
         time.sleep(600)
 

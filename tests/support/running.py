@@ -9,6 +9,9 @@ from typing import Any
 
 from support.paths import POLICY, ROOT
 
+# Half of the script's responses, for tests that do not look at what is learnt.
+SMALL_STEPS = ["--rollout.n_samples_per_prompt", "4", "--train.batch_size", "64"]
+
 
 def training(output: Path, prompts: Path, *extra: str) -> dict:
     """Command, environment and folder of a training run of four steps."""
