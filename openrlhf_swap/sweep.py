@@ -6,9 +6,10 @@ r"""Train and evaluate a list of configurations, one after the other or in paral
 
 Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs with the flags of
 the configuration appended; `--evaluate` writes `result.json` there, an object of numbers. Finished work is not
-repeated: run again, a stopped sweep resumes; after a failed evaluation, at that one. If you change the
-commands, delete the folders that have to run again. `--prefix 'ray job submit --'` runs both commands as Ray jobs on a
-cluster. `--parallel 2` keeps two runs going; each needs its own share of the cores or GPUs.
+repeated: run again, a stopped sweep resumes; after a failed evaluation, at that one. If you change the commands,
+delete the folders that have to run again. `--parallel 2` keeps two runs going; each needs its own share of the cores
+or GPUs. They end with the sweep, however that ends. `--prefix 'ray job submit --'` runs both commands as Ray jobs on a
+cluster, where a job that was submitted goes on.
 
 The presets paper, all and step_signal are lists of objectives. If `--configurations` is given as well, its row
 replaces the preset's of the same name.
@@ -37,6 +38,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import write_text
 from openrlhf_swap.objectives.ablation import ABLATION
 from openrlhf_swap.objectives.registry import OBJECTIVES
+from openrlhf_swap.runs.leash import ending_with_us
 
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)  # how a command ends on Ctrl-C
 
@@ -188,7 +190,7 @@ def _succeeds(name: str, templates: Sequence[str], flags: Sequence[str], places:
     with open(path, "w", encoding="utf-8") as log:
         log.write(shlex.join(words) + "\n")
         log.flush()
-        status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        status = subprocess.run(ending_with_us(words), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     if status != 0:
         tail = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         _say(f"[sweep] {name} failed with status {status}: {tail} ({path})")

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quickstart import ending_with_us, memory_gib
+from quickstart import memory_gib
 
 from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.files import to_line, write_text
+from openrlhf_swap.runs.leash import ending_with_us
 
 MARK = "[smollm2]"
 

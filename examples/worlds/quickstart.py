@@ -23,6 +23,7 @@ from report import draw, table
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.runs.leash import ending_with_us
 from openrlhf_swap.runs.metric_names import STEP_PHASES
 
 HERE = Path(__file__).parent
@@ -52,11 +53,6 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
     if process.wait() != 0:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         sys.exit(f"{tail}\nerror: {name} failed; the lines above are the end of {log}")
-
-
-def ending_with_us(command: list[str]) -> list[str]:
-    """The command, wrapped to end with all its descendants when this process ends, even by kill -9."""
-    return [sys.executable, str(HERE / "leashed.py"), *command]
 
 
 def memory_gib(pid: int) -> float:

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from itertools import accumulate
 
+import psutil
 import pytest
 
 from openrlhf_swap import sweep
@@ -89,7 +91,9 @@ def test_less_than_one_run_at_once_is_refused(tmp_path, capsys):
     assert capsys.readouterr().err == "error: --parallel is 0; give the number of runs at once, at least 1\n"
 
 
-def test_after_control_c_no_further_run_is_started(tmp_path):
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_after_its_end_no_run_goes_on_or_is_started(tmp_path, by):
+    """Ctrl-C reaches all processes, other signals the sweep alone."""
     rows = tmp_path / "rows.json"
     rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
     words = [sys.executable, "-m", "openrlhf_swap.sweep", "--configurations", str(rows), "--output", str(tmp_path)]
@@ -104,10 +108,13 @@ def test_after_control_c_no_further_run_is_started(tmp_path):
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("*/seed_1/begun"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
+        running = psutil.Process(process.pid).children(recursive=True)
+        assert len(running) >= 4  # two runs, each with its leash
+        os.killpg(process.pid, by) if by == signal.SIGINT else process.send_signal(by)
         assert process.wait(30) != 0
+        assert psutil.wait_procs(running, timeout=30)[1] == []
     finally:
-        if process.poll() is None:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "b"]
 

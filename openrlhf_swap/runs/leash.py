@@ -1,0 +1,52 @@
+"""Run a command, and end it and all its descendants when the process that started it ends, however that happens.
+
+    python -m openrlhf_swap.runs.leash COMMAND ...
+
+Otherwise a killed quickstart or sweep would leave a training running unseen, which the next start would collide with.
+A signal to the command alone is not enough: DeepSpeed's launcher passes none on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+
+import psutil
+
+MODULE = "openrlhf_swap.runs.leash"
+LOOKS_EVERY = 0.5  # seconds
+
+
+def ending_with_us(command: Sequence[str]) -> list[str]:
+    """The command, wrapped to end with all its descendants when this process ends, even by kill -9."""
+    return [sys.executable, "-m", MODULE, *command]
+
+
+def main(command: Sequence[str]) -> int:
+    """Run the command; returns its exit status, 128 and the signal's number after a signal."""
+    starter = os.getppid()
+
+    def end(number: int = 0, frame: FrameType | None = None) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                process.terminate()
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command receives Ctrl-C itself, and decides
+    running = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            status = running.wait(timeout=LOOKS_EVERY)
+            return status if status >= 0 else 128 - status
+        if os.getppid() != starter:
+            end()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
