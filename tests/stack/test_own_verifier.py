@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +11,8 @@ from addition import problems
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.defaults import with_folders
+from openrlhf_swap.flags.rules import arguments_of_objective
 from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.recipes import with_recipe
 from openrlhf_swap.rollouts.labels import Label
@@ -57,9 +59,11 @@ def train(*words):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
 
 
-def settings_of(*words):
-    config, run, rest = parse_swap_arguments(with_recipe(list(map(str, words))))
-    return {**config.to_dict(), **run.to_dict()}, parse_arguments(rest)
+def settings_of(file):
+    """The method's and the run's settings, and OpenRLHF's, of a training from a file of flags."""
+    config, run, told = parse_swap_arguments(with_recipe(["--config", str(file)]))
+    stock = arguments_of_objective(with_folders(told, Path(run.output_dir)), config, on_cpu=True)
+    return {**config.to_dict(), **run.to_dict()}, stock
 
 
 def test_a_training_by_multiple_choice_from_a_file_whose_own_file_has_its_flags(tmp_path):
@@ -83,6 +87,6 @@ def test_a_training_by_multiple_choice_from_a_file_whose_own_file_has_its_flags(
     assert "| graded by | `multiple_choice` |" in card and "trained with gr3" in card
 
     # Step for step, a start with the same flags equals the one before: tests/stack/test_faults.py.
-    ours, stock = settings_of("--config", output / "run.yaml")
+    ours, stock = settings_of(output / "run.yaml")
     assert ours == json.loads((output / "swap_config.json").read_text())["swap"]
-    assert stock == settings_of("--config", recipe)[1]
+    assert stock == settings_of(recipe)[1]
