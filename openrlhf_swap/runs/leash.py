@@ -8,6 +8,7 @@ A signal to the command alone is not enough: DeepSpeed's launcher passes none on
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from types import FrameType
 
 import psutil
 
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import ConfigError
+
 MODULE = "openrlhf_swap.runs.leash"
 LOOKS_EVERY = 0.5  # seconds
 
@@ -27,8 +31,16 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", MODULE, *command]
 
 
-def main(command: Sequence[str]) -> int:
-    """Run the command; returns its exit status, 128 and the signal's number after a signal."""
+def main(argv: list[str]) -> int:
+    """Run the command; returns its exit status, 128 and the signal's number after a signal.
+
+    Raises:
+        ConfigError: when there is no such program.
+    """
+    parser = Parser(MODULE, __doc__)
+    parser.add_argument("program", help="what to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    args = parser.parse_args(argv)
     starter = os.getppid()
 
     def end(number: int = 0, frame: FrameType | None = None) -> None:
@@ -39,7 +51,11 @@ def main(command: Sequence[str]) -> int:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command receives Ctrl-C itself, and decides
-    running = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    command = [args.program, *args.arguments]
+    try:
+        running = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    except OSError as error:
+        raise ConfigError(f"{args.program} cannot be started ({error.strerror}); check its name and PATH") from None
     while True:
         with suppress(subprocess.TimeoutExpired):
             status = running.wait(timeout=LOOKS_EVERY)
@@ -49,4 +65,4 @@ def main(command: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_command(main))

@@ -86,6 +86,12 @@ def test_as_many_runs_at_once_as_requested(tmp_path):
     assert max(accumulate(1 if mark == "+" else -1 for mark in log)) == 2
 
 
+def test_a_program_that_is_not_there_is_named(tmp_path, capsys):
+    assert run(tmp_path, "--only", "x=2", "--seeds", "1", "--train", "no_such_program") == 1
+    reason = "error: no_such_program cannot be started (No such file or directory); check its name and PATH"
+    assert f"[sweep] train failed with status 2: {reason}" in capsys.readouterr().out
+
+
 def test_less_than_one_run_at_once_is_refused(tmp_path, capsys):
     assert run(tmp_path, "--parallel", "0") == 2
     assert capsys.readouterr().err == "error: --parallel is 0; give the number of runs at once, at least 1\n"
