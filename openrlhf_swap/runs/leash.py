@@ -8,7 +8,6 @@ A signal to the command alone is not enough: DeepSpeed's launcher passes none on
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -38,9 +37,8 @@ def main(argv: list[str]) -> int:
         ConfigError: when there is no such program.
     """
     parser = Parser(MODULE, __doc__)
-    parser.add_argument("program", help="what to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    args = parser.parse_args(argv)
+    parser.add_argument("command", help="what to run; all that follows are its arguments")
+    parser.parse_args(argv[:1])  # the rest is the command's, which argparse would take a -- from
     starter = os.getppid()
 
     def end(number: int = 0, frame: FrameType | None = None) -> None:
@@ -51,11 +49,10 @@ def main(argv: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command receives Ctrl-C itself, and decides
-    command = [args.program, *args.arguments]
     try:
-        running = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        running = subprocess.Popen(argv, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     except OSError as error:
-        raise ConfigError(f"{args.program} cannot be started ({error.strerror}); check its name and PATH") from None
+        raise ConfigError(f"{argv[0]} cannot be started ({error.strerror}); check its name and PATH") from None
     while True:
         with suppress(subprocess.TimeoutExpired):
             status = running.wait(timeout=LOOKS_EVERY)

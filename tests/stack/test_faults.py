@@ -80,6 +80,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     for name in ("IntrinsicRewardActor", "VLLM::EngineCore") if EVERYTHING else ():
         assert_says_who_died(name, *run.start_and_disturb(5, name, signal.SIGKILL))
     # Dies while the weights of step 5 travel: the policy sends, and the engine does not receive.
+    freely = run.command
     with monkeypatch.context() as patch:
         held = hold_weights(patch, tmp_path, newest / "complete.json")
         run.command = training(run.output, prompts_file, *FLAGS)
@@ -88,7 +89,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     # A file of the newest checkpoint is cut short: the one before is used.
     (file,) = newest.glob("*optim_states.pt")
     file.write_bytes(file.read_bytes()[:1000])
-    run.command = training(run.output, prompts_file, *FLAGS)
+    run.command = freely
     if EVERYTHING:  # stopped, not dead: only the time limit ends it
         output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
         assert status == 2

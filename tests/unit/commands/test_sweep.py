@@ -92,6 +92,12 @@ def test_a_program_that_is_not_there_is_named(tmp_path, capsys):
     assert f"[sweep] train failed with status 2: {reason}" in capsys.readouterr().out
 
 
+def test_a_command_gets_every_word(tmp_path):
+    run(tmp_path, "--only", "x=2", "--seeds", "1", "--prefix", "echo --", "--train", "a -h")
+    log = (tmp_path / "sweep" / "x_2" / "seed_1" / "train.console.log").read_text()
+    assert log == "echo -- a -h --x 2\n-- a -h --x 2\n"  # the command, and what it says
+
+
 def test_less_than_one_run_at_once_is_refused(tmp_path, capsys):
     assert run(tmp_path, "--parallel", "0") == 2
     assert capsys.readouterr().err == "error: --parallel is 0; give the number of runs at once, at least 1\n"
