@@ -45,7 +45,7 @@ sum_of() {
     { grep -oE "[0-9]+ ($1)" <<<"$CLOSINGS" || true; } | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
-run_part unit -n 2 --dist worksteal tests/unit tests/browser
+run_part unit -n 2 --dist worksteal tests/unit tests/browser tests/gpu
 run_part stack -n 2 --dist loadfile tests/stack
 printf '%s\n' "${TIMES[@]}" "$(sum_of passed) passed, $(sum_of 'failed|errors?') failed, $(sum_of skipped) skipped"
 exit "$STATUS"

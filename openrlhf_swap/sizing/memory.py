@@ -45,8 +45,13 @@ def weights_in_forward(model: Model, settings: Settings) -> Parts:
 
 
 def optimizer(model: Model, settings: Settings) -> Parts:
-    """The fp32 master copy and Adam's two moments on a GPU, from the first update on."""
-    return {} if settings.adam_offload else {"optimizer": ADAM * partition(model, settings)}
+    """The fp32 master copy and Adam's two moments on a GPU, from the first update on.
+
+    Where they are offloaded, ZeRO-1 and 2 keep a buffer there through which each gradient leaves.
+    """
+    if settings.adam_offload:
+        return {"offload buffer": BIT16 * model.largest} if settings.stage < 3 else {}
+    return {"optimizer": ADAM * partition(model, settings)}
 
 
 def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
@@ -124,11 +129,13 @@ def _head(model: Model, settings: Settings) -> Parts:
 def adam_step(model: Model, settings: Settings) -> Parts:
     """What is allocated in the optimizer's step, with the gradients flat and in float32."""
     own = partition(model, settings)
-    # In bf16 and float32; under ZeRO-3 in float32, group by group.
-    flat = FP32 * min(own, SUB_GROUP) if settings.stage == 3 else (BIT16 + FP32) * own
+    # In bf16 and float32; under ZeRO-3 group by group.
+    flat = (BIT16 + FP32) * (min(own, SUB_GROUP) if settings.stage == 3 else own)
     copies = {} if settings.adam_offload else {"flat gradients": flat}
+    # OpenRLHF's training step holds those of its last micro-batch until it ends.
+    logits = {} if settings.logits_chunk else {"logits": FP32 * model.vocabulary * settings.update_tokens}
     kept = gradients(model, settings, backward=False)
-    return {**weights(model, settings), **optimizer(model, settings), **kept, **copies}
+    return {**weights(model, settings), **optimizer(model, settings), **kept, **copies, **logits}
 
 
 def idle(model: Model, settings: Settings) -> Parts:
@@ -152,8 +159,8 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     # In bf16 and float32. A chunk's are computed from a copy of its hidden states, beside those of all tokens.
     chunk, states = min(settings.logits_chunk, n), BIT16 * model.hidden
     held = (BIT16 + FP32) * model.vocabulary * (chunk or n) + (states * (chunk + n) if chunk else 0)
-    # With a small vocabulary the layers need more.
-    logits = max(held, (6 * model.intermediate + 8 * model.hidden) * n)
+    # With a small vocabulary the layers need more; an adapter's output is scaled, and added to that of its layer.
+    logits = max(held, ((8 if model.adapters else 6) * model.intermediate + 8 * model.hidden) * n)
     moments = {"logits": {**resident, **cache, "logits": logits}}
     if settings.branches:
         count = rows * settings.branches

@@ -1,7 +1,7 @@
 """Estimate a training step's time: vLLM and DeepSpeed in turn on all GPUs, or at the same time on some GPUs each.
 
-Both are assumed to reach a share of the data sheet's peaks. Loading prompts, sending weights, sleeping and waking are
-not counted.
+Both are assumed to reach a share of the data sheet's peaks; that of operations is what an H100 reached in
+`benchmarks.policy_step`. Loading prompts, sending weights, sleeping and waking are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PEAKS: dict[str, Peaks] = {  # per second: dense bf16 operations, and bytes
     "l40s": (362e12, 0.864e12),
     "rtx4090": (165e12, 1.008e12),
 }
-OF_OPERATIONS, OF_BYTES = 0.4, 0.6  # assumed shares of the peaks
+OF_OPERATIONS, OF_BYTES = 0.3, 0.6  # shares of the peaks: measured (docs/measurements.md), and assumed
 
 
 def generation_seconds(

@@ -1,24 +1,16 @@
 """The policy's passes on a GPU, as far as a machine without one can tell: no mixed devices, no needless waiting."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support.claimed_gpu import claiming, device, to_claimed
-from support.engine import Engine
+from support.passes import actor_of, micro_batch, scorer_of, update_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-from openrlhf_swap.integration.policy.scoring import PolicyScorer
 from openrlhf_swap.scoring import branch_attention
-from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.backends import SHARED_PREFIX
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
-from openrlhf_swap.scoring.small_model import WORDS, small_model
+from openrlhf_swap.scoring.small_model import small_model
 
-CHUNK = 7
 CASES = [
     ("qwen2", True, True),
     ("gemma3_text", True, False),
@@ -39,49 +31,12 @@ def model_of(family, adapted=False, layers=None):
     return model.eval()
 
 
-def actor_of(model, packing, chunk=CHUNK):
-    actor = ChunkedActor(Engine(model))
-    actor.packing_samples, actor.temperature = packing, 0.6
-    assert actor.hold_logits_of(chunk) is None
-    return actor
-
-
-def micro_batch(tokens=40):
-    generator = torch.Generator().manual_seed(3)
-    ids = torch.randint(0, WORDS, (2, tokens), generator=generator)
-    mask, actions = torch.ones_like(ids), torch.zeros(2, tokens - 1, dtype=torch.int64)
-    for row, (start, end) in enumerate(((4, tokens), (9, tokens - 8))):
-        mask[row, end:], actions[row, start - 1 : end - 1] = 0, 1
-    branch = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
-    requests = [ScoreRequest(0, (3, 9, 20, tokens - 1), branch), ScoreRequest(1, (8, 15, tokens - 9), branch)]
-    return ids, actions, mask, requests
-
-
-def scorer_of(actor):
-    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig())
-    return PolicyScorer(actor, SimpleNamespace(args=args, print=print))
-
-
 def scored(model, packing, tokens=40):
     """The pass for log-probabilities and scores; its tensors come from the host, as from Ray."""
     ids, actions, mask, requests = micro_batch(tokens)
     scorer = scorer_of(actor_of(model, packing))
     assert scorer._backend.name == SHARED_PREFIX
     return scorer.forward(ids, actions, mask, requests)
-
-
-def updated(model, packing, there="cpu", tokens=40):
-    """The loss of one update and the norm of its gradient."""
-    from openrlhf.models import PolicyLoss
-
-    ids, actions, mask = (part.to(there) for part in micro_batch(tokens)[:3])
-    old = torch.full(actions.shape, -3.0, device=there)
-    advantages = torch.linspace(-1, 1, actions.shape[1], device=there).expand_as(old).contiguous()
-    log_probs, output = actor_of(model, packing).train()(ids, actions, mask, return_output=True, return_entropy=True)
-    loss, *_ = PolicyLoss()(log_probs, old, advantages, action_mask=actions)
-    (loss - 0.01 * (output.entropy * actions).sum() / actions.sum()).backward()
-    trained = [weight.grad.float().pow(2).sum() for weight in model.parameters() if weight.grad is not None]
-    return loss.detach(), torch.stack(trained).sum().sqrt()
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +59,9 @@ def test_log_probabilities_and_scores(family, packing, adapted, monkeypatch):
 
 @pytest.mark.parametrize(("family", "packing", "adapted"), CASES)
 def test_an_update(family, packing, adapted):
-    loss, norm = updated(model_of(family, adapted), packing)
+    loss, norm = update_of(model_of(family, adapted), packing)
     with claiming():
-        ours = [value.item() for value in updated(to_claimed(model_of(family, adapted)), packing, device())]
+        ours = [value.item() for value in update_of(to_claimed(model_of(family, adapted)), packing, device())]
     assert ours == pytest.approx([loss.item(), norm.item()], rel=0.15)  # bfloat16
 
 
@@ -116,7 +71,7 @@ def test_the_host_waits_neither_for_layers_nor_for_tokens(packing):
     for layers, tokens in ((2, 40), (5, 40), (2, 120)):
         with claiming() as counted:
             scored(to_claimed(model_of("qwen2", layers=layers)), packing, tokens)
-            updated(to_claimed(model_of("qwen2", layers=layers)), packing, device(), tokens)
+            update_of(to_claimed(model_of("qwen2", layers=layers)), packing, device(), tokens)
         waits.append(counted)
     assert waits[0] == waits[1]
     # One wait a chunk of logits would be nine more here.

@@ -49,6 +49,8 @@ def test_all_logits_at_once_by_hand():
     logits = 14_000 * 151_936 * 4
     loss, layer = memory.update_moments(SMALL, replace(NODE, logits_chunk=0)).values()
     assert (loss["logits"], loss["gradients of logits"], layer["logits"]) == (logits, 2 * logits, logits)
+    assert memory.adam_step(SMALL, replace(NODE, logits_chunk=0))["logits"] == logits
+    assert "logits" not in memory.adam_step(SMALL, NODE)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,17 @@ def test_what_sleeps_and_what_is_offloaded_leaves_the_gpu():
     offloaded = memory.update_moments(SMALL, replace(NODE, adam_offload=True))["loss"]
     assert "optimizer" not in offloaded
     assert offloaded["gradients"] == 0
+
+
+@pytest.mark.parametrize(("stage", "buffer", "flat"), [(2, 2 * 500, 6 * 8_000), (3, None, 6 * 3_000)])
+def test_one_rank_of_adam_by_hand(monkeypatch, stage, buffer, flat):
+    """As measured on an H100: flat gradients in bf16 and float32, under ZeRO-3 by groups; a buffer when offloaded."""
+    monkeypatch.setattr(memory, "SUB_GROUP", 3_000)
+    model, settings = replace(SMALL, parameters=8_000, largest=500), replace(NODE, stage=stage, ranks=1)
+    assert memory.adam_step(model, settings)["flat gradients"] == flat
+    offloaded = memory.adam_step(model, replace(settings, adam_offload=True))
+    assert offloaded.get("offload buffer") == buffer
+    assert "flat gradients" not in offloaded
 
 
 # By the real code
@@ -229,6 +242,9 @@ def test_lora_trains_and_keeps_its_adapters_only():
         "model": 2_000_000,
     }
     assert memory.vllm_capacity(model, NODE, 80 * GIB)["weights"] == 2 * SMALL.parameters  # vLLM gets merged weights
+    few = {"vocabulary": 1000, "layers": 1}
+    scoring = [memory.scoring_moments(replace(m, **few), NODE)["logits"]["logits"] for m in (SMALL, model)]
+    assert scoring[1] - scoring[0] == 14_000 * 2 * 8_960  # an adapter's scaled output, before it is added
     # Forward, the same again for checkpointing, and a backward pass without gradients of frozen weights.
     full, lora = (step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
     assert lora["update"] == full["update"] - full["generate"]

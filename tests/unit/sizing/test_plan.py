@@ -97,7 +97,7 @@ def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, 
     assert (seconds["in_turn"]["step"] < seconds["fastest"]["step"]) == (faster == "in turn")
     assert plan.main(flags) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"{faster} is faster. Assumes 40% of the GPU's peak operations and 60% of its bandwidth" in text
+    assert f"{faster} is faster. Assumes 30% of the GPU's peak operations and 60% of its bandwidth" in text
     node = ["--gpus", "8", "--model", R1 + "1.5B", "--train.async_enable", "--rows", "1000"]
     node += ["--vllm.gpu_memory_utilization", "0.9", "--response", response]
     assert run(capsys, "--gpu", "h100", *node)[1]["seconds"] == seconds

@@ -1,0 +1,242 @@
+r"""The policy's side of a training step on one GPU, measured beside what `openrlhf_swap.plan` computes.
+
+    python -m benchmarks.policy_step --command "$(MODEL=r1-1.5b MEMORY=80 bash scripts/train_swap_1gpu.sh --dry-run)"
+
+Runs the policy's actor in this process, with DeepSpeed but without Ray and vLLM: a model of the command's sizes with
+random weights, on random responses that fill --data.max_len. For each phase it prints the peak that torch allocated,
+the plan's (without its allowance), seconds, and the share of the GPU's peak operations; then how far scores are from
+those of one forward pass per prefix, and how far two updates moved the log-probabilities. Further flags are the
+training's. Without a GPU the memory is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.plan import training_command
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.sizing import flops, memory
+from openrlhf_swap.sizing.models import GIB, PRESETS, Model, read_model
+from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_settings
+
+TOKENIZER = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
+PROMPT_TOKENS = 100
+ALONE, SCORED, UPDATE, ADAM = "alone", "score", "update", "adam"  # the plan's names, where it has them
+PHASES = {
+    ALONE: "log-probabilities",
+    SCORED: "log-probabilities and scores",
+    UPDATE: "update",
+    ADAM: "of it, Adam's step",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--command", default="", help="a training command; further flags override its own")
+    parser.add_argument("--responses", type=int, default=4, help="of an update")
+    parser.add_argument("--peak", type=float, default=989e12, help="bf16 operations a second of the GPU's data sheet")
+    own, rest = parser.parse_known_args()
+    own.model = own.gpus = None
+    config, run, args = training_command(own, rest)
+    settings = read_settings(config, run, args, reserve=0)
+    name, lora = args.actor.model_name_or_path, args.ds.lora
+    model = read_model(name, settings.context, lora.rank, lora.target_modules)
+    with tempfile.TemporaryDirectory() as folder:
+        fill_in(args, config, run, own.responses, Path(folder))
+        save_random_model(name, args.actor.model_name_or_path)
+        measure(Policy(args), model, settings, args, own)
+
+
+def fill_in(args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses: int, folder: Path) -> None:
+    """Replace what names the run's files, and add what OpenRLHF's command fills in."""
+    args.swap, args.swap_run = config, run
+    args.actor.model_name_or_path, args.ckpt.path = str(folder / "model"), str(folder / "checkpoints")
+    args.actor.eps_clip_low_high = (args.actor.eps_clip, args.actor.eps_clip)
+    args.train.batch_size, args.train.micro_batch_size, args.local_rank = responses, 1, -1
+
+
+def save_random_model(name: str, folder: str) -> None:
+    """Save a model of these sizes with random weights and the embedded policy's tokenizer."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    if name in PRESETS:
+        config = AutoConfig.for_model(**{"model_type": "qwen2", **PRESETS[name]})
+    else:
+        config = AutoConfig.from_pretrained(name)
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(TOKENIZER).save_pretrained(folder)
+
+
+class Policy:
+    """The policy's actor in this process, and what each of its phases took."""
+
+    def __init__(self, args: SimpleNamespace) -> None:
+        from openrlhf.utils import get_strategy
+
+        from openrlhf_swap.integration.inventory import SFT
+        from openrlhf_swap.integration.patches import in_force
+        from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+
+        with in_force(SFT):  # all that it replaces is the strategy's class
+            strategy = get_strategy(args)
+        strategy.print = lambda *words: None  # the model, layer by layer
+        self.actor: Any = IntrinsicRewardActor(1, 0, "127.0.0.1", None)
+        self.actor.init_model_from_pretrained(strategy, args.actor.model_name_or_path, 1000, None)
+        self.seconds: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
+        engine, step = self.actor.actor.model, self.actor.actor.model.step
+        # DeepSpeed's engine takes a step after each micro-batch; the last one is Adam's.
+        engine.step = lambda *a, **k: (
+            self._adam(step, *a, **k) if engine.is_gradient_accumulation_boundary() else step()
+        )
+
+    def phase(self, name: str, function: Callable[[], Any]) -> Any:
+        """Run one phase, and keep its seconds and its peak in bytes."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        result = function()
+        torch.cuda.synchronize()
+        self.seconds[name] = time.perf_counter() - start
+        self.peaks[name] = max(allocated(torch.cuda.max_memory_allocated), self.peaks.pop("before Adam", 0.0))
+        return result
+
+    def _adam(self, step: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """DeepSpeed's step, whose peak counts apart from the passes' before it."""
+        before = allocated(torch.cuda.max_memory_allocated)
+        self.phase(ADAM, lambda: step(*args, **options))
+        self.peaks["before Adam"] = before
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+
+def allocated(read: Callable[[], int]) -> float:
+    """Bytes, or none without a GPU."""
+    return float(read()) if torch.cuda.is_available() else 0.0
+
+
+class Responses:
+    """Random responses that fill the context, as the experience maker sends them.
+
+    Attributes:
+        sequences: (N, T) int64.
+        mask: (N, T) of tokens.
+        actions: (N, T - 1) of actions.
+        requests: one for each response.
+    """
+
+    def __init__(self, number: int, context: int, steps: int, vocabulary: int, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.sequences = torch.randint(vocabulary, (number, context), generator=generator)
+        self.mask = torch.ones_like(self.sequences)
+        self.actions = torch.ones(number, context - 1, dtype=torch.bool)
+        self.actions[:, : PROMPT_TOKENS - 1] = False
+        ends = [PROMPT_TOKENS - 1 + k * (context - PROMPT_TOKENS) // steps for k in range(steps + 1)]
+        ids = torch.randint(vocabulary, (BRANCH,), generator=generator).tolist()
+        branch = AnswerBranch(tuple(ids), tuple(place >= BRANCH - ANSWER for place in range(BRANCH)))
+        self.requests = [ScoreRequest(0, tuple(ends), branch)] * number
+
+    def batch(self, row: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A micro-batch of one response."""
+        return self.sequences[row, None], self.actions[row, None], self.mask[row, None]
+
+
+def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamespace, own: argparse.Namespace) -> None:
+    """Run the phases and print them beside the plan's."""
+    responses = Responses(own.responses, settings.context, args.swap.max_steps, model.vocabulary)
+    every, actor, request = range(own.responses), policy.actor, [responses.requests[0]]
+    idle = allocated(torch.cuda.memory_allocated)
+    actor.forward(*responses.batch(0), score_requests=request)  # to warm up
+    policy.phase(ALONE, lambda: [actor.forward(*responses.batch(row)) for row in every])
+    scored = policy.phase(
+        SCORED, lambda: [actor.forward(*responses.batch(row), score_requests=request) for row in every]
+    )
+    log_probs = torch.cat([each.action_log_probs for each in scored])
+    difference = beside_per_prefix(policy, responses, scored)
+    for update in ("first update", UPDATE):  # only the second one has Adam's moments, and gradients of earlier ones
+        if args.ds.enable_sleep:
+            policy.phase("waking", actor.reload_states)
+        for row in every:
+            actor.append(experience(responses.batch(row), log_probs[row, None]))
+        status = policy.phase(update, actor.fit)
+        if args.ds.enable_sleep:
+            policy.phase("going to sleep", actor.offload_states)
+    print_phases(policy, model, settings, args.swap.max_steps, own)
+    asleep = allocated(torch.cuda.memory_allocated)
+    print(f"between the phases: {idle / GIB:.2f} GiB before the first update, {asleep / GIB:.2f} after the last")
+    for name in ("going to sleep", "waking"):
+        if name in policy.seconds:
+            print(f"{name}: {policy.seconds[name]:.2f} s")
+    moved = torch.cat([actor.forward(*responses.batch(row)) for row in every]) - log_probs
+    print(f"scores differ from those of one forward pass per prefix by at most {difference:.4f} nats")
+    print(f"gradient norm {status['actor_grad_norm']:.4f}; log-probabilities moved by up to {moved.abs().max():.4f}")
+    alone, both = policy.seconds[ALONE], policy.seconds[SCORED]
+    print(f"ratio {both / alone:.3f}: log-probabilities with scores, to without, {settings.context} tokens")
+
+
+def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, own: argparse.Namespace) -> None:
+    """Print the table; an update's seconds include Adam's."""
+    work = flops.step_flops(model, settings, PROMPT_TOKENS, settings.context - PROMPT_TOKENS, steps, 1)
+    planned = {name: sum(parts.values()) for name, parts in memory.phases(model, settings, gpu=0).items()}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(f"{own.responses} responses of {settings.context} tokens, {device}, torch {torch.__version__}")
+    print(
+        "| phase | planned GiB | measured GiB | seconds a response | of the peak operations |\n|---|---|---|---|---|"
+    )
+    rows = {ALONE: ("log-probabilities",), SCORED: ("log-probabilities", "score"), UPDATE: ("update",), ADAM: ()}
+    for name, parts in rows.items():
+        seconds = policy.seconds[name] / own.responses
+        share = f"{sum(work[part] for part in parts) / seconds / own.peak:.1%}" if parts else "-"
+        found = f"{policy.peaks[name] / GIB:.2f}" if torch.cuda.is_available() else "-"
+        plan = f"{planned[name] / GIB:.2f}" if name in planned else "-"
+        print(f"| {PHASES.get(name, name)} | {plan} | {found} | {seconds:.3f} | {share} |")
+
+
+def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -> float:
+    """The largest difference of the first response's scores from those of one forward pass per prefix, in nats."""
+    from openrlhf_swap.scoring.backends import PER_PREFIX, score_alone
+
+    engine, device = policy.actor.actor.model, torch.cuda.current_device()
+    batch = [part.to(device) for part in (responses.sequences[:1], responses.mask[:1])]
+    engine.eval()
+    with torch.no_grad():
+        alone = score_alone(PER_PREFIX, engine, engine.module.config, *batch, responses.requests[0])
+    engine.train()
+    return float((alone - scored[0].answer_logprobs[0].cpu()).abs().max())
+
+
+def experience(batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], log_probs: torch.Tensor) -> Any:
+    """What an update reads of a response: here advantages that change their sign within it."""
+    from openrlhf.trainer.ppo_utils.experience import Experience
+
+    sequences, actions, mask = batch
+    advantages = torch.linspace(1, -1, actions.shape[1])[None] * actions
+    return Experience(
+        sequences=sequences,
+        attention_mask=mask,
+        action_mask=actions,
+        action_log_probs=log_probs,
+        advantages=advantages,
+        returns=advantages,
+        index=[0],
+        info={"reward": torch.ones(1)},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The policy's passes on a small model of a family, outside Ray."""
+
+from types import SimpleNamespace
+
+import torch
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+from openrlhf_swap.integration.policy.scoring import PolicyScorer
+from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.small_model import WORDS
+from support.engine import Engine
+
+CHUNK = 7
+FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
+
+
+def actor_of(model, packing, chunk=CHUNK):
+    actor = ChunkedActor(Engine(model))
+    actor.packing_samples, actor.temperature = packing, 0.6
+    assert actor.hold_logits_of(chunk) is None
+    return actor
+
+
+def micro_batch(tokens=40):
+    """Two responses of unequal lengths, padded on both sides, and what is scored of them."""
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(0, WORDS, (2, tokens), generator=generator)
+    mask, actions = torch.ones_like(ids), torch.zeros(2, tokens - 1, dtype=torch.int64)
+    for row, (start, end) in enumerate(((4, tokens), (9, tokens - 8))):
+        mask[row, end:], actions[row, start - 1 : end - 1] = 0, 1
+    branch = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
+    requests = [ScoreRequest(0, (3, 9, 20, tokens - 1), branch), ScoreRequest(1, (8, 15, tokens - 9), branch)]
+    return ids, actions, mask, requests
+
+
+def scorer_of(actor):
+    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig())
+    return PolicyScorer(actor, SimpleNamespace(args=args, print=print))
+
+
+def update_of(model, packing, there="cpu", tokens=40):
+    """The loss of one update and the norm of its gradient."""
+    from openrlhf.models import PolicyLoss
+
+    ids, actions, mask = (part.to(there) for part in micro_batch(tokens)[:3])
+    old = torch.full(actions.shape, -3.0, device=there)
+    advantages = torch.linspace(-1, 1, actions.shape[1], device=there).expand_as(old).contiguous()
+    log_probs, output = actor_of(model, packing).train()(ids, actions, mask, return_output=True, return_entropy=True)
+    loss, *_ = PolicyLoss()(log_probs, old, advantages, action_mask=actions)
+    (loss - 0.01 * (output.entropy * actions).sum() / actions.sum()).backward()
+    trained = [weight.grad.float().pow(2).sum() for weight in model.parameters() if weight.grad is not None]
+    return loss.detach(), torch.stack(trained).sum().sqrt()
