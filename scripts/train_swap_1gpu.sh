@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains with SWAP on one GPU of 24, 48 or 80 GB, vLLM and DeepSpeed taking turns on it: 32 prompts x 8 responses per
-# step. What fits was computed by openrlhf_swap.plan, not measured. Everything else works as in train_swap_r1.sh:
-# resuming, PROMPTS, OUTPUT and the other settings, and further flags.
+# step. What fits was computed by openrlhf_swap.plan; on an H100 the training side was measured (docs/measurements.md).
+# Everything else works as in train_swap_r1.sh: resuming, PROMPTS, OUTPUT and the other settings, and further flags.
 #   MODEL=r1-1.5b   DeepSeek-R1-Distill-Qwen-1.5B; or qwen-0.5b, qwen-1.5b (Qwen2.5-Instruct)
 #   MEMORY=...      GB of the GPU: 24, 48 or 80                  (default: the largest that nvidia-smi's figure allows)
 #   LORA=0          rank of the LoRA adapters, such as 32; 0 trains the whole model
