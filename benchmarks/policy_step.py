@@ -3,10 +3,10 @@ r"""The policy's side of a training step on one GPU, measured beside what `openr
     python -m benchmarks.policy_step --command "$(MODEL=r1-1.5b MEMORY=80 bash scripts/train_swap_1gpu.sh --dry-run)"
 
 Runs the policy's actor in this process, with DeepSpeed but without Ray and vLLM: a model of the command's sizes with
-random weights, on random responses that fill --data.max_len. For each phase it prints the peak that torch allocated,
-the plan's (without its allowance), seconds, and the share of the GPU's peak operations; then how far scores are from
-those of one forward pass per prefix, and how far two updates moved the log-probabilities. Further flags are the
-training's. Without a GPU the memory is left out.
+random weights, on random responses that fill --data.max_len, one a micro-batch. For each phase it prints the peak that
+torch allocated, the plan's (without its allowance), seconds, and the share of the GPU's peak operations; then how far
+scores are from those of one forward pass per prefix, and how far two updates moved the log-probabilities. Further
+flags are the training's. Without a GPU the memory is left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("--peak", type=float, default=989e12, help="bf16 operations a second of the GPU's data sheet")
     own, rest = parser.parse_known_args()
     own.model = own.gpus = None
-    config, run, args = training_command(own, rest)
+    one_row = ["--rollout.micro_batch_size", "1", "--train.micro_batch_size", "1"]
+    config, run, args = training_command(own, [*rest, *one_row])
     settings = read_settings(config, run, args, reserve=0)
     name, lora = args.actor.model_name_or_path, args.ds.lora
     model = read_model(name, settings.context, lora.rank, lora.target_modules)
@@ -63,7 +64,7 @@ def fill_in(args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses
     args.swap, args.swap_run = config, run
     args.actor.model_name_or_path, args.ckpt.path = str(folder / "model"), str(folder / "checkpoints")
     args.actor.eps_clip_low_high = (args.actor.eps_clip, args.actor.eps_clip)
-    args.train.batch_size, args.train.micro_batch_size, args.local_rank = responses, 1, -1
+    args.train.batch_size, args.local_rank = responses, -1
 
 
 def save_random_model(name: str, folder: str) -> None:
