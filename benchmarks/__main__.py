@@ -28,6 +28,7 @@ SMALL = {
     "evaluation": ["--problems", "50", "--repeats", "2"],
     "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],
     "objectives": ["--responses", "128", "--tokens", "1000", "--rounds", "3"],
+    "policy_step": [],
     "scoring": ["--lengths", "2000", "--layers", "4", "--repeats", "2"],
     "step_price": ["--seeds", "1", "--updates", "100"],
     "training_step": ["--repeats", "3"],

@@ -12,6 +12,7 @@ flags are the training's. Without a GPU the memory is left out.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 import time
@@ -30,8 +31,11 @@ from openrlhf_swap.sizing import flops, memory
 from openrlhf_swap.sizing.models import GIB, PRESETS, Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_settings
 
-TOKENIZER = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
+EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT_TOKENS = 100
+SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))} --actor.gradient_checkpointing_enable --actor.num_gpus_per_node 1
+    --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.max_new_tokens 300 --rollout.batch_size 4
+    --rollout.n_samples_per_prompt 2 --train.batch_size 8 --swap.step_tokens 8"""
 ALONE, SCORED, UPDATE, ADAM = "alone", "score", "update", "adam"  # the plan's names, where it has them
 PHASES = {
     ALONE: "log-probabilities",
@@ -43,7 +47,7 @@ PHASES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--command", default="", help="a training command; further flags override its own")
+    parser.add_argument("--command", default=SMALL, help="a training command; by default, one of the embedded policy")
     parser.add_argument("--responses", type=int, default=4, help="of an update")
     parser.add_argument("--peak", type=float, default=989e12, help="bf16 operations a second of the GPU's data sheet")
     own, rest = parser.parse_known_args()
@@ -78,7 +82,7 @@ def save_random_model(name: str, folder: str) -> None:
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(TOKENIZER).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(EMBEDDED).save_pretrained(folder)
 
 
 class Policy:
