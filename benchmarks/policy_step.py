@@ -33,9 +33,9 @@ from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_setting
 
 EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT_TOKENS = 100
-SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))} --actor.gradient_checkpointing_enable --actor.num_gpus_per_node 1
-    --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.max_new_tokens 300 --rollout.batch_size 4
-    --rollout.n_samples_per_prompt 2 --train.batch_size 8 --swap.step_tokens 8"""
+SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))} --actor.gradient_checkpointing_enable
+    --actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.batch_size 4
+    --rollout.max_new_tokens 300 --rollout.n_samples_per_prompt 2 --train.batch_size 8 --swap.step_tokens 8"""
 ALONE, SCORED, UPDATE, ADAM = "alone", "score", "update", "adam"  # the plan's names, where it has them
 PHASES = {
     ALONE: "log-probabilities",
