@@ -68,7 +68,7 @@ def fill_in(args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses
     args.swap, args.swap_run = config, run
     args.actor.model_name_or_path, args.ckpt.path = str(folder / "model"), str(folder / "checkpoints")
     args.actor.eps_clip_low_high = (args.actor.eps_clip, args.actor.eps_clip)
-    args.train.batch_size, args.local_rank = responses, -1
+    args.train.batch_size = responses
 
 
 def save_random_model(name: str, folder: str) -> None:
@@ -85,23 +85,31 @@ def save_random_model(name: str, folder: str) -> None:
     AutoTokenizer.from_pretrained(EMBEDDED).save_pretrained(folder)
 
 
+def start_actor(args: SimpleNamespace) -> Any:
+    """The policy's actor in this process, the only rank, without engines."""
+    from openrlhf.utils import get_strategy
+
+    from openrlhf_swap.integration.inventory import SFT
+    from openrlhf_swap.integration.patches import in_force
+    from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+
+    args.local_rank = -1
+    with in_force(SFT):  # all that it replaces is the strategy's class
+        strategy = get_strategy(args)
+    strategy.print = lambda *words: None  # the model, layer by layer
+    actor: Any = IntrinsicRewardActor(1, 0, "127.0.0.1", None)
+    actor.init_model_from_pretrained(strategy, args.actor.model_name_or_path, 1000, None)
+    return actor
+
+
 class Policy:
     """The policy's actor in this process, and what each of its phases took."""
 
     def __init__(self, args: SimpleNamespace) -> None:
-        from openrlhf.utils import get_strategy
-
-        from openrlhf_swap.integration.inventory import SFT
-        from openrlhf_swap.integration.patches import in_force
-        from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
-
-        with in_force(SFT):  # all that it replaces is the strategy's class
-            strategy = get_strategy(args)
-        strategy.print = lambda *words: None  # the model, layer by layer
-        self.actor: Any = IntrinsicRewardActor(1, 0, "127.0.0.1", None)
-        self.actor.init_model_from_pretrained(strategy, args.actor.model_name_or_path, 1000, None)
+        self.actor = start_actor(args)
         self.seconds: dict[str, float] = {}
         self.peaks: dict[str, float] = {}
+        self._before_adam = 0.0
         engine, step = self.actor.actor.model, self.actor.actor.model.step
         # DeepSpeed's engine takes a step after each micro-batch; the last one is Adam's.
         engine.step = lambda *a, **k: (
@@ -118,14 +126,15 @@ class Policy:
         result = function()
         torch.cuda.synchronize()
         self.seconds[name] = time.perf_counter() - start
-        self.peaks[name] = max(allocated(torch.cuda.max_memory_allocated), self.peaks.pop("before Adam", 0.0))
+        self.peaks[name] = max(allocated(torch.cuda.max_memory_allocated), self._before_adam)
+        self._before_adam = 0.0
         return result
 
     def _adam(self, step: Callable[..., Any], *args: Any, **options: Any) -> None:
         """DeepSpeed's step, whose peak counts apart from the passes' before it."""
         before = allocated(torch.cuda.max_memory_allocated)
         self.phase(ADAM, lambda: step(*args, **options))
-        self.peaks["before Adam"] = before
+        self._before_adam = before
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 
@@ -142,7 +151,7 @@ class Responses:
         sequences: (N, T) int64.
         mask: (N, T) of tokens.
         actions: (N, T - 1) of actions.
-        requests: one for each response.
+        request: the prefixes of each response to score, the only one of its micro-batch.
     """
 
     def __init__(self, number: int, context: int, steps: int, vocabulary: int, seed: int = 0) -> None:
@@ -154,7 +163,7 @@ class Responses:
         ends = [PROMPT_TOKENS - 1 + k * (context - PROMPT_TOKENS) // steps for k in range(steps + 1)]
         ids = torch.randint(vocabulary, (BRANCH,), generator=generator).tolist()
         branch = AnswerBranch(tuple(ids), tuple(place >= BRANCH - ANSWER for place in range(BRANCH)))
-        self.requests = [ScoreRequest(0, tuple(ends), branch)] * number
+        self.request = ScoreRequest(0, tuple(ends), branch)
 
     def batch(self, row: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A micro-batch of one response."""
@@ -164,7 +173,7 @@ class Responses:
 def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamespace, own: argparse.Namespace) -> None:
     """Run the phases and print them beside the plan's."""
     responses = Responses(own.responses, settings.context, args.swap.max_steps, model.vocabulary)
-    every, actor, request = range(own.responses), policy.actor, [responses.requests[0]]
+    every, actor, request = range(own.responses), policy.actor, [responses.request]
     idle = allocated(torch.cuda.memory_allocated)
     actor.forward(*responses.batch(0), score_requests=request)  # to warm up
     policy.phase(ALONE, lambda: [actor.forward(*responses.batch(row)) for row in every])
@@ -209,7 +218,7 @@ def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, o
         share = f"{sum(work[part] for part in parts) / seconds / own.peak:.1%}" if parts else "-"
         found = f"{policy.peaks[name] / GIB:.2f}" if torch.cuda.is_available() else "-"
         plan = f"{planned[name] / GIB:.2f}" if name in planned else "-"
-        print(f"| {PHASES.get(name, name)} | {plan} | {found} | {seconds:.3f} | {share} |")
+        print(f"| {PHASES[name]} | {plan} | {found} | {seconds:.3f} | {share} |")
 
 
 def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -> float:
@@ -220,7 +229,7 @@ def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -
     batch = [part.to(device) for part in (responses.sequences[:1], responses.mask[:1])]
     engine.eval()
     with torch.no_grad():
-        alone = score_alone(PER_PREFIX, engine, engine.module.config, *batch, responses.requests[0])
+        alone = score_alone(PER_PREFIX, engine, engine.module.config, *batch, responses.request)
     engine.train()
     return float((alone - scored[0].answer_logprobs[0].cpu()).abs().max())
 

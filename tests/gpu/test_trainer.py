@@ -1,7 +1,5 @@
 """The policy's actor on a GPU with DeepSpeed: asleep between updates, saved, resumed."""
 
-import copy
-
 import pytest
 import torch
 from support.actors import changed
@@ -30,18 +28,9 @@ def runs(request, arguments, tmp_path_factory):
 
 class Run:
     def __init__(self, args):
-        from openrlhf.utils import get_strategy
+        from benchmarks.policy_step import start_actor
 
-        from openrlhf_swap.integration.inventory import SFT
-        from openrlhf_swap.integration.patches import in_force
-        from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
-
-        args = copy.deepcopy(args)
-        args.local_rank = -1
-        with in_force(SFT):
-            strategy = get_strategy(args)
-        self.actor = IntrinsicRewardActor(1, 0, "127.0.0.1", None)
-        self.actor.init_model_from_pretrained(strategy, str(POLICY), 10, None)
+        self.actor = start_actor(args)
         self.awake, self.asleep, self.norms = [], [], []
 
     def update(self, step):
