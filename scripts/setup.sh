@@ -98,10 +98,10 @@ fi
 require_disk "$NEEDED_GIB"
 # Triton needs it on GPUs, DeepSpeed on a CPU.
 command -v g++ >/dev/null || fail "no C++ compiler (g++) was found, which training needs; install one, such as Debian's package g++"
-# Triton compiles a file that includes it at its first kernel, in the first engine of a run.
+# Triton compiles a file that includes it at its first kernel, in the first engine of a run; DeepSpeed's op does, too.
 INCLUDE="$("$PYTHON_PATH" -c 'import sysconfig; print(sysconfig.get_paths("posix_prefix")["include"])')"
-if [[ "$PROFILE" == gpu && ! -f "$INCLUDE/Python.h" ]]; then
-    fail "$INCLUDE/Python.h was not found, without which no vLLM engine starts; install Python's headers (Debian: python3.11-dev)"
+if [[ ! -f "$INCLUDE/Python.h" ]]; then
+    fail "$INCLUDE/Python.h was not found, which training needs; install Python's headers (Debian: python3.11-dev)"
 fi
 if [[ "$PROFILE" == cpu ]] && ! "$PYTHON_PATH" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null; then
     fail "libnuma.so.1 was not found, without which vLLM fails at its first response; install it (Debian: libnuma1)"
