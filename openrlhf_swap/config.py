@@ -16,6 +16,7 @@ from openrlhf_swap.errors import ConfigError
 
 DEVIATIONS = "sd"  # behind a temperature that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
+LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # suffixes of pydantic's names for type errors
 
 
@@ -83,7 +84,7 @@ class FlagSettings(BaseModel):
         if first["type"].endswith(TYPE_ERRORS):
             remedy = f"use a value of type {type_name(spec)}"
         else:
-            remedy = extra(spec)["remedy"] or f"use at least {first['ctx']['ge']}"
+            remedy = extra(spec)["remedy"] or "".join(f"use {LIMITS[k]} {value}" for k, value in first["ctx"].items())
         return ConfigError(f"--{prefix}.{name} is {value!r}; {remedy}")
 
 

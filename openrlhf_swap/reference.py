@@ -4,7 +4,7 @@ r"""Measure how often the reference policy solves each training problem, which A
         --output reference.jsonl
 
 Samples responses to every prompt from the policy before training, grades them, and appends one line per prompt: `key`
-(of the rendered prompt), `accuracy`, `tokens`. Run again, it resumes where it stopped; OUTPUT.settings.json records
+(of the rendered prompt), `accuracy`, `tokens`. The same command resumes where it stopped; OUTPUT.settings.json records
 the model and the flags that the rows depend on, and others are refused.
 """
 
@@ -177,7 +177,9 @@ def sample_reference(
         for (prompt, task), output in zip(part, outputs, strict=True):
             texts = [response.text for response in output.outputs]
             grades = grader.grade_many([task._replace(response=text) for text in texts], config.end_of_thought)
-            correct = [is_right(grade.correct, text, config) for grade, text in zip(grades, texts, strict=True)]
+            correct = [
+                is_right(grade.correct, prompt, text, config) for grade, text in zip(grades, texts, strict=True)
+            ]
             yield {
                 "key": prompt_key(prompt),
                 "accuracy": fmean(correct),

@@ -4,15 +4,15 @@ r"""Score where reasoning makes progress: log p(answer | prefix) after every ste
 
 Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
 template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
-the input), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts). With
-`--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
+the input, from 0), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
+With `--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
 With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain before the first step
 and after each step, by a regression on the model's hidden states that is fitted on the other problems.
 
 A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
-skipped, counted and reported. Run again with the same arguments, it resumes where it stopped; OUTPUT.settings.json
-records the model and the flags that the rows depend on. Others are refused, and so is an input with other rows.
+skipped, counted and reported. The same command resumes where it stopped; OUTPUT.settings.json records the model and
+the flags that the rows depend on. Others are refused, and so is an input with other rows.
 """
 
 from __future__ import annotations

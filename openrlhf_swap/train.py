@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     if {"-h", "--help"} & set(argv):
         return _print_help(config.objective)
     if recipe := named_recipe(with_file(given)):
-        print("\n".join(f"[swap] {line}" for line in describe(recipe, with_file(given))))
+        print("\n".join(f"[swap] {line}" for line in describe(recipe, given)))
     if DRY_RUN in argv:
         print(command_line(MODULE, redacted(flags)))
         return 0

@@ -20,7 +20,7 @@ LENGTH_WEIGHT, SHARPNESS, EPS = 1e-6, 128, 1e-6
 class AALC(Monitored):
     """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target); in the group.
 
-    The second term decides in groups that are all correct, and nowhere else.
+    The second term decides in groups that are all correct or all wrong, and nowhere else.
     """
 
     normaliser = "none"

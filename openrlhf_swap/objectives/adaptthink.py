@@ -19,15 +19,22 @@ from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.families import opening, opens_thought, with_open_thought
 from openrlhf_swap.rollouts.rollout import Rollout, prompt_key
 
 MAKER = "python -m openrlhf_swap.reference"
 NO_THINKING, THINKING = 0, 1  # parts of a group, in the order in which they are sampled
 
 
-def is_right(correct: bool, text: str, config: SwapConfig) -> bool:
-    """Whether a response counts as correct: graded so, with a thought that is closed once and not opened again."""
-    return correct and config.start_of_thought not in text and text.count(config.end_of_thought) == 1
+def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
+    """Whether a response counts as correct: graded so, with a thought that is closed once and not opened again.
+
+    Behind a prompt that does not open the thought, the response may begin with its mark.
+    """
+    start = config.start_of_thought
+    if not opens_thought(prompt, start):
+        text = text.lstrip().removeprefix(start.rstrip())
+    return correct and start not in text and text.count(config.end_of_thought) == 1
 
 
 class AdaptThink(Objective):
@@ -71,8 +78,20 @@ class AdaptThink(Objective):
             raise ConfigError(f"--swap.adaptthink.reference is {path!r}, which is not a file; make it with {MAKER}")
         return {row["key"]: row["accuracy"] for row in read_rows(Path(path))}
 
+    def _accuracy(self, prompt: str) -> float:
+        """The reference accuracy of a prompt, or of the one that was given an open thought."""
+        key = prompt_key(prompt)
+        if key not in self._accuracies:
+            key = prompt_key(prompt.removesuffix(opening(self.config.start_of_thought)))
+        return self._accuracies[key]
+
+    def eval_prompt(self, prompt: str) -> str:
+        """With the opened thought, as in training."""
+        return with_open_thought(prompt, self.config.start_of_thought)
+
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """One part closes the thought at once, the other opens it."""
+        """One part closes the thought at once, the other goes on with it."""
+        prompt = self.eval_prompt(prompt)
         without = max(1, min(count - 1, round(count * self.settings.no_thinking_share)))
         shorter = min(self.settings.no_thinking_tokens, max_new_tokens)
         return [
@@ -84,9 +103,9 @@ class AdaptThink(Objective):
         """C - c_ref(x) + bonus; a response with a thought in the wrong place counts as wrong."""
 
         def reward(rollout: Rollout) -> float:
-            correct = is_right(rollout.correct, batch.reader.text(rollout.response_ids), self.config)
+            correct = is_right(rollout.correct, rollout.prompt, batch.reader.text(rollout.response_ids), self.config)
             skipped = rollout.metadata["part"] == NO_THINKING
-            return correct - self._accuracies[prompt_key(rollout.prompt)] + self.settings.bonus * skipped
+            return correct - self._accuracy(rollout.prompt) + self.settings.bonus * skipped
 
         return batch.each(reward)
 

@@ -41,7 +41,9 @@ class ARLCP(Objective):
 
     def correct(self, batch: Batch) -> Tensor:
         """With the thought in its place."""
-        return batch.each(lambda r: is_right(r.correct, batch.reader.text(r.response_ids), self.config)).bool()
+        return batch.each(
+            lambda r: is_right(r.correct, r.prompt, batch.reader.text(r.response_ids), self.config)
+        ).bool()
 
     def rewards(self, batch: Batch) -> Tensor:
         """Leave-one-out rewards: R N/(N-1), for the mean of the other responses is the baseline."""

@@ -16,7 +16,7 @@ from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of
 from openrlhf_swap.objectives.repetition import is_degenerate
 from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.families import opens_thought
+from openrlhf_swap.rollouts.families import with_open_thought
 from openrlhf_swap.rollouts.reader import boxes_answer
 
 
@@ -53,8 +53,7 @@ class AutoThink(Objective):
 
     def eval_prompt(self, prompt: str) -> str:
         """With the opened thought and the ellipsis."""
-        start = self.config.start_of_thought
-        opened = prompt if opens_thought(prompt, start) else f"{prompt}{start}\n"
+        opened = with_open_thought(prompt, self.config.start_of_thought)
         return opened + self.settings.ellipsis.replace("\\n", "\n")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:

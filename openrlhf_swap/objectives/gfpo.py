@@ -26,7 +26,9 @@ class GFPO(Objective):
 
         share: float = setting(0.5, "of a group that is kept", "use a number in (0, 1]", gt=0, le=1)
         score: Literal["length", "efficiency"] = setting(
-            "length", "keeps the shortest, or those with most reward a token", "use length or efficiency"
+            "length",
+            "length keeps the shortest, efficiency those with the most reward per token",
+            "use length or efficiency",
         )
 
     settings: Settings

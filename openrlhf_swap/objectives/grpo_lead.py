@@ -26,6 +26,7 @@ class GRPOLead(Objective):
     """
 
     normaliser = "none"
+    boxes_answers = True
     needs_all_groups = False
 
     class Settings(FlagSettings):

@@ -32,6 +32,7 @@ class HBPO(Objective):
     """
 
     normaliser = "none"
+    boxes_answers = True
     reshapes_responses = True
 
     class Settings(FlagSettings):

@@ -17,6 +17,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.families import opening, with_open_thought
 from openrlhf_swap.rollouts.rollout import prompt_key
 
 PROMISE = "I will answer the question with {n} tokens."
@@ -39,7 +40,9 @@ class LAPO(Objective):
         first_stage_steps: int = setting(240, "training steps of the first stage", ge=0)
         range_weight: float = setting(0.7, "of the length reward in the first stage")
         promise_weight: float = setting(0.8, "of the length reward in the second")
-        promise_width: float = setting(120.0, "deviation, in tokens, that the second stage forgives", gt=0)
+        promise_width: float = setting(
+            120.0, "deviation, in tokens, that the second stage forgives", "use a positive number", gt=0
+        )
         unknown: int = setting(4096, "what is promised for a problem without a known length", ge=1)
         limits: str = setting("", "token limit of each stage, such as 4096,2048; empty: the run's in both")
 
@@ -59,7 +62,8 @@ class LAPO(Objective):
         """In the second stage the thought begins with the promise, which is not trained on."""
         self._second = self.step >= self.settings.first_stage_steps
         if self._second:
-            prompt += PROMISE.format(n=int(self._medians.get(prompt_key(prompt), self.settings.unknown)))
+            length = int(self._medians.get(self._key(prompt), self.settings.unknown))
+            prompt = with_open_thought(prompt, self.config.start_of_thought) + PROMISE.format(n=length)
         limit = self._limits[self._second] if self._limits else max_new_tokens
         return [SamplingRequest(prompt, count, limit)]
 
@@ -71,7 +75,7 @@ class LAPO(Objective):
         else:
             shortness = self.settings.range_weight * _within_range(batch.lengths, batch.correct)
         for group, median in zip(batch.groups, medians, strict=True):
-            key = _key(group[0].prompt)
+            key = self._key(group[0].prompt)
             if math.isnan(median):
                 if not self._second:
                     self._medians.pop(key, None)
@@ -82,10 +86,14 @@ class LAPO(Objective):
 
     def _kept_promises(self, batch: Batch, medians: list[float]) -> Tensor:
         """(G, N) how well each length met the promise; an unknown one is the group's own median."""
-        promised = batch.each(lambda rollout: self._medians.get(_key(rollout.prompt), math.nan)).floor()
+        promised = batch.each(lambda rollout: self._medians.get(self._key(rollout.prompt), math.nan)).floor()
         own = torch.tensor(medians, dtype=torch.float64).unsqueeze(-1)
         promised = torch.where(promised.isnan(), own, promised)
         return torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.settings.promise_width**2))
+
+    def _key(self, prompt: str) -> str:
+        """Of the problem, whether its prompt has a promise or not, and whoever opens its thought."""
+        return prompt_key(_PROMISE.sub("", prompt).removesuffix(opening(self.config.start_of_thought)))
 
     def metrics(self) -> dict[str, float]:
         """The stage, and how many problems have a length."""
@@ -98,10 +106,6 @@ class LAPO(Objective):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As saved."""
         self._medians = dict(state["medians"])
-
-
-def _key(prompt: str) -> str:
-    return prompt_key(_PROMISE.sub("", prompt))
 
 
 def _median(lengths: Tensor) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.laser import CORRECT, base_scores
 from openrlhf_swap.objectives.monitored import Monitored, MonitorSettings
 from openrlhf_swap.rollouts.batch import Batch
@@ -30,12 +31,16 @@ class LaserD(Monitored):
         bonus: float = setting(0.5, "added to a correct answer within the target")
         shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
         longest: int = setting(16384, "longest target, in tokens", ge=1)
-        grid: int = setting(1024, "targets are shortest, shortest + grid, ...", ge=1)
+        grid: int = setting(1024, "targets are shortest, shortest + grid, ..., longest", ge=1)
 
     settings: Settings
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
+        shortest, longest = self.settings.shortest, self.settings.longest
+        if shortest > longest:
+            found = f"--swap.{self.name}.shortest is {shortest}, .longest {longest}"
+            raise ConfigError(f"{found}; use shortest <= longest")
         # None: not known; the longest response of the current batch stands in for it.
         self._targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
 
@@ -50,6 +55,7 @@ class LaserD(Monitored):
     def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
         """The shortest target for which int(share of all responses within it * expected_right) is at least 1."""
         for target in range(self.settings.shortest, self.settings.longest + self.settings.grid, self.settings.grid):
+            target = min(target, self.settings.longest)
             if len(lengths) and int((lengths <= target).double().mean().item() * expected_right) >= 1:
                 return target
         return None

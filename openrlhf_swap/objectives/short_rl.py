@@ -20,6 +20,7 @@ from openrlhf_swap.rollouts.batch import Batch
 class ShortRL(Objective):
     """R = answer (2, -1.5 wrong, -2 unformatted) + format (1 or -1) + [accuracy is near its best] l, in the group."""
 
+    boxes_answers = True
     remembers_batches = True
 
     class Settings(FlagSettings):

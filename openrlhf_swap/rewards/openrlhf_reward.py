@@ -46,8 +46,11 @@ def _grade_response(query: str, prompt: str, label: Label, end_of_thought: str, 
     before = query.find(prompt)
     if before < 0 or not prompt or label.fault or not (label.answer or grader != MATH):
         return Grade(correct=False, status="error")
+    response = query[before + len(prompt) :]
+    if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
+        response = end_of_thought + response
     return grade_answer(
-        query[before + len(prompt) :],
+        response,
         label.answer,
         end_of_thought,
         verifier=grader,

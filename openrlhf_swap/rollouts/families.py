@@ -80,6 +80,16 @@ def opens_thought(prompt: str, start_of_thought: str) -> bool:
     return prompt.rstrip().endswith(start_of_thought.rstrip())
 
 
+def with_open_thought(prompt: str, start_of_thought: str) -> str:
+    """A rendered prompt that ends with an open thought, whether the chat template opens it or not."""
+    return prompt if opens_thought(prompt, start_of_thought) else f"{prompt}{opening(start_of_thought)}"
+
+
+def opening(start_of_thought: str) -> str:
+    """What `with_open_thought` adds."""
+    return f"{start_of_thought.rstrip()}\n"
+
+
 def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
     """Replace `auto` by the marks of the model's family; returns the settings, and messages about them.
 

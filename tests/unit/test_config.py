@@ -7,7 +7,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from openrlhf_swap.config import RunConfig, SwapConfig, nats_or_deviations
+from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, nats_or_deviations, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.ablation import ABLATION, coefficients
@@ -101,6 +101,23 @@ def test_a_misspelt_flag_is_corrected():
 def test_a_flag_of_the_wrong_type_is_named():
     with pytest.raises(ConfigError, match=r"--swap\.length_coef is 'much'; use a value of type float"):
         parse_swap_arguments(["--swap.length_coef", "much"])
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "remedy"),
+    [
+        ({"ge": 2}, 1, "at least 2"),
+        ({"gt": 2}, 2, "more than 2"),
+        ({"le": 2}, 3, "at most 2"),
+        ({"lt": 2}, 2, "less than 2"),
+    ],
+)
+def test_a_value_outside_of_its_limits_is_named_with_them(limits, value, remedy):
+    class Own(FlagSettings):
+        size: int = setting(2, "a size", **limits)
+
+    with pytest.raises(ConfigError, match=rf"^--swap\.own\.size is {value}; use {remedy}$"):
+        Own.from_text({"size": str(value)}, "swap.own")
 
 
 def test_every_row_of_the_ablation_has_coefficients():

@@ -34,6 +34,7 @@ class Recipe:
         flags: by name, with the dashes, the words behind the flag; none for a switch.
         sources: by flag, what the value is called at the origin.
         cannot: what the authors do and this trainer cannot.
+        off: switches that are false, as `--no-FLAG`.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Recipe:
     flags: dict[str, list[str]]
     sources: dict[str, str]
     cannot: list[str]
+    off: list[str]
 
 
 def read_recipe(name: str) -> Recipe:
@@ -72,7 +74,8 @@ def read_file(path: Path, name: str) -> Recipe:
     sources = {f"--{line[1]}": line[3] or "" for line in lines}
     on = {flag: value for flag, value in flags.items() if value is not None and value is not False}
     words = {f"--{flag}": _words(path, flag, value) for flag, value in on.items()}
-    return Recipe(name, content.get("origin", str(path)), words, sources, content.get("cannot", []))
+    off = [f"--no-{flag}" for flag, value in flags.items() if value is False]
+    return Recipe(name, content.get("origin", str(path)), words, sources, content.get("cannot", []), off)
 
 
 def with_recipe(given: Sequence[str]) -> list[str]:
@@ -97,7 +100,7 @@ def with_recipe(given: Sequence[str]) -> list[str]:
             switches = ", ".join(f"--no-{flag[2:]}" for flag, words in flags.items() if not words)
             names = " and ".join(layer.name for layer in layers)
             raise ConfigError(f"{word} is not a switch of the recipe {names}; it has: {switches or 'none'}")
-    words = [] if recipe is None else _words_of(recipe, told)
+    words = [] if recipe is None else _words_of(recipe, [*told, *_switched_off(given)])
     return [*words, *(word for word in told if word not in refused)]
 
 
@@ -118,6 +121,12 @@ def named_file(given: Sequence[str]) -> Recipe | None:
     """The recipe in the file that a command line names; the last one counts."""
     path = _last_value(given, CONFIG)
     return None if path is None else read_file(Path(path), path)
+
+
+def _switched_off(given: Sequence[str]) -> list[str]:
+    """`--no-FLAG` for each switch that is false in the file that a command line names: a recipe's is out as well."""
+    file = named_file(given)
+    return [] if file is None else file.off
 
 
 def _words_of(recipe: Recipe, given: Sequence[str]) -> list[str]:
@@ -151,7 +160,7 @@ def _last_value(given: Sequence[str], wanted: str) -> str | None:
 
 def describe(recipe: Recipe, given: Sequence[str]) -> list[str]:
     """What a recipe sets on a command line, each value with its source, and what cannot be done here."""
-    kept = kept_flags(recipe, given)
+    kept = kept_flags(recipe, [*with_file(given), *_switched_off(given)])
     lines = [f"recipe {recipe.name}, after {recipe.origin}:"]
     for flag, words in recipe.flags.items():
         note = "" if flag in kept else " (the command line wins)"

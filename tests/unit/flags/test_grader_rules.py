@@ -15,7 +15,9 @@ def check(objective, grader, reward=REWARD_FILE):
     check_grader(args, SwapConfig(objective=objective), RunConfig(grader=grader))
 
 
-@pytest.mark.parametrize("objective", ["swap", "vsrm_scores", "lc_r1", "step_only", "autothink"])
+@pytest.mark.parametrize(
+    "objective", ["swap", "vsrm_scores", "lc_r1", "step_only", "autothink", "hbpo", "grpo_lead", "short_rl"]
+)
 @pytest.mark.parametrize("grader", ["unit_tests", "support.verifiers:reads_rules"])
 def test_objectives_that_read_answers_need_some(objective, grader):
     with pytest.raises(ConfigError) as raised:
@@ -23,7 +25,7 @@ def test_objectives_that_read_answers_need_some(objective, grader):
     start, _, able = str(raised.value).partition("use one of: ")
     assert start.startswith(f"--swap.objective is {objective}, which needs an answer text, and --swap.grader {grader}")
     assert {"grpo", "dler", "kimi", "gr3", "arlcp", "on_policy_sft"} <= set(able.split(", "))
-    assert not {"swap", "vsrm", "laser", "lc_r1", "step_only"} & set(able.split(", "))
+    assert not {"swap", "vsrm", "laser", "lc_r1", "step_only", "hbpo", "grpo_lead", "short_rl"} & set(able.split(", "))
 
 
 def test_others_do_not():

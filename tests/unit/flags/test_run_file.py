@@ -13,7 +13,7 @@ from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.flags.run_file import write_run_file
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
-from openrlhf_swap.objectives.recipes import read_file, with_file, with_recipe
+from openrlhf_swap.objectives.recipes import describe, read_file, read_recipe, with_file, with_recipe
 
 
 @pytest.fixture
@@ -41,6 +41,12 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_a_recipe(file):
     # Of a switch that both have nothing is left.
     both = ["--config", file("flags: {swap.recipe: dler, algo.kl.use_loss: true}"), "--no-algo.kl.use_loss"]
     assert not parse_arguments(parse_swap_arguments(with_recipe(both))[2]).algo.kl.use_loss
+    # Nor of a recipe's that is false in the file, unless the command line has it.
+    off = ["--config", file("flags: {swap.recipe: dler, algo.dynamic_filtering_enable: false}")]
+    flag = "--algo.dynamic_filtering_enable"
+    assert flag in with_recipe(["--swap.recipe", "dler"]) and flag not in with_recipe(off)
+    assert flag in with_recipe([*off, flag])
+    assert f"  {flag} (the command line wins)" in "\n".join(describe(read_recipe("dler"), off))
     with pytest.raises(ConfigError, match=r"--no-actor.dual_clip is not a switch of the recipe dler and .*own.yaml"):
         with_recipe([*given, "--no-actor.dual_clip"])
 

@@ -85,8 +85,8 @@ def test_lapo_learns_lengths_and_then_promises_them():
     for either in (method, restored):
         prompts = [either.sampling(problem, 2, 9000)[0].prompt for problem in ("x", "z")]
         assert prompts == [
-            "xI will answer the question with 1000 tokens.",
-            "zI will answer the question with 4096 tokens.",
+            "x<think>\nI will answer the question with 1000 tokens.",
+            "z<think>\nI will answer the question with 4096 tokens.",
         ]
         # exp(-120^2/(2 120^2)) = .6065. For z nothing is known: its own median, 500.
         known, unknown = (
@@ -97,6 +97,8 @@ def test_lapo_learns_lengths_and_then_promises_them():
         # x keeps 1000, for 1060 is longer; z has 500 now.
         assert [either.sampling(p, 2, 9000)[0].prompt.split()[-2] for p in ("x", "z")] == ["1000", "500"]
     assert method.metrics() == {"swap/lapo_stage": 2.0, "swap/lapo_known_problems": 3.0}
+    # A template that opens the thought itself.
+    assert method.sampling("x<think>\n", 2, 9000)[0].prompt == prompts[0]
 
 
 def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():

@@ -18,6 +18,8 @@ from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 
+OPENED = "p<think>\n"  # a prompt whose thought the chat template opens
+
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_method_can_be_built_and_saves_a_state_that_it_reads(name):
@@ -99,6 +101,11 @@ def test_laser_d_thresholds_of_coverage():
         assert (method._choose(lengths, expected_right) == 10) == accepted
     assert method._choose(torch.tensor([10] * 999 + [99]), 1) is None
     assert method._choose(torch.tensor([], dtype=torch.int64), 5) is None
+    # 10, 20, and no further than 25.
+    assert objective("laser_d", shortest=10, longest=25, grid=10)._choose(torch.tensor([24]), 5) == 25
+    assert objective("laser_d", shortest=10, longest=25, grid=10)._choose(torch.tensor([26]), 5) is None
+    with pytest.raises(ConfigError, match=r"--swap.laser_d.shortest is 4096, .longest 2048; use shortest <= longest"):
+        objective("laser_d", longest=2048)
 
 
 def test_laser_d_keeps_its_targets_in_the_checkpoint():
@@ -184,12 +191,23 @@ def test_l1_draws_a_budget_once_a_row():
 
 
 @pytest.mark.parametrize(
-    ("text", "right"),
-    [("a</think>b", True), ("a", False), ("a</think>b</think>c", False), ("<think>a</think>b", False)],
+    ("prompt", "text", "right"),
+    [
+        (OPENED, "a</think>b", True),
+        (OPENED, "a", False),
+        (OPENED, "a</think>b</think>c", False),
+        (OPENED, "<think>a</think>b", False),
+        # Where the chat template does not open the thought, the model does: once.
+        ("p", "<think>\na</think>b", True),
+        ("p", "\n<think>a</think>b", True),
+        ("p", "a</think>b", True),
+        ("p", "<think><think>a</think>b", False),
+        ("p", "<think>a</think>b<think>", False),
+    ],
 )
-def test_adaptthink_counts_a_thought_in_its_place_only(text, right):
-    assert is_right(True, text, MARKS) == right
-    assert not is_right(False, text, MARKS)
+def test_adaptthink_counts_a_thought_in_its_place_only(prompt, text, right):
+    assert is_right(True, prompt, text, MARKS) == right
+    assert not is_right(False, prompt, text, MARKS)
 
 
 def test_lc_r1_rewards():
@@ -249,12 +267,12 @@ def test_adaptthink_rewards(reference_file):
     # `</think>`, or a `<think>`, makes a response wrong.
     method = objective("adaptthink", reference=reference_file)
     group = [
-        rollout("#\\boxed{42}", part=0),
-        rollout("#\\boxed{1}", correct=False, part=0),
-        rollout(RIGHT, part=1),
-        rollout(RIGHT, correct=False, part=1),
-        rollout("#" + RIGHT, part=0),
-        rollout("<think>" + RIGHT, part=1),
+        rollout("#\\boxed{42}", prompt=OPENED, part=0),
+        rollout("#\\boxed{1}", prompt=OPENED, correct=False, part=0),
+        rollout(RIGHT, prompt=OPENED, part=1),
+        rollout(RIGHT, prompt=OPENED, correct=False, part=1),
+        rollout("#" + RIGHT, prompt=OPENED, part=0),
+        rollout("<think>" + RIGHT, prompt=OPENED, part=1),
     ]
     assert_rows(method.rewards(batch(group)), [[0.3, -0.7, 0.25, -0.75, -0.7, -0.75]])
     assert method.normaliser == "none"
@@ -264,6 +282,9 @@ def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
     method = objective("adaptthink", reference=reference_file, no_thinking_tokens=100)
     without, thinking = method.sampling("p", 16, 400)
     assert (without.count, without.forced, without.max_new_tokens) == (8, "</think>", 100)
+    # The template leaves the thought to the model: it is opened in the prompt, for an evaluation as well.
+    assert without.prompt == thinking.prompt == method.eval_prompt("p") == OPENED
+    assert method.sampling(OPENED, 16, 400)[0].prompt == OPENED
     assert (thinking.count, thinking.forced, thinking.max_new_tokens) == (8, "Alright", 400)
     assert method.first_logprob(rollout(part=0), -3.0) == math.log(0.5)
     assert method.first_logprob(rollout(part=1), -3.0) == math.log(0.5)

@@ -117,6 +117,14 @@ def test_the_reward_function_grades_the_response_alone():
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 
 
+def test_a_thought_that_the_prompt_closes_is_closed():
+    # In an open thought a number that is not stated as the answer does not count.
+    answer = "Tom has 42 apples in total."
+    assert reward_func([f"q<think>\n{answer}"], ["q<think>\n"], ["42"])["rewards"] == 0.0
+    assert reward_func([f"q<think>\n</think>{answer}"], ["q<think>\n"], ["42"])["rewards"] == 1.0
+    assert reward_func([f"q<think>\n</think>{answer}"], ["q<think>\n</think>"], ["42"])["rewards"] == 1.0
+
+
 def test_the_reward_function_reads_the_thought_of_another_family():
     texts = [r"p \boxed{41}[/THINK]\boxed{42}"], ["p "], ["42"]
     assert reward_func(*texts, end_of_thought="[/THINK]")["rewards"] == 1.0

@@ -191,6 +191,17 @@ def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
         drawn(objective, max_len=prompt + bridge, new_tokens=bridge)
 
 
+def test_a_prompt_that_the_objective_lengthens_is_not_cut(drawn, tokenizer):
+    longest = max(len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) for prompt in PROMPTS)
+    objective = build(make_config(objective="autothink"))
+    _, actor, _ = drawn(objective, max_len=longest + 99, new_tokens=99)
+    for prompt in PROMPTS:
+        asked = objective.eval_prompt(prompt)
+        room = longest + 99 - len(tokenizer(asked, add_special_tokens=False)["input_ids"])
+        assert {tokens for text, tokens, _ in actor.asked if text == asked} == {min(99, room)}
+    assert any(tokens < 99 for _, tokens, _ in actor.asked)
+
+
 def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
     samples, actor, _ = drawn(vsrm(), evaluating=True)
     assert len(actor.asked) == len(samples) == 2 * GROUP
