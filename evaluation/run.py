@@ -2,8 +2,8 @@ r"""Evaluate a model on benchmarks.
 
     python -m evaluation.run --model MODEL --benchmarks math500 aime24 --output outputs/eval/base
 
-Writes each sample as it finishes, then grades and prints a table. Run again with the same settings, it resumes where
-it stopped. `python -m evaluation.report` makes tables of any number of evaluations.
+Writes each sample as it finishes, then grades and prints a table. The same command resumes where it stopped.
+`python -m evaluation.report` makes tables of any number of evaluations.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ r"""Train and evaluate a list of configurations, one after the other or in paral
 
 Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs with the flags of
 the configuration appended; `--evaluate` writes `result.json` there, an object of numbers. Finished work is not
-repeated: run again, a stopped sweep resumes; after a failed evaluation, at that one. If you change the commands,
+repeated: the same command resumes a stopped sweep, and repeats an evaluation that failed. If you change the commands,
 delete the folders that have to run again. `--parallel 2` keeps two runs going; each needs its own share of the cores
 or GPUs. They end with the sweep, however that ends. `--prefix 'ray job submit --'` runs both commands as Ray jobs on a
 cluster, where a job that was submitted goes on.

@@ -63,7 +63,9 @@ def test_a_card(run):
     assert "| accuracy of rollouts, % | 50.0 | 100.0 | 100.0 |\n| tokens per rollout | 100.0 | 60.0 | 60.0 |\n" in text
     assert "| `--train.seed` | `7` |" in text and "| `--rollout.max_new_tokens` | `12` |" in text
     assert "| graded by | `math` |" in text
-    assert "None on held-out problems" in text and "2607.09786" in text and "from 69 to 49%" in text
+    assert (
+        "The training included none on held-out problems" in text and "2607.09786" in text and "from 69 to 49%" in text
+    )
     assert str(folder) not in text  # folders of the machine
     assert (policy / "training.png").read_bytes().startswith(b"\x89PNG") and "](training.png)" in text
     data = ModelCard.load(policy / "README.md").data
