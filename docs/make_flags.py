@@ -25,6 +25,8 @@ GOOD = {
     "--data.label_key": "answer",
     "--actor.num_gpus_per_node": "1",
     "--vllm.num_engines": "1",
+    "--eval.steps": "5",  # without which a data set to evaluate on is refused
+    "--algo.kl.init_coef": "0.01",  # likewise a target
 }
 # What the method's rules leave of the values that a flag has by itself.
 LEFT = {

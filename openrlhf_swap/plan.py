@@ -78,11 +78,9 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
         ConfigError: for what the run itself would refuse.
     """
     try:
-        given = [*shlex.split(own.command), *rest]
+        given = _flags_of([*shlex.split(own.command), *rest])
     except ValueError as error:
         raise ConfigError(f"--command cannot be read ({error}); put it between quotes") from None
-    if "openrlhf_swap.train" in given:
-        given = given[given.index("openrlhf_swap.train") + 1 :]
     if own.model:
         given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
     config, run, given = parse_swap_arguments(with_recipe(given))
@@ -94,6 +92,14 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
     args = arguments_of_objective(argv, config, on_cpu=False)
     check_grader(args, config, run)
     return config, run, args
+
+
+def _flags_of(command: list[str]) -> list[str]:
+    """What follows the command itself, if the words begin with one."""
+    for end in range(1, len(command) + 1):
+        if command[end - 1] == "openrlhf_swap.train" or command[max(0, end - 2) : end] == ["openrlhf-swap", "train"]:
+            return command[end:]
+    return command
 
 
 def _placement(own: argparse.Namespace, given: list[str]) -> dict[str, str | None]:

@@ -133,11 +133,18 @@ def read_configurations(path: Path) -> list[Configuration]:
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return [Configuration(r["name"], tuple(r.get("train", ())), tuple(r.get("evaluate", ()))) for r in rows]
+        return [Configuration(row["name"], _words(row, "train"), _words(row, "evaluate")) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"--configurations is {path}, which cannot be read ({error}); give a JSON list of objects with a name"
         ) from None
+
+
+def _words(row: dict[str, Any], key: str) -> tuple[str, ...]:
+    """The words of a configuration's flags; numbers among them are fine."""
+    if not isinstance(words := row.get(key, []), list):
+        raise TypeError(f"{key} of {row['name']} is no list")
+    return tuple(map(str, words))
 
 
 def run_all(configurations: Sequence[Configuration], args: argparse.Namespace) -> int:

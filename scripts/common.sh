@@ -74,13 +74,6 @@ import importlib.util, sys
 print(int(importlib.util.find_spec(sys.argv[1]) is not None))'
 }
 
-# read_recipe NAME: sets RECIPE_ARGS to the flags of a recipe in openrlhf_swap/objectives/recipes.
-read_recipe() {
-    # shellcheck disable=SC2034  # used by the sourcing script
-    mapfile -t RECIPE_ARGS < <(PATH="${VENV:-$PWD/.venv}/bin:$PATH" python -m openrlhf_swap.objectives.recipes "$1")
-    (( ${#RECIPE_ARGS[@]} )) || fail "the recipe $1 cannot be read; see scripts/setup.sh"
-}
-
 # detect_profile: gpu if there are GPUs, else cpu.
 detect_profile() {
     if (( $(count_gpus) )); then echo gpu; else echo cpu; fi

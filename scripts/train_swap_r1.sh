@@ -27,6 +27,13 @@ cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source scripts/common.sh
 
 read_flags "--dry-run --print" "$@"
+for word in "${FLAGS[@]}"; do
+    case "$word" in
+        --config | --config=* | --swap.recipe | --swap.recipe=*)
+            fail "${word%%=*}: what this script sets would win over its flags; give them here, or run openrlhf_swap.train"
+            ;;
+    esac
+done
 
 SIZE="${SIZE:-}"
 case "$SIZE" in
@@ -82,7 +89,7 @@ esac
 (( NUM_NODES > 1 )) && OUTPUT="$(realpath -m -- "$OUTPUT")"
 
 # What does not depend on machine and data: the paper's numbers, and ours where it is silent.
-read_recipe swap_r1
+RECIPE_ARGS=(--swap.recipe swap_r1)
 DATA_ARGS=(--data.prompt_dataset "$PROMPTS" --data.max_len "$MAX_LEN")
 ROLLOUT_ARGS=(
     --rollout.batch_size "$PROMPTS_A_STEP" --rollout.n_samples_per_prompt "$RESPONSES"

@@ -1,4 +1,4 @@
-"""What OpenRLHF would refuse, or wait for without end, only when the models are loaded."""
+"""What OpenRLHF would refuse, wait for without end or leave out in silence, only when the models are loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 
 
 def late_rules(args: SimpleNamespace) -> Iterator[str]:
-    """What OpenRLHF would refuse only with all models loaded, or after the first rollouts."""
+    """What OpenRLHF would refuse only with all models loaded or after the first rollouts, or never do."""
     correction, reward, rollout, actors = args.algo.advantage, args.reward, args.rollout, policy_ranks(args)
     bounds, gating = correction.is_correction_threshold, correction.is_correction_gating
     if len(bounds) > 2:
@@ -32,6 +32,19 @@ def late_rules(args: SimpleNamespace) -> Iterator[str]:
             f"--reward.stop_properly_penalty_coef is {reward.stop_properly_penalty_coef:g}; give a factor of at most "
             "1, or the negative reward of a truncated response"
         )
+    for flag, given in (("use_loss", args.algo.kl.use_loss), ("target", args.algo.kl.target is not None)):
+        if given and args.algo.kl.init_coef == 0:
+            yield (
+                f"--algo.kl.{flag} does nothing where --algo.kl.init_coef is 0, as by default here: give a "
+                "coefficient such as 1e-3 as well, or leave it out"
+            )
+    if args.eval.dataset and args.eval.steps == -1:
+        yield (
+            f"--eval.dataset is {args.eval.dataset}, which nothing would be evaluated on: give --eval.steps, the "
+            "number of training steps between evaluations, as well"
+        )
+    if "all-linear" in (targets := args.ds.lora.target_modules) and isinstance(targets, list):
+        yield "--ds.lora.target_modules is all-linear, which PEFT takes for a module's name in a list: leave it out"
     responses = rollout.batch_size * rollout.n_samples_per_prompt
     if responses // rollout.micro_batch_size < actors:
         yield (

@@ -20,7 +20,7 @@ EXPANDED = "recipe"  # its flags stand in the file one by one
 ORIGIN = """\
 # All settings of a run: python -m openrlhf_swap.train --config {path}
 # Flags on the command line win over it; a new run needs another --swap.output_dir, and another folder for each --ckpt
-# flag that names one below.
+# and --logger flag that names one below.
 """
 
 

@@ -139,7 +139,7 @@ NUMBERS: Mapping[str, Range] = {
 """Flag -> its values; of a flag that takes several, each."""
 SCHEDULERS = (
     *("constant", "constant_with_warmup", "cosine", "cosine_with_min_lr", "cosine_with_restarts", "inverse_sqrt"),
-    *("linear", "polynomial", "warmup_stable_decay"),
+    *("linear", "polynomial", "cosine_warmup_with_min_lr"),
 )
 CHOICES = {
     "ds.grad_accum_dtype": ("fp32", "bf16", "fp16"),

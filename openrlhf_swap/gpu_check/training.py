@@ -84,7 +84,8 @@ def train_and_kill(
 
 def check_weights(findings: Findings, row: Row) -> None:
     """Whether vLLM generated a step's responses with the trainer's weights."""
-    kl = abs(row.get("policy/vllm_kl", float("inf")))
+    found = row.get("policy/vllm_kl")  # null where it was not a number
+    kl = float("inf") if found is None else abs(found)
     findings.add(WEIGHTS, f"{kl:.1e} in step {row['step']}", f"< {MOST_KL:.0e}", kl < MOST_KL)
 
 

@@ -30,7 +30,7 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
             made = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                held.enter_context(FileLock(folder / LOCK, timeout=0))
+                held.enter_context(FileLock(folder / LOCK, timeout=0, fallback_to_soft=False))
                 held.callback(_remove_if_unused, made)
             except Timeout:
                 raise ConfigError(

@@ -6,6 +6,7 @@ import subprocess
 
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.objectives.recipes import with_recipe
 from support.paths import ROOT
 
 MULTINODE = "scripts/train_swap_multinode.sh"
@@ -38,6 +39,6 @@ def parse_training(line):
     """Both parsers and the checks on a command line of the training; our settings of both kinds and OpenRLHF's."""
     python, dash_m, module, *argv = shlex.split(line)
     assert (python, dash_m, module) == ("python", "-m", "openrlhf_swap.train")
-    config, run, rest = parse_swap_arguments(argv)
+    config, run, rest = parse_swap_arguments(with_recipe(argv))
     checked_arguments(rest, config, run, on_cpu=False)
     return config, run, arguments_of_objective(rest, config, on_cpu=False)

@@ -165,15 +165,22 @@ def test_objectives_of_the_presets_exist():
     assert sweep.PRESETS["step_signal"][0].train == ("--swap.objective", "swap")
 
 
+def test_numbers_among_the_flags_need_no_quotes(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text('[{"name": "a", "train": ["--x", 0.5], "evaluate": ["--y", 2]}]')
+    assert sweep.read_configurations(path) == [sweep.Configuration("a", ("--x", "0.5"), ("--y", "2"))]
+
+
 def test_one_of_both_lists_is_needed(tmp_path, capsys):
     flags = ["--output", str(tmp_path), "--train", "true", "--evaluate", "true"]
     assert run_command(sweep.main, flags) == 2
     assert capsys.readouterr().err.startswith("error: --preset and --configurations are missing; give one")
 
 
-def test_unreadable_configurations_are_one_line(tmp_path, capsys):
+@pytest.mark.parametrize("text", ['[{"train": []}]', '[{"name": "a", "train": "--x 1"}]'])
+def test_unreadable_configurations_are_one_line(tmp_path, capsys, text):
     path = tmp_path / "c.json"
-    path.write_text('[{"train": []}]')
+    path.write_text(text)
     flags = ["--configurations", str(path), "--output", str(tmp_path), "--train", "true", "--evaluate", "true"]
     assert run_command(sweep.main, flags) == 2
     assert capsys.readouterr().err.startswith(f"error: --configurations is {path}, which cannot be read")

@@ -3,10 +3,13 @@
 import sys
 
 import pytest
+import torch
+from transformers import get_scheduler
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.rules import checked_arguments
+from openrlhf_swap.flags.values import SCHEDULERS
 
 GOOD = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "a"]
 GOOD += ["--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2", "--rollout.micro_batch_size", "2"]
@@ -64,6 +67,41 @@ def test_weights_do_not_travel_over_gloo_within_a_gpu():
     accepted(*TOGETHER)
     accepted(*gloo)
     accepted(*TOGETHER, on_cpu=True)  # where it is the default
+
+
+@pytest.mark.parametrize("flag", [["--algo.kl.use_loss"], ["--algo.kl.target", "0.1"]])
+def test_a_penalty_without_a_coefficient_is_refused(flag):
+    assert refusal(*flag) == (
+        f"{flag[0]} does nothing where --algo.kl.init_coef is 0, as by default here: give a coefficient such as 1e-3 "
+        "as well, or leave it out"
+    )
+    accepted(*flag, *KL)
+
+
+def test_an_evaluation_that_would_never_take_place_is_refused():
+    assert refusal("--eval.dataset", "d") == (
+        "--eval.dataset is d, which nothing would be evaluated on: give --eval.steps, the number of training steps "
+        "between evaluations, as well"
+    )
+    accepted("--eval.dataset", "d", "--eval.steps", "5")
+
+
+def test_names_of_adapted_modules_are_names():
+    lora = ["--ds.lora.rank", "8", "--ds.lora.target_modules"]
+    assert refusal(*lora, "all-linear") == (
+        "--ds.lora.target_modules is all-linear, which PEFT takes for a module's name in a list: leave it out"
+    )
+    accepted(*lora, "q_proj", "v_proj")
+    accepted(*lora[:2])
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_that_is_accepted_can_be_made(name):
+    # As OpenRLHF 0.11.2 makes it.
+    more = {"min_lr_rate": 0.1} if name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") else {}
+    accepted("--actor.lr_scheduler", name)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    get_scheduler(name, optimizer, num_warmup_steps=1, num_training_steps=9, scheduler_specific_kwargs=more)
 
 
 @pytest.mark.parametrize(

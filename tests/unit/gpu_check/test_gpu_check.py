@@ -16,6 +16,7 @@ from openrlhf_swap.gpu_check.findings import CHECKS, PEAK, SLEEP, FatalFinding, 
 from openrlhf_swap.gpu_check.memory import GIB, bytes_by_phase, check_peak, check_sleep, polled
 from openrlhf_swap.gpu_check.scoring import check_scoring
 from openrlhf_swap.gpu_check.training import CLOSE_TEMPLATE, STEPS, check_steps, check_weights, training_flags
+from openrlhf_swap.objectives.recipes import with_recipe
 
 
 def step(number, kl=1e-4, **seconds):
@@ -48,7 +49,10 @@ def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed(steps, resume
     assert f"wrong: {wrong}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("row", "shown"), [(step(2, -0.02), "2.0e-02 in step 2"), ({"step": 2}, "inf in step 2")])
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [(step(2, -0.02), "2.0e-02 in step 2"), ({"step": 2}, "inf in step 2"), (step(2, None), "inf in step 2")],
+)
 def test_other_weights_end_the_check(row, shown):
     findings = Findings()
     check_weights(findings, step(1, -2e-4))
@@ -148,7 +152,7 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
     """
     script = ["bash", "scripts/train_swap_1gpu.sh", "--dry-run"]
     line = subprocess.run(script, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-    theirs = by_flag(shlex.split(line))
+    theirs = by_flag(with_recipe(shlex.split(line)))
     ours = by_flag(training_flags("model", tmp_path))
     of_the_run = {"--logger.wandb.run_name", "--train.num_episodes"} | {
         flag for flag in theirs if flag.startswith("--swap.") and flag not in ours

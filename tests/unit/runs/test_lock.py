@@ -77,12 +77,14 @@ def flock_fails(monkeypatch):
     return fail
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_told_and_used(tmp_path, flock_fails, capsys, number):
     flock_fails(number)
     with locked({"--output": tmp_path}):
         told = capsys.readouterr().out
     assert told == f"[swap] the file system of {tmp_path} has no locks; start no second run there\n"
+    with locked({"--output": tmp_path}):  # nor is there a mark that a killed run would leave to the next
+        pass
 
 
 def test_another_error_of_the_lock_is_one(tmp_path, flock_fails):

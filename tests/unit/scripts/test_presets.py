@@ -71,6 +71,17 @@ def test_presets_generate_while_they_train(nodes, variables, training, engines):
     assert args.algo.advantage.is_correction_level == "off"
 
 
+def test_switches_of_the_preset_can_be_turned_off_and_files_are_refused():
+    off = bash("scripts/train_swap_1.5b.sh", "--dry-run", "--no-data.apply_chat_template", "--actor.adam.lr", "2e-6")
+    _, _, args = parse_training(off.stdout)
+    assert not args.data.apply_chat_template and args.ckpt.save_hf and args.actor.adam.lr == 2e-6
+    for word in ("--config", "--config=mine.yaml", "--swap.recipe"):
+        refused = bash("scripts/train_swap_1.5b.sh", "--dry-run", word)
+        flag = word.partition("=")[0]
+        said = "what this script sets would win over its flags; give them here, or run openrlhf_swap.train"
+        assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", f"error: {flag}: {said}\n")
+
+
 def one_gpu(*flags, **variables):
     return bash("scripts/train_swap_1gpu.sh", "--dry-run", *flags, **variables)
 

@@ -64,6 +64,8 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
     assert any("no effect with --ds.zero_stage 2" in note for note in found["notes"])
     pasted = run(capsys, "--gpu", "h100", *script("1.5b").split())
     assert pasted == run(capsys, "--gpu", "h100", "--command", script("1.5b"))
+    as_in_the_readme = script("1.5b").replace("python -m openrlhf_swap.train", "openrlhf-swap train")
+    assert pasted == run(capsys, "--gpu", "h100", "--command", as_in_the_readme)
     _, defaults = run(capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700")
     assert defaults["settings"]["ranks"] == 4
     assert defaults["step"]["responses"] == 128 * 16  # openrlhf_swap.train's own defaults
