@@ -105,6 +105,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
     """The named measures of a benchmark; `groups` holds the samples of each problem."""
     rows = [row for group in groups for row in group]
     samples = min(map(len, groups))
+    voters = [sorted(group, key=lambda row: row["sample"])[:samples] for group in groups]  # k of them, as maj@k says
     low, high = bootstrap_interval(accuracy)
     statuses = Counter(row["status"] for row in rows)
     return {
@@ -116,7 +117,7 @@ def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -
         **_mean_score(rows),
         f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
         f"maj@{samples}": fmean(
-            majority_is_correct([vote(row["answer"]) for row in g], [row["correct"] for row in g]) for g in groups
+            majority_is_correct([vote(row["answer"]) for row in g], [row["correct"] for row in g]) for g in voters
         ),
         "tokens": tokens.mean(),
         "tokens_median": median(row["tokens"] for row in rows),

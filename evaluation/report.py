@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evaluation.measures import measure_evaluations
-from evaluation.samples import SETTINGS, graded_benchmarks, grades_path, read_settings, settings_path
+from evaluation.samples import SETTINGS, graded_benchmarks, grades_path, read_settings, settings_path, shown_setting
 from evaluation.tables import difference_table, evaluation_table, paper_table, without_difference
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
@@ -74,7 +74,7 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
     for name in SETTINGS:
         values = {folder: run[name] for folder, run in runs.items()}
         if name not in ("model", "seed", "end_of_thought") and len(set(values.values())) > 1:
-            listed = ", ".join(f"{value!r} in {folder}" for folder, value in values.items())
+            listed = ", ".join(f"{shown_setting(value)} in {folder}" for folder, value in values.items())
             warnings.append(f"--{name.replace('_', '-')} is {listed}: do not compare them")
     return warnings
 

@@ -31,7 +31,7 @@ from openrlhf_swap.runs.model_code import FLAG
 from openrlhf_swap.runs.provenance import fingerprint
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
-SETTINGS = ("model", "temperature", "top_p", "max_tokens", "seed", "suffix", "end_of_thought")
+SETTINGS = ("model", "temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix", "end_of_thought")
 OWN_NAMES = {"trust_remote_code": FLAG.removeprefix("--")}  # flags that are not called as what they set
 PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
 ONCE = ("config", "verbose", "grade_again")  # flags of a single start
@@ -51,17 +51,20 @@ def write_flags(folder: Path, flags: Row) -> None:
     """
     import yaml
 
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(one) for one in value]
-        return str(Path(value).absolute()) if isinstance(value, Path) or Path(value).exists() else value
-
     given = {name: value for name, value in flags.items() if value is not None and value is not False}
-    given |= {name: whole(given[name]) for name in PATHS if name in given}
+    given |= {name: _with_whole_paths(name, given[name]) for name in PATHS if name in given}
     content = {"flags": {OWN_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}}
     path = folder / "run.yaml"
     about = f"# All settings of an evaluation: python -m evaluation.run --config {path}\n"
     write_text(path, about + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000))
+
+
+def _with_whole_paths(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_whole_paths(name, one) for one in value]
+    if name == "benchmarks" and not value.endswith(".jsonl"):
+        return value  # a name, even if there is a folder called so
+    return str(Path(value).absolute()) if isinstance(value, Path) or Path(value).exists() else value
 
 
 def samples_path(folder: Path, benchmark: str) -> Path:
@@ -85,9 +88,12 @@ def forced_path(folder: Path, benchmark: str) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings that the samples were made with; older folders lack `end_of_thought`, which was R1's."""
+    """The settings that the samples were made with.
+
+    Older folders lack `end_of_thought`, which was R1's, and `max_model_len`, which is taken as not given.
+    """
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
-    return {"end_of_thought": R1.end_of_thought, **settings}
+    return {"end_of_thought": R1.end_of_thought, "max_model_len": None, **settings}
 
 
 def settings_of_samples(folder: Path) -> dict[str, Any]:
@@ -104,10 +110,12 @@ def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
     if not (before := settings_of_samples(args.output)):
         return {}
     for name in SETTINGS:
-        if before[name] != (value := getattr(args, name)):
+        value = getattr(args, name)
+        if before[name] != value and not (name == "model" and _same_folder(value, before[name])):
+            made = "without it" if before[name] is None else f"with {before[name]!r}"
             raise ConfigError(
-                f"--{name.replace('_', '-')} is {value!r}, but the samples in {args.output} were made with "
-                f"{before[name]!r}; use another --output"
+                f"--{name.replace('_', '-')} is {shown_setting(value)}, but the samples in {args.output} were made "
+                f"{made}; use another --output"
             )
     now, then = _weights(origin), _weights(before)
     if changed := [file for file in now.keys() & then.keys() if now[file] != then[file]]:
@@ -116,6 +124,15 @@ def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
             "use another --output"
         )
     return before
+
+
+def shown_setting(value: Any) -> str:
+    """A setting's value in a message."""
+    return "not given" if value is None else repr(value)
+
+
+def _same_folder(one: str, other: str) -> bool:
+    return Path(one).is_dir() and Path(other).is_dir() and Path(one).samefile(other)
 
 
 def _weights(origin: Row) -> Row:
@@ -129,6 +146,7 @@ def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmark
     earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
     origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
     settings = {name: getattr(args, name) for name in SETTINGS}
+    settings["model"] = _with_whole_paths("model", args.model)  # found from another working directory, too
     content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
     write_text(settings_path(args.output), to_line(content, indent=2))
     write_flags(args.output, {name: value for name, value in vars(args).items() if name not in ONCE})

@@ -287,8 +287,8 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
 
 
 def _answer(value: object) -> str:
-    """The bare answer; OlympiadBench's answers on the hub are lists of one."""
-    return strip_answer(normal_answer(value[0] if isinstance(value, list) and value else value))
+    """The bare answer; OlympiadBench's on the hub are lists of one text, which may hold several answers."""
+    return strip_answer(normal_answer(value[0] if isinstance(value, list) and len(value) == 1 else value))
 
 
 def _checked(problems: Sequence[Problem], where: str) -> list[Problem]:

@@ -48,7 +48,7 @@ class SourceRow:
         messages: the chat that poses the problem, the last message being the user's; empty for an unusable problem.
         answer: the normalised answer.
         given: the answer as it stands in its column.
-        metadata: for other graders than math-verify, the other columns.
+        metadata: for other graders than math-verify, the other columns, less those whose names the output uses itself.
     """
 
     index: int
@@ -96,7 +96,7 @@ def source_rows(
     problems = read_column(table, problem_key, "--problem-key", source)
     answers = read_column(table, answer_key, "--answer-key", source)
     ids = table["id"] if "id" in table.column_names else [None] * len(table)
-    used = {problem_key, answer_key, "id"}
+    used = {problem_key, answer_key, "id", "problem", "answer"}  # the last two name columns of the output
     others = (
         repeat({}, len(table))  # without reading the other columns
         if grader == MATH

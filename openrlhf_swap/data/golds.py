@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,14 +44,17 @@ def normal_answer(value: object) -> str:
     r"""An answer as it is graded and scored; empty for what is neither text nor a number.
 
     Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A whole
-    number has no decimals (a column of integers with holes is read as floats), and characters that the grader does not
-    know as mathematics are written as it does: full-width digits, ¾, x². Of a JSON list of one text, that text.
+    number has no decimals (a column of integers with holes is read as floats), a float no exponent, and characters
+    that the grader does not know as mathematics are written as it does: full-width digits, ¾, x². Of a JSON list of
+    one text, that text.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
-    text = as_latex(_only_item(str(value)))
+    # The grader finds 1e-05 equal to itself, but to no other spelling of the number.
+    written = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
+    text = as_latex(_only_item(written))
     text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
     whole = _WHOLE.fullmatch(text.strip())
     return whole[1] if whole else text.strip()

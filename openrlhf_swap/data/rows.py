@@ -144,7 +144,7 @@ def _entry(number: int, value: object) -> Entry:
 def _csv_entries(path: Path) -> Iterator[Entry]:
     """The rows below the header, as text."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.DictReader(file, restkey="", strict=True)
+        reader = csv.DictReader(file, strict=True)
         number = 0
         while True:
             number += 1
@@ -159,7 +159,7 @@ def _csv_entries(path: Path) -> Iterator[Entry]:
 
 
 def _csv_fault(row: Row) -> str:
-    if "" in row or None in row.values():
+    if None in row or None in row.values():  # extra fields have None as their key, missing ones as value
         return "more or fewer fields than the header"
     text = "".join(row.values())
     if "\0" in text:

@@ -303,6 +303,15 @@ def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: --grader is 'multiple'; use one of math, multiple_choice")
 
 
+def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
+    """As MedQA has them: the answer's text is in `answer`, its letter in `answer_idx`."""
+    row = {"question": "Which?", "answer": "7", "answer_idx": "B", "options": ["4", "7"], "problem": "Another one."}
+    source, target = write_rows(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
+    keys = ("--problem-key", "question", "--answer-key", "answer_idx", "--no-benchmarks")
+    assert run(source, target, *keys, "--grader", "multiple_choice") == 0
+    assert read_rows(target) == [{"problem": "Which?" + SUFFIX, "answer": "B", "options": ["4", "7"]}]
+
+
 def test_a_file_has_no_commit(tmp_path):
     source = write_rows(tmp_path / "in.jsonl", ROWS)
     assert run(source, tmp_path / "out.jsonl") == 0

@@ -25,6 +25,8 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     path = tmp_path / "own.jsonl"
     write_rows(path, [{"problem": "1+1", "answer": "$2$"}, {"problem": "2+2", "answer": 4}])
     assert load_benchmark(str(path)) == [Problem("0", "1+1", "2"), Problem("1", "2+2", "4")]
+    write_rows(path, [{"problem": "1+1", "answer": ["$2$"]}, {"problem": "x^2=4", "answer": ["2,-2"]}])
+    assert [problem.answer for problem in load_benchmark(str(path))] == ["2", "2,-2"]
     # A line separator inside a text does not end the line.
     path.write_text(json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n")
     assert load_benchmark(str(path)) == [Problem("a", "1\u2028+1", "2")]
@@ -42,6 +44,8 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
         (b'{"problem": "1", "answer": ""}', ', row 2: answer is ""; give every row a problem and an answer'),
         (b'{"problem": "1", "answer": null}', ", row 2: answer is null"),
         (b'{"problem": "1", "answer": {"a": 1}}', ', row 2: answer is {"a": 1}'),
+        (b'{"problem": "1", "answer": ["3", "5"]}', ', row 2: answer is ["3", "5"]; give every row a problem and'),
+        (b'{"problem": "1", "answer": []}', ", row 2: answer is []"),
         (b'{"problem": "1", "answer": "\xe9"}', " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29"),
         (
             b"\0" * 512,

@@ -30,6 +30,11 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         (-3.0, "-3"),
         (0.5, "0.5"),
         (math.nan, ""),
+        (1e-05, "0.00001"),
+        (-2.5e-7, "-0.00000025"),
+        (1e16, "10000000000000000"),
+        (1.5e22, "15000000000000000000000"),
+        (-0.0, "-0"),
         (7, "7"),
         ("72.0", "72"),
         ("\uff17\uff12", "72"),
@@ -61,6 +66,7 @@ def test_the_normal_form(given, normal):
 
 def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     answers = {"¾": "0.75", "1¾": "1.75", "x²": "xx", "\uff17\uff12": "72", "10²": "100", GSM8K: "72"}
+    answers |= {1e-05: "10^{-5}", 1e16: "10^{16}"}
     grader = Grader()
     pairs = [(f"\\boxed{{{right}}}", normal_answer(given)) for given, right in answers.items()]
     assert all(grade.correct for grade in grader.grade_many(pairs))

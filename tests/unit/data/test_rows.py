@@ -71,6 +71,10 @@ def test_good_files_of_each_kind(tmp_path):
         row,
         {"problem": "two\nlines", "answer": "0.50"},
     ]
+    (tmp_path / "index.csv").write_text(",problem,answer\n0,1+1,2\n1,2+2\n2,3+3,6,7\n")  # as pandas writes it
+    with_index = list(entries(tmp_path / "index.csv"))
+    assert with_index[0].row == {"": "0", "problem": "1+1", "answer": "2"}
+    assert [entry.fault for entry in with_index[1:]] == ["more or fewer fields than the header"] * 2
     (tmp_path / "columns.json").write_text('{\n "problem": ["1"],\n "answer": ["2"]\n}')
     for name in ("bom.jsonl", "list.json", "rows.csv", "columns.json"):
         check_quickly("--data.prompt_dataset", str(tmp_path / name), KEYS)

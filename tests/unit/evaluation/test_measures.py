@@ -47,6 +47,20 @@ def test_the_majority_counts_spellings_together(evaluated):
     assert measure_evaluation(evaluated / "base")["own"].values["maj@4"] == 1.0  # as text, four answers would tie
 
 
+def test_as_many_samples_vote_as_the_measure_says(tmp_path):
+    """One problem has two samples, the other five, of which the later ones agree on a wrong answer."""
+    answers = {"p": "44555", "q": "44"}
+    rows = [{"id": i, "sample": n, "answer": a} for i, given in answers.items() for n, a in enumerate(given)]
+    counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False, "text": ""}
+    write_rows(samples_path(tmp_path, "own"), [{**row, **counts} for row in reversed(rows)])
+    grades = [{**row, "correct": row["answer"] == "4", "status": "ok"} for row in rows]
+    write_rows(grades_path(tmp_path, "own"), grades)
+    values = measure_evaluation(tmp_path)["own"].values
+    assert values["maj@2"] == 1.0
+    assert values["pass@2"] == (1 - 3 / 10 + 1) / 2  # of all samples: 3 of the 10 pairs of p are wrong
+    assert values["accuracy"] == (2 / 5 + 1) / 2
+
+
 def test_a_budget_of_zero_has_no_part_in_the_area(tmp_path):
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in ((0, 0.5), (10, 0.0), (1000, 1.0))]
     write_rows(forced_path(tmp_path, "own"), rows)

@@ -58,6 +58,19 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evalua
     assert capsys.readouterr().err == ""
 
 
+def test_a_shorter_context_is_another_setting(evaluated, capsys):
+    base, short = evaluated / "base", evaluated / "short"
+    settings = {"model": "a", "temperature": 0.6, "top_p": 0.95, "max_tokens": 9, "seed": 0, "suffix": ""}
+    (base / "run.json").write_text(json.dumps(settings))  # as older versions wrote it
+    (short / "run.json").write_text(json.dumps({**settings, "max_model_len": 4096}))
+    assert run_command(report.main, [str(base), str(short)]) == 0
+    shown = capsys.readouterr().err
+    assert shown == f"warning: --max-model-len is not given in {base}, 4096 in {short}: do not compare them\n"
+    (short / "run.json").write_text(json.dumps({**settings, "max_model_len": None}))
+    assert run_command(report.main, [str(base), str(short)]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def asked(folder, *problems):
     """Writes the problems of an evaluation, as (id, text)."""
     write_rows(problems_path(folder, "own"), [{"id": i, "problem": text, "answer": "2"} for i, text in problems])

@@ -1,10 +1,13 @@
 """The files of an evaluation: seeds, order, and what several engines leave."""
 
+import json
 import random
 
 import pytest
 
+from evaluation import run
 from evaluation.samples import (
+    compare_settings,
     has_samples,
     merge_parts,
     part_path,
@@ -12,9 +15,15 @@ from evaluation.samples import (
     sampled_ids,
     samples_path,
     seed_of,
+    settings_path,
     sort_file,
+    write_settings,
 )
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_new_rows, read_rows, write_rows
+from openrlhf_swap.objectives.recipes import with_file
+
+OUT = ("--output", "out", "--end-of-thought", "</t>")
 
 
 def test_seeds_depend_on_the_sample_alone():
@@ -88,3 +97,57 @@ def test_a_part_holds_samples_too(tmp_path):
     assert has_samples(tmp_path) and sampled_ids(tmp_path, "own") == {"b"}
     write_rows(samples_path(tmp_path, "own"), [{"id": "a", "sample": 0}])
     assert sampled_ids(tmp_path, "own") == {"a", "b"} and sampled_ids(tmp_path, "other") == set()
+
+
+@pytest.fixture
+def sampled(tmp_path, monkeypatch):
+    """A working directory with a model, and an evaluation of it that was started there with relative paths."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("policy", "another", "aime24", "out", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    write_rows(tmp_path / "own.jsonl", [{"problem": "1", "answer": "1"}])
+    args = run.parse(["--model", "policy", "--benchmarks", "aime24", "own.jsonl", *OUT])
+    write_settings(args, {"inputs": {}, "command": "first"}, {}, [])
+    write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
+    return tmp_path
+
+
+def started_again(*words):
+    """The settings found in the folder, if a start with these flags may continue it."""
+    return compare_settings(run.parse(with_file(words)), {})
+
+
+def test_the_file_of_flags_continues_an_evaluation_with_relative_paths(sampled, monkeypatch):
+    assert started_again("--config", "out/run.yaml")["command"] == "first"
+    # A folder that is called as a benchmark does not make a path of its name.
+    benchmarks = run.parse(with_file(["--config", "out/run.yaml"])).benchmarks
+    assert benchmarks == ["aime24", str(sampled / "own.jsonl")]
+    monkeypatch.chdir(sampled / "elsewhere")
+    assert started_again("--config", "../out/run.yaml")["command"] == "first"
+
+
+def test_a_model_is_known_by_its_folder_however_it_is_named(sampled):
+    names = ("policy", "./policy/", "elsewhere/../policy", str(sampled / "policy"))
+    assert [started_again(*OUT, "--model", name)["command"] for name in names] == ["first"] * len(names)
+    path = settings_path(sampled / "out")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model": "policy"}))  # as older versions wrote it
+    assert [started_again(*OUT, "--model", name)["command"] for name in names] == ["first"] * len(names)
+    for name in ("another", "hub/policy"):
+        with pytest.raises(ConfigError, match=f"^--model is '{name}', but the samples in out were made with 'policy'"):
+            started_again(*OUT, "--model", name)
+
+
+def test_the_context_is_a_setting(sampled):
+    flags = (*OUT, "--model", "policy")
+    message = "^--max-model-len is 4096, but the samples in out were made without it; use another --output"
+    with pytest.raises(ConfigError, match=message):
+        started_again(*flags, "--max-model-len", "4096")
+    path = settings_path(sampled / "out")
+    settings = json.loads(path.read_text())
+    assert settings.pop("max_model_len") is None
+    path.write_text(json.dumps(settings))  # as older versions wrote it
+    assert started_again(*flags)["max_model_len"] is None
+    path.write_text(json.dumps({**settings, "max_model_len": 4096}))
+    assert started_again(*flags, "--max-model-len", "4096")["max_model_len"] == 4096
+    with pytest.raises(ConfigError, match="--max-model-len is not given, but the samples in out were made with"):
+        started_again(*flags)
