@@ -14,6 +14,7 @@ import ast
 import json
 import re
 import secrets
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
@@ -22,13 +23,13 @@ from typing import Any
 from openrlhf_swap.rewards.sandbox import Limits, Run, run_python
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
-FUNCTION = "fn_name"  # the column with the name of the function to call
+FUNCTION = "fn_name"  # the column with the name of the function to call; empty in the rows of a table that have none
 # As LiveCodeBench's authors have it, so that scores compare: six seconds a test, and seven each and five more for all
 # of a response. A test's own are CPU time here, because a right program may have to wait on a busy machine.
 SECONDS = 6
 NO_TESTS = "no tests: neither Python statements with an assert nor a JSON list of input and output"
 _UNREADABLE = (AttributeError, KeyError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
-_BLOCK = re.compile(r"^[ \t]*```[\w+-]*[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^[ \t]*```[ \t]*(?:[\w+-]+[ \t]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 # LiveCodeBench's authors run all code after these imports, of which a later one hides an earlier one's names (`pow` is
 # the built-in, `datetime` the module), and let it call itself this deeply.
 _MODULES = (
@@ -87,7 +88,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = _seconds(len(tests))
-    if isinstance(tests[0], str) or FUNCTION in metadata:
+    if isinstance(tests[0], str) or metadata.get(FUNCTION):
         passed = _passed_in_one_process(code, tests, metadata, seconds)
     else:
         passed = sum(_passes(code, tests, seconds))
@@ -119,7 +120,9 @@ def _seconds(tests: int) -> float:
 def last_code(response: str) -> str | None:
     """The last fenced block of a response, or all of it if it is a program without fences; None without code."""
     if blocks := _BLOCK.findall(response):
-        return str(blocks[-1])
+        code = str(blocks[-1])
+        # A block in a list item is indented. Others stay as they are: dedent empties blank lines, also within strings.
+        return textwrap.dedent(code) if code[:1].isspace() else code
     if "```" in response or not response.strip():
         return None
     try:
@@ -145,7 +148,7 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
         return statements
     if not isinstance(rows, list) or not rows:
         raise ValueError(NO_TESTS)
-    if FUNCTION not in metadata:
+    if not metadata.get(FUNCTION):
         return [(str(row["input"]), str(row["output"])) for row in rows]
     return [([json.loads(line) for line in row["input"].splitlines()], json.loads(row["output"])) for row in rows]
 

@@ -1,7 +1,6 @@
 """Other verifiers than math-verify: the built-in ones, and functions of one's own."""
 
 import json
-import os
 
 import pytest
 
@@ -199,6 +198,30 @@ def test_code_against_tests(grade, response, tests, function, score):
     assert (found.score, found.correct, found.status) == (score, score == 1, "ok"), found.why
 
 
+@confined
+@pytest.mark.parametrize("empty", [None, ""])
+def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
+    """As in a table of which other rows have functions."""
+    rows = '[{"input": "5", "output": "10"}, {"input": "6", "output": "12"}]'
+    assert grade("unit_tests", DOUBLE, rows, fn_name=empty).score == 1
+    assert find_fault('[{"input": "two words", "output": ""}]', {"fn_name": empty}) is None
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ("1. First:\n\n   ```python\n   for x in y:\n       x\n\n   z\n   ```\n2. x", "for x in y:\n    x\n\nz\n"),
+        ("\t```\n\tx\n\t```", "x\n"),
+        ("   ```python\nx\n   ```", "x\n"),
+        ("``` python\nx\n```", "x\n"),
+        ("```  \nx\n```", "x\n"),
+        ('```\nx = """\n  \n"""\n```', 'x = """\n  \n"""\n'),  # as it stands
+    ],
+)
+def test_fences_may_be_indented_and_spaced(response, code):
+    assert last_code(response) == code
+
+
 # In the order of LiveCodeBench's imports, `pow` is the built-in, with three arguments, and `bisect` the module.
 LIVE = """```python
 from __future__ import annotations
@@ -264,33 +287,6 @@ def test_a_response_without_code_states_no_answer(grade):
     for response in ("add(a, b)", "I would add them.", "```python\ndef cut_off(", ""):
         assert grade("unit_tests", response, "assert True") == Grade(False, "no_answer")
     assert last_code("`x`\n```py\n1\n```\n```\n2\n```") == "2\n"
-
-
-HOSTILE = {
-    "the network": "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_STREAM)",
-    "another process": f"import os\nos.kill({os.getpid()}, 9)",
-    "memory": "x = bytearray(3 * 2**30)",
-    "a large file": "open('x', 'wb').write(bytes(2**25))",
-    "an environment variable": "import os\nos.environ['VIRTUAL_ENV']",
-}
-
-
-@confined
-@pytest.mark.parametrize("what", HOSTILE)
-def test_code_is_confined(what):
-    found = sandbox.run_python(HOSTILE[what], "", sandbox.Limits())
-    assert found.status in ("failed", "timeout")
-
-
-@confined
-def test_code_reads_its_input():
-    assert sandbox.run_python("print(input())", "hello", sandbox.Limits()) == ("ok", "hello\n")
-
-
-def test_where_code_cannot_be_confined_it_is_not_run(monkeypatch):
-    monkeypatch.setattr(sandbox.platform, "machine", lambda: "riscv64")
-    with pytest.raises(OSError, match="on riscv64 cannot confine a program"):
-        sandbox.run_python("print(1)", "", sandbox.Limits())
 
 
 def test_tests_that_are_none():
