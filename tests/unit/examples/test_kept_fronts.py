@@ -23,7 +23,7 @@ ABLATION = [
 ]
 VARIANTS = ["swap@1", "arora@0.2", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
 RATE_CHOSEN = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # of two, on other seeds
-FRONTS = [*RATE_CHOSEN, "no_penalty", "to_go", "swap_half_sd"]  # with as many points each
+FRONTS = [*RATE_CHOSEN, "no_penalty", "to_go", "swap_half_sd", "swap_zero"]  # with as many points each
 AT_FULL_STRENGTH = [
     *("gr3@1", "grpo@0", "length_critic_by_length@4", "no_penalty@1", "outcome_only@3", "static_penalty@1", "swap@1"),
     *("swap_half_sd@1", "swap_zero@1", "to_go@1", "uniform_penalty@1", "uniform_penalty_6e-4@1"),
