@@ -226,7 +226,7 @@ class SwapSamplesGenerator(SamplesGenerator):
                 self._parts[text] = (sampling.prompt, part, sampling)
                 sampled_tokens = sampling.max_new_tokens - len(self._reader.ids(sampling.forced))
                 if sampling.prompt != prompt:  # else it fits, as was seen before the run
-                    room = generate_kwargs["max_len"] - len(self._reader.ids(text))
+                    room = self.args.data.max_len - len(self._reader.ids(text))
                     sampled_tokens = max(1, min(sampled_tokens, room))
                 alike[sampling.count, sampled_tokens].append((number, text))
 
