@@ -35,7 +35,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import write_text
+from openrlhf_swap.files import Row, write_text
 from openrlhf_swap.objectives.ablation import ABLATION
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.runs.leash import ending_with_us
@@ -140,7 +140,7 @@ def read_configurations(path: Path) -> list[Configuration]:
         ) from None
 
 
-def _words(row: dict[str, Any], key: str) -> tuple[str, ...]:
+def _words(row: Row, key: str) -> tuple[str, ...]:
     """The words of a configuration's flags; numbers among them are fine."""
     if not isinstance(words := row.get(key, []), list):
         raise TypeError(f"{key} of {row['name']} is no list")

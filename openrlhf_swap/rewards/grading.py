@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from openrlhf_swap.rollouts.answers import (
@@ -14,16 +15,30 @@ from openrlhf_swap.rollouts.answers import (
     strip_answer,
     without_empty_boxes,
 )
-from openrlhf_swap.rollouts.notation import canonical
+from openrlhf_swap.rollouts.notation import canonical, without_full_stop
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
 DIGITS = 4  # significant digits to which smaller numbers are compared
 _BASE = re.compile(r"\d_\{?(\d+)\}?")
-_QUANTITY = re.compile(  # a number without a sum or a variable, then a word, perhaps in \text{} and with a power
-    r"-?(?:\\[A-Za-z]+|[\d.,{}/!^\s])*[\d}](?:\\[,; ]|[~\s])*(?:\\(?:text|mbox|mathrm)\s*\{)?(?:\\ |[~\s])*"
-    r"([A-Za-z]+)\s*\}?(?:\^\{?\d\}?)?"
+_QUANTITY = re.compile(  # a number without a sum or a variable, then a unit, perhaps in \text{} and with a power
+    r"(?:[A-Za-z]\s*=\s*)?-?(?:\\[A-Za-z]+|[\d.,{}/!^\s])*[\d}](?:\\[,; ]|[~\s])*"
+    r"(?:\\(?:text|mbox|mathrm)\s*\{)?(?:\\ |[~\s])*(\\?%|[A-Za-z][A-Za-z/ ]*)\s*\}?(?:\^\{?\d\}?)?"
 )
 LONGEST_QUANTITY = 60  # characters
+_THOUSANDS = re.compile(  # 1,234 outside brackets, in which a comma separates: (1,234) is a point
+    r"(?<!\\)[(\[][^()\[\]]{0,200}[)\]]|\\\{.{0,200}?\\\}|\\langle.{0,200}?\\rangle"
+    r"|(?<![\d,.])([1-9]\d{0,2}(?:,(?:\\!\s*)?\d{3})+)(?!\d|,\d)"
+)
+_COMMA = re.compile(r",(?:\\!\s*)?")
+_CURRENCY = re.compile(r"[€£¥₹]|\\\$")
+_UNIT = re.compile(  # behind a number, be it a fraction or a mixed one, that is all of an answer; not behind a sum
+    r"((?:\A|\\(?:boxed|text)\s*\{|[=$]|\\[(\[])(?:\s*-)?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\ |\s)*"
+    r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent"
+    r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
+)
+_UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![A-Za-z])|(?<![\\A-Za-z])or(?![A-Za-z])")
+MOST_PARTS = 4  # of an answer with "or"
 
 
 def grade(text: str, answer: str, thought_closed: bool = True) -> bool | str:
@@ -32,35 +47,80 @@ def grade(text: str, answer: str, thought_closed: bool = True) -> bool | str:
     A number is found in nearly every text. In a response that never closed its thought, only what it states counts. In
     what follows a thought, any number can be correct; one that is not and was not stated is no answer.
     """
-    bare = canonical(strip_answer(answer))
+    bare = _bare(canonical(strip_answer(answer)))
     if not bare:
         return "error"
     statement = text if thought_closed else final_statement(text)
     if statement is None:
         return "no_answer"
     text = canonical(without_empty_boxes(statement))
-    stated = stated_answer(text)
+    stated = _bare(stated_answer(text) or "")
     # Sentences and other answers that no parser understands can still be compared as they stand.
-    if stated is not None and strip_answer(stated) == bare:
+    if stated == bare:
         return True
-    gold = _parse_answer(bare)
-    if not gold:
+    if not _parse_answer(bare):
         return "error"
-    predictions = [_parse_response(text)]
-    if stated is not None and last_boxed(text) is None:
-        predictions.append(_parse_answer(strip_answer(stated)))
-    if stated is not None and _other_unit(bare, strip_answer(stated)):
+    if _other_unit(bare, stated):
         return False
-    if any(_same(gold, prediction) for prediction in predictions if prediction):
+    if any(_same(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction):
         return True
-    return False if stated is not None or answer_start(text) is not None else "no_answer"
+    return False if stated or answer_start(text) is not None else "no_answer"
 
 
 def is_gradable(answer: str) -> bool:
     """Whether a reference answer can be graded against: it is understood, and given as a response it is correct."""
-    bare = canonical(strip_answer(answer))
+    bare = _bare(canonical(strip_answer(answer)))
     gold = _parse_answer(bare)
     return bool(gold) and _same(gold, _parse_response(f"\\boxed{{{bare}}}"))
+
+
+def _bare(answer: str) -> str:
+    return without_full_stop(strip_answer(answer))
+
+
+def _readings(bare: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Reference answer and response, parsed, in each way to read both: as they stand first."""
+    stated = _bare(stated_answer(text) or "")
+    ways = [(bare, text), (_joined(bare), _joined(text))]
+    if len(_units(bare, stated)) < 2:
+        ways.append((_without_unit(_joined(bare)), _without_unit(_joined(text))))
+    for answer, response in dict.fromkeys(ways):
+        gold = _parse_answer(answer)
+        yield gold, _parse_response(response)
+        if last_boxed(response) is None:
+            yield gold, _parse_answer(_bare(stated_answer(response) or ""))
+    if union := _union(bare):
+        yield union, _parse_response(text)
+    if union := _union(stated):
+        yield _parse_answer(bare), union
+
+
+def _joined(text: str) -> str:
+    """The text with 1234 for 1,234, unless it stands in brackets."""
+    return _THOUSANDS.sub(lambda found: _COMMA.sub("", found[0]) if found[1] else found[0], text)
+
+
+def _without_unit(text: str) -> str:
+    """The text less signs and units that an answer may lack and that the parser does not take off."""
+    return _UNIT.sub(r"\1", _CURRENCY.sub("", text))
+
+
+def _union(text: str) -> list[Any]:
+    r"""The set that `x < 2 \text{ or } x > 3` describes, which the parser takes for a list; empty for other texts."""
+    from sympy import And, Eq, Rel, Union
+
+    parts = _OR.split(text)
+    if not 2 <= len(parts) <= MOST_PARTS:
+        return []
+    relations = [parsed[0] for part in parts if (parsed := _parse_answer(part))]
+    if len(relations) < len(parts) or not all(isinstance(one, And | Rel) and not one.has(Eq) for one in relations):
+        return []
+    if len(set().union(*(one.free_symbols for one in relations))) != 1:
+        return []
+    try:
+        return [Union(*(one.as_set() for one in relations)), text]
+    except (NotImplementedError, TypeError, ValueError):  # an inequality that sympy cannot solve
+        return []
 
 
 def _parse_answer(bare: str) -> list[Any]:
@@ -128,11 +188,24 @@ def _other_base(gold: str, prediction: str) -> bool:
 
 def _other_unit(gold: str, prediction: str) -> bool:
     """Whether two quantities have different units, which math-verify takes off: 10 m and 10 cm."""
-    found = [_QUANTITY.fullmatch(text) for text in (gold, prediction) if len(text) <= LONGEST_QUANTITY]
-    words = [quantity[1] for quantity in found if quantity]
-    if len(words) < 2 or words[0] == words[1]:
+    found = _units(gold, prediction)
+    if len(found) < 2:
         return False
     from sympy.physics import units
 
-    known = [getattr(units, word, None) for word in words]
+    known = [getattr(units, unit, None) for unit in found]
     return all(isinstance(unit, units.Quantity) for unit in known) and known[0] != known[1]
+
+
+def _units(*texts: str) -> set[str]:
+    """The units of those texts that are quantities."""
+    found: set[str] = set()
+    for text in texts:
+        if len(text) > LONGEST_QUANTITY:
+            continue
+        if sign := _CURRENCY.search(text):
+            found.add(sign[0])
+        elif quantity := _QUANTITY.fullmatch(text):
+            unit = quantity[1].strip()
+            found.add(_UNITS.get(unit, unit))
+    return found

@@ -14,11 +14,16 @@ from openrlhf_swap.rollouts.answers import final_statement, last_boxed
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
-_WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol|bm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _LETTER = re.compile(r"[\s*_$]*(?:[Oo]ption\s+)?\(?([A-Za-z])(?:\)|[.:](?=\s|$)|(?=[\s*_$]*$))")
 # "I" and "a" are words, so behind "is" a letter stands alone or in parentheses.
 _ANNOUNCED = re.compile(
-    r"\b[Aa]nswer[*_]*(?:\s*[:=]|\s+is\s*:?)[\s*_$]*(?:[Oo]ption\s+)?(?:\(([A-Za-z])\)|([A-Z])(?![\w'\u2019]))"
+    r"\b[Aa]nswer[*_]*(?:\s*[:=]|\s+is\s*:?)(?:[\s*_$]|\\[(\[])*(?:[Oo]ption\s+)?"
+    r"(?:\(([A-Za-z])\)|([A-Z])(?![\w'\u2019]))"
+)
+_ANOTHER = re.compile(  # "or B" behind a letter: whoever names two has not chosen
+    r"(?:[\s*_$]|\\[)\]])*(?:/|&|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
+    r"(?:(?:maybe|perhaps|possibly|option)\s+)?(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
 )
 
 
@@ -46,14 +51,17 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
     boxed = last_boxed(text)
     if boxed is not None and boxed.strip():
         return _letter(boxed) or _letter_of_option(boxed, options)
-    if announced := list(_ANNOUNCED.finditer(_without_wrappers(text))):
-        return (announced[-1][1] or announced[-1][2]).upper()
+    plain = _without_wrappers(text)
+    if announced := list(_ANNOUNCED.finditer(plain)):
+        last = announced[-1]
+        return None if _ANOTHER.match(plain, last.end()) else (last[1] or last[2]).upper()
     return _letter(text) if "\n" not in text.strip() else None
 
 
 def _letter(text: str) -> str | None:
-    found = _LETTER.match(_without_wrappers(text))
-    return found[1].upper() if found else None
+    plain = _without_wrappers(text)
+    found = _LETTER.match(plain)
+    return found[1].upper() if found and not _ANOTHER.match(plain, found.end()) else None
 
 
 def _letter_of_option(text: str, options: Sequence[str]) -> str | None:

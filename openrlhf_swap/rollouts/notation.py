@@ -28,9 +28,15 @@ _MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
     rf"(?<![\w./^])(?<!\d[^\S\n])([1-9]\d{{0,2}}(?:,\d{{3}}){{1,2}}|[1-9]\d{{0,8}}){_SPACE}{{1,4}}"
     rf"([1-9]\d{{0,2}})/([1-9]\d{{0,2}})(?![\w/]|\^(?!\{{?\\circ)|[.,]\d|{_SPACE}{{0,4}}\d)"
 )
-_FULL_STOP = re.compile(r"(?<=[\d})\]])\.(?=\s*\$?\s*(?:\}|\Z))")
+_STOP = r"(?<=[\w!%|})\]])(?<!\\right)\."  # `\right.` is a delimiter
+_LAST_STOP = re.compile(rf"{_STOP}\Z")
+_FULL_STOP = re.compile(rf"{_STOP}(?=\s*\$?\s*\}}|\s*\$\s*\Z)|(?<=[\d}})\]])\.(?=\s*\Z)")
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
 _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
+_MONEY = re.compile(r"\\(?:text|mathrm|mbox)\s?\{\s?(?:\\?(\$)|([€£¥₹]))\s?\}")
+_BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
+_BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
+_BOLD_OR_BRACE = re.compile(rf"({_BOLD}\{{?|(?<!\\)[{{}}])")
 
 
 def as_latex(text: str) -> str:
@@ -44,14 +50,20 @@ def as_latex(text: str) -> str:
 def canonical(text: str) -> str:
     r"""The text as `as_latex` has it, less spellings that the parser does not know.
 
-    Colours and full stops at the end of an answer are taken off, digits are joined over `\,`, `{,}` and the like, a
-    repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction, and the i of 2i
-    stands apart: the parser takes it for a variable otherwise.
+    Colours, bold type and a full stop at the end of an answer are taken off, digits are joined over `\,`, `{,}` and
+    the like, a repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction, and the
+    i of 2i stands apart: the parser takes it for a variable otherwise.
     """
-    plain = _COLOR.sub("", text).replace(r"\varnothing", r"\emptyset")
+    plain = _not_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
+    plain = _MONEY.sub(lambda mark: r"\$" if mark[1] else mark[2], plain)
     plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
     plain = _MIXED.sub(_as_improper, _REPEATING.sub(_as_fraction, as_latex(plain)))
     return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))
+
+
+def without_full_stop(answer: str) -> str:
+    """An answer less the full stop at its end. In a text, `canonical` leaves a sentence its own."""
+    return _LAST_STOP.sub("", answer)
 
 
 def _kind(character: str) -> str:
@@ -73,6 +85,25 @@ def _spelled(kind: str, characters: Iterator[str]) -> str:
 
 def _symbols(text: str) -> str:
     return "".join(_SYMBOLS.get(character, character) for character in text)
+
+
+def _not_bold(text: str) -> str:
+    r"""The text less `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, as which the parser knows them.
+
+    Their braces go, too, because the parser takes `{42}` for a set; not behind `^`, `_` or a letter (`2^\bm{10}`).
+    """
+    pieces = _BOLD_OR_BRACE.split(_BOLD_WORDS.sub(r"\\text", text))
+    kept: list[bool] = []  # of each brace that is open
+    for i in range(1, len(pieces), 2):
+        if pieces[i] == "}":
+            pieces[i] = "}" if not kept or kept.pop() else ""
+        elif pieces[i].endswith("{"):
+            before = pieces[i - 1].rstrip()[-1:]
+            kept.append(pieces[i] == "{" or before.isalpha() or before in ("^", "_"))
+            pieces[i] = "{" if kept[-1] else ""
+        else:
+            pieces[i] = " "
+    return "".join(pieces)
 
 
 def _as_fraction(number: re.Match[str]) -> str:

@@ -49,7 +49,10 @@ LINES = [
     (GOOD.replace("ROWS", "EMPTY.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty; give one row a line"),
     (GOOD.replace("ROWS", "BROKEN.parquet"), "--data.prompt_dataset is BROKEN.parquet, which is not a complete"),
     (GOOD.replace("ROWS", "FOLDER.jsonl"), "--data.prompt_dataset is FOLDER.jsonl, which is a folder; name a file"),
-    (GOOD + " --eval.dataset BROKEN.jsonl", "--eval.dataset is BROKEN.jsonl, of which no row can be read: row"),
+    (
+        GOOD + " --eval.steps 5 --eval.dataset BROKEN.jsonl",
+        "--eval.dataset is BROKEN.jsonl, of which no row can be read: row",
+    ),
     (GOOD.replace("ROWS", "EMPTY.jsonl,ROWS.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which is empty"),
     (
         GOOD.replace("ROWS", "ROWS.jsonl").replace("label_key answer", "label_key gold"),
@@ -75,7 +78,7 @@ LINES = [
     (GOOD + " --actor.adam.lr nan", "--actor.adam.lr is nan; use more than 0"),
     (GOOD + " --actor.adam.lr -1", "--actor.adam.lr is -1; use more than 0"),
     (GOOD + " --ds.zero_stage 5", "--ds.zero_stage is 5; use at least 0 and at most 3"),
-    (GOOD + " --eval.dataset no.json", "--eval.dataset is no.json, which does not exist"),
+    (GOOD + " --eval.steps 5 --eval.dataset no.json", "--eval.dataset is no.json, which does not exist"),
     (
         GOOD + " --swap.output_dir ROWS/out",
         "--swap.output_dir is ROWS/out, which cannot be written to (Not a directory)",

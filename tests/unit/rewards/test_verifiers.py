@@ -56,6 +56,9 @@ def grade(graders):
         ("C.", "C"),
         (r"\boxed{Paris}", "C"),  # the text of the third option
         (r"\boxed{\text{paris}}", "C"),
+        (r"The answer is \(\text{C}\).", "C"),
+        ("Answer: A or C", None),  # whoever names two has not chosen
+        (r"\boxed{(A) \text{ or } (C)}", None),
         (r"\boxed{London or Paris}", None),
         ("The answer is a matter of taste", None),
         ("I think so", None),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap.rollouts.notation import as_latex, canonical
+from openrlhf_swap.rollouts.notation import as_latex, canonical, without_full_stop
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,22 @@ def test_it_is_idempotent(text):
         (r"1.5 and \boxed{$2.5.$}", r"1.5 and \boxed{$2.5$}"),
         (r"\color{red}{6}", "{6}"),
         (r"\textcolor{blue}{x}", "{x}"),
+        # An answer's full stop, but not a sentence's, a delimiter's or an ellipsis's.
+        (r"\boxed{288\pi.}", r"\boxed{288\pi}"),
+        (r"\boxed{p - q.}", r"\boxed{p - q}"),
+        (r"\boxed{50\%.}", r"\boxed{50\%}"),
+        *((text, text) for text in (r"\boxed{\left. x \right.}", r"\boxed{1, 2, ...}", "It is blue.")),
+        # Bold type, with its braces unless they hold an index or a macro's argument together; words are text.
+        (r"\boldsymbol{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"\bm{\mathbf{7}}", "7"),
+        (r"\mathbf{\{1,2\}}", r"\{1,2\}"),
+        (r"2^\bm{10}", "2^{10}"),
+        (r"\pi\mathbf{r} + \pi\bm r", r"\pi{r} + \pi r"),
+        (r"\boxed{\mathbf{5}", r"\boxed{5"),
+        (r"\mathbf{no solution}", r"\text{no solution}"),
+        (r"\mathbfx", r"\mathbfx"),
+        (r"\text{\$}42", r"\$42"),
+        (r"\text{ € }42", "€42"),
         ("6+9i", "6+9 i"),
         (r"6+9\mathrm{i}", "6+9 i"),
         ("5in", "5in"),
@@ -58,6 +74,20 @@ def test_it_is_idempotent(text):
 )
 def test_what_latex_spells_in_several_ways(text, plain):
     assert canonical(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("answer", "bare"),
+    [
+        ("2n.", "2n"),
+        (r"\pi.", r"\pi"),
+        ("3:30 p.m.", "3:30 p.m"),
+        ("1, 2, ...", "1, 2, ..."),
+        (r"x \right.", r"x \right."),
+    ],
+)
+def test_a_full_stop_ends_an_answer(answer, bare):
+    assert without_full_stop(answer) == bare
 
 
 @given(st.integers(0, 999), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=4))
@@ -80,6 +110,7 @@ def test_mixed_numbers_are_exact(whole, above, below):
 
 
 PARTS = ["1", ".", "√", "√(", "\\color{", "1\\,", "1\\,000", "1. ", "²", "½", "0.\\overline{", " ", "1 ", "8 1/2, "]
+PARTS += ["\\bm{", "\\bm{ab ", "\\mathbf ", "}", "a.", "\\text{", "€"]
 
 
 @pytest.mark.parametrize("part", PARTS)
