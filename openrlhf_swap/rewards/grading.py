@@ -37,8 +37,6 @@ _UNIT = re.compile(  # behind a number, be it a fraction or a mixed one, that is
     r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
 )
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
-_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![A-Za-z])|(?<![\\A-Za-z])or(?![A-Za-z])")
-MOST_PARTS = 4  # of an answer with "or"
 
 
 def grade(text: str, answer: str, thought_closed: bool = True) -> bool | str:
@@ -89,10 +87,6 @@ def _readings(bare: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
         yield gold, _parse_response(response)
         if last_boxed(response) is None:
             yield gold, _parse_answer(_bare(stated_answer(response) or ""))
-    if union := _union(bare):
-        yield union, _parse_response(text)
-    if union := _union(stated):
-        yield _parse_answer(bare), union
 
 
 def _joined(text: str) -> str:
@@ -103,24 +97,6 @@ def _joined(text: str) -> str:
 def _without_unit(text: str) -> str:
     """The text less signs and units that an answer may lack and that the parser does not take off."""
     return _UNIT.sub(r"\1", _CURRENCY.sub("", text))
-
-
-def _union(text: str) -> list[Any]:
-    r"""The set that `x < 2 \text{ or } x > 3` describes, which the parser takes for a list; empty for other texts."""
-    from sympy import And, Eq, Rel, Union
-
-    parts = _OR.split(text)
-    if not 2 <= len(parts) <= MOST_PARTS:
-        return []
-    relations = [parsed[0] for part in parts if (parsed := _parse_answer(part))]
-    if len(relations) < len(parts) or not all(isinstance(one, And | Rel) and not one.has(Eq) for one in relations):
-        return []
-    if len(set().union(*(one.free_symbols for one in relations))) != 1:
-        return []
-    try:
-        return [Union(*(one.as_set() for one in relations)), text]
-    except (NotImplementedError, TypeError, ValueError):  # an inequality that sympy cannot solve
-        return []
 
 
 def _parse_answer(bare: str) -> list[Any]:
