@@ -14,7 +14,7 @@ from typing_extensions import Self  # typing has it from Python 3.11 on
 
 from openrlhf_swap.errors import ConfigError
 
-DEVIATIONS = "sd"  # behind a temperature that is a number of deviations
+DEVIATIONS = "sd"  # after a tau that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
 LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # suffixes of pydantic's names for type errors
@@ -118,16 +118,16 @@ def short_name(objective: str) -> str:
     return objective.rpartition(":")[2]
 
 
-def nats_or_deviations(temperature: float | str) -> tuple[float, bool]:
+def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
     """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd.
 
     Raises:
         ValueError: for what is neither, or not positive.
     """
-    number = float(str(temperature).removesuffix(DEVIATIONS))
-    relative = isinstance(temperature, str) and temperature.endswith(DEVIATIONS)
-    if not number > 0 or (relative and math.isinf(number)) or (isinstance(temperature, str) and not relative):
-        raise ValueError(f"{temperature} is no temperature")
+    number = float(str(tau).removesuffix(DEVIATIONS))
+    relative = isinstance(tau, str) and tau.endswith(DEVIATIONS)
+    if not number > 0 or (relative and math.isinf(number)) or (isinstance(tau, str) and not relative):
+        raise ValueError(f"{tau} is no tau")
     return number, relative
 
 
@@ -155,7 +155,7 @@ class SwapConfig(FlagSettings):
     length_coef: float = setting(
         1.0, "lambda: penalty mass of a response twice as long as the target; 0 disables the penalty", **_WEIGHT
     )
-    temperature: float | str = setting(
+    tau: float | str = setting(
         1.0,
         "tau, in nats, or in standard deviations of a group's local gains, such as 0.5sd: a small value concentrates "
         "the penalty on the steps with the least gain, inf spreads it evenly (no value in the paper)",
@@ -210,7 +210,7 @@ class SwapConfig(FlagSettings):
         """M, K and the newline patience, as `segment_steps` takes them."""
         return self.step_tokens, self.max_steps, self.newline_patience
 
-    @field_validator("temperature")
+    @field_validator("tau")
     @classmethod
     def _is_a_temperature(cls, value: float | str) -> float | str:
         nats_or_deviations(value)

@@ -71,7 +71,7 @@ PRESETS = {
     "step_tokens": _vary("step_tokens", (150, 250, 350, 450, 550, 650), "M"),
     "max_steps": _vary("max_steps", (5, 10, 15, 25, 40), "K"),
     "lambda": _vary("length_coef", (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), "lambda"),
-    "tau": _vary("temperature", (0.1, 0.2, 0.5, 1.0, 2.0, "inf"), "tau"),
+    "tau": _vary("tau", (0.1, 0.2, 0.5, 1.0, 2.0, "inf"), "tau"),
 }
 
 

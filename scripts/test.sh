@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs everything, checks style, scripts, types, imports and code figures, and runs the tests: first the unit part,
+# Installs everything, checks style, scripts, types and imports, and runs the tests: first the unit part,
 # then the stack part, which starts Ray, vLLM and DeepSpeed. The last line has the totals of both. If there are
 # arguments, pytest runs once, with these arguments.
 set -euo pipefail
@@ -24,7 +24,6 @@ ruff format --check .
 shellcheck -x scripts/*.sh scripts/*.sbatch examples/*/*.sh .ci/run
 mypy
 lint-imports --no-logo --no-cache
-python scripts/code_figures.py --check
 if (( ${#FLAGS[@]} )); then exec python -m pytest "${FLAGS[@]}"; fi
 
 LOG="$(mktemp)"

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="scored traces; one column each")
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty shown")
-    parser.add_argument("--temperature", default="1.0", help="tau of the penalty shown, nats or deviations (0.5sd)")
+    parser.add_argument("--tau", default="1.0", help="tau of the penalty shown, nats or deviations (0.5sd)")
     parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show")
     parser.add_argument(
         "--evaluations", type=Path, nargs="+", default=[], help="folders of the evaluations whose table to show"
@@ -34,14 +34,14 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--limit", type=int, default=200, help="maximum number of problems on the page (default: 200)")
     args = parser.parse_args(argv)
     try:
-        penalty = SwapConfig.from_text({"temperature": args.temperature, "length_coef": args.length_coef})
+        penalty = SwapConfig.from_text({"tau": args.tau, "length_coef": args.length_coef})
     except ConfigError:
         raise ConfigError(
-            f"--temperature is {args.temperature}, --length-coef {args.length_coef}; use tau > 0 and lambda >= 0"
+            f"--tau is {args.tau}, --length-coef {args.length_coef}; use tau > 0 and lambda >= 0"
         ) from None
     from evaluation.page.contents import charts, page_data, render  # imports torch
 
-    data = page_data(args.traces, penalty.length_coef, penalty.temperature, args.limit)
+    data = page_data(args.traces, penalty.length_coef, penalty.tau, args.limit)
     if args.metrics or args.evaluations:
         header, rows = evaluation_cells(measure_evaluations(args.evaluations))
         data["summary"] = {

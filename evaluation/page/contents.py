@@ -13,7 +13,7 @@ import torch
 
 from evaluation.page.formulas import Tree, split_formulas, to_tree
 from evaluation.traces import read_scored, read_steps
-from openrlhf_swap.algorithm.advantages import step_temperature
+from openrlhf_swap.algorithm.advantages import step_tau
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.config import nats_or_deviations
@@ -28,7 +28,7 @@ CHARTS = {
 }
 
 
-def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float | str) -> None:
+def add_penalties(rows: Sequence[Row], length_coef: float, tau: float | str) -> None:
     """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem.
 
     None for each step where a length or a change is missing or not finite.
@@ -42,23 +42,23 @@ def add_penalties(rows: Sequence[Row], length_coef: float, temperature: float | 
         lengths = torch.tensor([[row["length"] for row in group]])
         correct = torch.tensor([[bool(row.get("correct", False)) for row in group]])
         masses = penalty_masses(lengths, correct, length_coef)[0]
-        tau = _nats(group, temperature)
+        nats = _nats(group, tau)
         for row, mass in zip(group, masses, strict=True):
             if None not in row["local_gains"]:
                 changes = torch.tensor(row["local_gains"], dtype=torch.float64)
-                weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), tau)
+                weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), nats)
                 row["penalties"] = (mass * weights).tolist()
 
 
-def _nats(group: Sequence[Row], temperature: float | str) -> float:
+def _nats(group: Sequence[Row], tau: float | str) -> float:
     """The tau of a group in nats; a number of deviations is of the gains of its correct responses."""
-    number, in_deviations = nats_or_deviations(temperature)
+    number, in_deviations = nats_or_deviations(tau)
     gains = torch.tensor(
         [gain for row in group if row.get("correct") for gain in row["local_gains"] if gain is not None],
         dtype=torch.float64,
     ).view(1, 1, -1)
-    coefficients = Coefficients(temperature=number, in_deviations=in_deviations)
-    return float(step_temperature(gains, torch.ones_like(gains, dtype=torch.bool), coefficients))
+    coefficients = Coefficients(tau=number, in_deviations=in_deviations)
+    return float(step_tau(gains, torch.ones_like(gains, dtype=torch.bool), coefficients))
 
 
 def complete(row: Row) -> Row:
@@ -88,13 +88,13 @@ def _numbers(values: Any, count: int) -> list[float | None]:
     return finite + [None] * (count - len(finite))
 
 
-def page_data(files: Sequence[Path], length_coef: float, temperature: float | str, limit: int) -> dict[str, Any]:
+def page_data(files: Sequence[Path], length_coef: float, tau: float | str, limit: int) -> dict[str, Any]:
     """Column names, the problems with each column's responses, and the formulas in them.
 
     Args:
         files: scored traces, one column each.
         length_coef: lambda of the penalties.
-        temperature: tau of the penalties, nats or deviations, as --swap.temperature takes it.
+        tau: tau of the penalties, nats or deviations, as --swap.tau takes it.
         limit: maximum number of problems.
 
     Raises:
@@ -103,7 +103,7 @@ def page_data(files: Sequence[Path], length_coef: float, temperature: float | st
     problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
     for column, file in enumerate(files):
         rows = list(map(complete, read_scored(file)))
-        add_penalties(rows, length_coef, temperature)
+        add_penalties(rows, length_coef, tau)
         for row in rows:
             problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][column].append(row)
     fullest = sorted(problems.items(), key=lambda item: -sum(map(bool, item[1])))

@@ -83,9 +83,9 @@ def gains_of(groups: Sequence[Sequence[StepTrace]]) -> list[Tensor]:
     return [gains for gains in pooled if len(gains) > 1]
 
 
-def distance(groups: Sequence[Sequence[StepTrace]], temperature: float | str) -> str:
+def distance(groups: Sequence[Sequence[StepTrace]], tau: float | str) -> str:
     """The metric swap/weights_from_uniform, over all groups; a dash where no response is penalised."""
-    numbers = coefficients(SwapConfig(temperature=temperature))
+    numbers = coefficients(SwapConfig(tau=tau))
     batches = [StepBatch.from_traces([group]) for group in groups]
     found = [
         distances_from_uniform(step_signals(batch, numbers).penalties, batch.step_mask)
@@ -105,10 +105,10 @@ def table(files: Sequence[Path]) -> str:
         pooled = torch.cat(gains)
         counts = [len(groups), sum(trace.correct for group in groups for trace in group), len(pooled)]
         spread = [pooled.std(), median(float(one.std()) for one in gains), (pooled.abs() < STILL).float().mean()]
-        away = [distance(groups, temperature) for temperature in TEMPERATURES]
+        away = [distance(groups, tau) for tau in TEMPERATURES]
         rows.append([path.name.partition(".")[0], *counts, *(f"{value:.2f}" for value in spread), *away])
     header = ["", "groups", "correct", "steps", "deviation, nats", "median of groups", f"share below {STILL}"]
-    header += [f"from uniform, tau {temperature}" for temperature in TEMPERATURES]
+    header += [f"from uniform, tau {tau}" for tau in TEMPERATURES]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

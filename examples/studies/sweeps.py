@@ -29,7 +29,7 @@ from openrlhf_swap.objectives.ablation import ABLATION
 SWAP = "swap"
 STEP_TOKENS = "M"  # its default is the world's
 # Symbol of the paper -> setting.
-SETTINGS = {"theta": "process_weight", "lambda": "length_coef", "tau": "temperature", STEP_TOKENS: "step_tokens"}
+SETTINGS = {"theta": "process_weight", "lambda": "length_coef", "tau": "tau", STEP_TOKENS: "step_tokens"}
 
 
 def points(symbol: str, methods: Mapping[str, Method], step_tokens: int) -> dict[float, Method]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import normalise_step_rewards, process_advantages, step_temperature
+from openrlhf_swap.algorithm.advantages import normalise_step_rewards, process_advantages, step_tau
 from openrlhf_swap.algorithm.gains import monotone_gains
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.config import SwapConfig
@@ -51,7 +51,7 @@ class ToGo(Objective):
         steps, numbers = batch.steps, self.coefficients
         mass = penalty_masses(steps.lengths, steps.correct, numbers.length_coef).unsqueeze(-1)
         to_go = gains_to_go(steps.answer_logprobs, steps.step_mask)
-        weights = penalty_weights(to_go, steps.step_mask, step_temperature(to_go, steps.step_mask, numbers))
+        weights = penalty_weights(to_go, steps.step_mask, step_tau(to_go, steps.step_mask, numbers))
         rewards = monotone_gains(steps.answer_logprobs, steps.step_mask) - mass * weights
         normalised = normalise_step_rewards(
             rewards, steps.step_mask, numbers.eps, numbers.centres_steps, numbers.step_noise

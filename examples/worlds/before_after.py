@@ -23,7 +23,7 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
 
     swap = json.loads((output / "train" / "swap_config.json").read_text(encoding="utf-8"))["swap"]
     files = [score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()]
-    data = page_data(files, swap["length_coef"], swap["temperature"], limit=100)
+    data = page_data(files, swap["length_coef"], swap["tau"], limit=100)
     responses = len(data["problems"][0]["columns"][0])
     data["title"] = "Addition, before and after"
     data["summary"] = {

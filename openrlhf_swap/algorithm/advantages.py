@@ -41,8 +41,8 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     gains = monotone_gains(batch.answer_logprobs, batch.step_mask)
     changes = local_gains(batch.answer_logprobs, batch.step_mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    temperature = step_temperature(changes, batch.step_mask, coefficients)
-    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, temperature)
+    tau = step_tau(changes, batch.step_mask, coefficients)
+    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, tau)
     rewards = gains - penalties
     normalised = normalise_step_rewards(
         rewards, batch.step_mask, coefficients.eps, coefficients.centres_steps, coefficients.step_noise
@@ -56,7 +56,7 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation, price)
 
 
-def step_temperature(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
+def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
     """In nats, tau: the number itself, or that many standard deviations of each group's local gains.
 
     The deviation is pooled over the same steps as sigma, and `step_noise` bounds it from below likewise.
@@ -70,10 +70,10 @@ def step_temperature(gains: Tensor, step_mask: Tensor, coefficients: Coefficient
         tau, or (G, 1, 1) float64, infinite for a group with fewer than two steps or no spread: uniform weights.
     """
     if not coefficients.in_deviations:
-        return coefficients.temperature
+        return coefficients.tau
     _, deviation, spreads = _moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
     deviation = torch.where(spreads, deviation.clamp(min=coefficients.step_noise), torch.inf)
-    return (coefficients.temperature * deviation).unsqueeze(-1)
+    return (coefficients.tau * deviation).unsqueeze(-1)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:

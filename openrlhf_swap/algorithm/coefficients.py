@@ -11,7 +11,7 @@ class Coefficients:
 
     Attributes:
         length_coef: lambda, of the penalty mass.
-        temperature: tau of the penalty's softmax, in nats.
+        tau: tau of the penalty's softmax, in nats.
         in_deviations: whether it is in standard deviations of a group's local gains instead.
         outcome_weight: beta.
         process_weight: theta; 0 needs no step scores.
@@ -23,7 +23,7 @@ class Coefficients:
     """
 
     length_coef: float = 1.0
-    temperature: float = 1.0
+    tau: float = 1.0
     in_deviations: bool = False
     outcome_weight: float = 1.0
     process_weight: float = 0.3

@@ -40,13 +40,13 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
     return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
 
 
-def penalty_weights(local_gains: Tensor, step_mask: Tensor, temperature: float | Tensor) -> Tensor:
+def penalty_weights(local_gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     Args:
         local_gains: (..., K) g in nats.
         step_mask: (..., K) bool.
-        temperature: tau in nats: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
+        tau: tau in nats: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
 
     Returns:
         (..., K) weights that sum to 1 over the steps that exist; all 0 where there is none.
@@ -54,6 +54,6 @@ def penalty_weights(local_gains: Tensor, step_mask: Tensor, temperature: float |
     if step_mask.shape[-1] == 0:
         return torch.zeros_like(local_gains)
     least = torch.where(step_mask, local_gains, torch.inf).amin(dim=-1, keepdim=True)
-    # The least gain is subtracted before the division, so that no temperature can overflow.
-    scores = torch.where(step_mask, (least - local_gains) / temperature, -torch.inf)
+    # The least gain is subtracted before the division, so that no tau can overflow.
+    scores = torch.where(step_mask, (least - local_gains) / tau, -torch.inf)
     return torch.where(step_mask, scores.softmax(dim=-1), 0.0)

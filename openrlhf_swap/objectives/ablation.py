@@ -18,7 +18,7 @@ ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
     "step_only": lambda config: {"outcome_weight": 0.0},
     "no_penalty": lambda config: {"length_coef": 0.0},
     "static_penalty": lambda config: {"length_coef": 0.0, "step_constant": config.static_penalty},
-    "uniform_penalty": lambda config: {"temperature": math.inf},
+    "uniform_penalty": lambda config: {"tau": math.inf},
 }
 
 
@@ -35,16 +35,16 @@ def penalty_temperature(config: SwapConfig) -> float | str | None:
     if config.objective not in ABLATION:
         return None
     numbers = coefficients(config)
-    decides = numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.temperature)
-    return config.temperature if decides else None
+    decides = numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau)
+    return config.tau if decides else None
 
 
 def plain_coefficients(config: SwapConfig) -> Coefficients:
     """The numbers of `config` as they stand."""
-    temperature, in_deviations = nats_or_deviations(config.temperature)
+    tau, in_deviations = nats_or_deviations(config.tau)
     return Coefficients(
         length_coef=config.length_coef,
-        temperature=temperature,
+        tau=tau,
         in_deviations=in_deviations,
         outcome_weight=config.outcome_weight,
         process_weight=config.process_weight,

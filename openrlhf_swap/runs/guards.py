@@ -145,26 +145,26 @@ class UniformWeights:
 
     STEPS = 5
 
-    def __init__(self, temperature: float | str | None) -> None:
+    def __init__(self, tau: float | str | None) -> None:
         """Look at a run with this tau; None looks at nothing."""
-        self._temperature = temperature
+        self._tau = tau
         self._seen: list[dict[str, float]] = []
 
     def observe(self, metrics: dict[str, float]) -> list[str]:
         """Look at one step's `swap/` metrics; returns the note after the last of the first steps with a penalty."""
-        if self._temperature is None or not {DISTANCE, DEVIATION} <= metrics.keys():
+        if self._tau is None or not {DISTANCE, DEVIATION} <= metrics.keys():
             return []
         self._seen.append(metrics)
         if len(self._seen) < self.STEPS:
             return []
         distance, deviation = (fmean(seen[name] for seen in self._seen) for name in (DISTANCE, DEVIATION))
-        temperature, self._temperature = self._temperature, None
+        tau, self._tau = self._tau, None
         if distance >= UNIFORM:
             return []
         return [
             f"the penalty's weights are nearly uniform: only {distance:.1%} of the penalty falls on other steps than "
             f"uniform weights would choose. Local gains have a standard deviation of {deviation:.2g} nats, and "
-            f"--swap.temperature is {temperature}; with 0.5sd the weights would follow the gains"
+            f"--swap.tau is {tau}; with 0.5sd the weights would follow the gains"
         ]
 
 

@@ -23,16 +23,16 @@ def test_defaults_are_the_papers():
     ("field", "value"),
     [
         ("length_coef", -1.0),
-        ("temperature", 0.0),
-        ("temperature", -1.0),
-        ("temperature", math.nan),
-        ("temperature", "0sd"),
-        ("temperature", "-1sd"),
-        ("temperature", "infsd"),
-        ("temperature", "nansd"),
-        ("temperature", "sd"),
-        ("temperature", "hot"),
-        ("temperature", "1.0"),
+        ("tau", 0.0),
+        ("tau", -1.0),
+        ("tau", math.nan),
+        ("tau", "0sd"),
+        ("tau", "-1sd"),
+        ("tau", "infsd"),
+        ("tau", "nansd"),
+        ("tau", "sd"),
+        ("tau", "hot"),
+        ("tau", "1.0"),
         ("process_weight", math.inf),
         ("outcome_weight", math.nan),
         ("step_tokens", 0),
@@ -66,20 +66,20 @@ def test_step_only_without_a_process_weight_would_train_nothing():
 
 
 def test_config_is_frozen_and_plain():
-    config = SwapConfig(temperature=1)
-    assert isinstance(config.temperature, float)
+    config = SwapConfig(tau=1)
+    assert isinstance(config.tau, float)
     json.dumps(config.to_dict())
     with pytest.raises(ValidationError, match="frozen"):
-        config.temperature = 2.0
-    assert config.replaced(temperature=2.0).temperature == 2.0
-    with pytest.raises(ConfigError, match=r"--swap\.temperature is 0\.0; use a positive number of nats"):
-        config.replaced(temperature=0.0)
+        config.tau = 2.0
+    assert config.replaced(tau=2.0).tau == 2.0
+    with pytest.raises(ConfigError, match=r"--swap\.tau is 0\.0; use a positive number of nats"):
+        config.replaced(tau=0.0)
 
 
 def test_flags_are_taken_out_of_a_command_line():
-    own = ["--swap.temperature", "inf", "--swap.close_template=</think>\\nx", "--swap.rollouts_every", "3"]
+    own = ["--swap.tau", "inf", "--swap.close_template=</think>\\nx", "--swap.rollouts_every", "3"]
     config, run, rest = parse_swap_arguments(["--a.b", "1", *own, "--swap.trust_remote_code", "--c"])
-    assert config.temperature == math.inf
+    assert config.tau == math.inf
     assert (run.rollouts_every, run.trust_remote_code, run.scoring) == (3, True, "shared_prefix")
     assert config.close_template == "</think>\nx"
     assert rest == ["--a.b", "1", "--c"]
@@ -87,8 +87,8 @@ def test_flags_are_taken_out_of_a_command_line():
 
 @pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("2", 2.0), ("0.5sd", "0.5sd"), ("inf", math.inf)])
 def test_a_temperature_has_nats_or_deviations(text, value):
-    config, _, _ = parse_swap_arguments(["--swap.temperature", text])
-    assert (config.temperature, type(config.temperature)) == (value, type(value))
+    config, _, _ = parse_swap_arguments(["--swap.tau", text])
+    assert (config.tau, type(config.tau)) == (value, type(value))
     assert SwapConfig(**json.loads(json.dumps(config.to_dict()))) == config
     assert nats_or_deviations(value) == ((0.5, True) if text == "0.5sd" else (float(text), False))
 

@@ -118,9 +118,9 @@ def test_noise_of_the_scores_stays_small():
 
 
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.floats(0.01, 100))
-def test_weights_sum_to_one_and_follow_the_gains(gains, temperature):
+def test_weights_sum_to_one_and_follow_the_gains(gains, tau):
     gains = torch.tensor(gains, dtype=torch.float64)
-    weights = penalty_weights(gains, torch.ones_like(gains, dtype=torch.bool), temperature)
+    weights = penalty_weights(gains, torch.ones_like(gains, dtype=torch.bool), tau)
     assert weights.sum().item() == pytest.approx(1)
     order = gains.argsort()
     assert (weights[order].diff() <= 1e-12).all()
@@ -175,14 +175,14 @@ def test_reductions_are_exact(group):
         return all(torch.equal(a, b) for a, b in pairs)
 
     assert same(SwapConfig(length_coef=0.0), SwapConfig(objective="no_penalty"))
-    assert same(SwapConfig(temperature=math.inf), SwapConfig(objective="uniform_penalty"))
+    assert same(SwapConfig(tau=math.inf), SwapConfig(objective="uniform_penalty"))
     assert same(SwapConfig(process_weight=0.0), SwapConfig(objective="grpo"))
     assert same(SwapConfig(outcome_weight=0.0), SwapConfig(objective="step_only"))
 
 
 @given(st.lists(traces(), min_size=1, max_size=5), st.sampled_from(list(ABLATION)), st.floats(1e-300, 1e300))
-def test_finite_in_finite_out(group, objective, temperature):
-    for row in swap_advantages(group, SwapConfig(objective=objective, temperature=temperature)):
+def test_finite_in_finite_out(group, objective, tau):
+    for row in swap_advantages(group, SwapConfig(objective=objective, tau=tau)):
         assert row.isfinite().all()
 
 

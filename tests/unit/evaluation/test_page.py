@@ -24,7 +24,7 @@ def test_penalties_of_the_viewer_by_hand(scored):
     rows = [scored("p", True, [1.0, 1.0], 100), scored("p", True, [1.0, 1.0], 200), scored("p", False, [1.0], 900)]
     for row in rows:
         row["length"] = row["tokens"]
-    add_penalties(rows, length_coef=1.0, temperature=1.0)
+    add_penalties(rows, length_coef=1.0, tau=1.0)
     assert [row["penalties"] for row in rows] == [[0, 0], pytest.approx([1 / 6, 1 / 6]), [0]]
 
 

@@ -26,7 +26,7 @@ def quickstart(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quickstart")
     (folder / "train").mkdir()
     swap = {"step_tokens": 8, "max_steps": 25, "newline_patience": 2.0, "close_template": CLOSE}
-    swap |= {"length_coef": 1.0, "temperature": 1.0}
+    swap |= {"length_coef": 1.0, "tau": 1.0}
     write_text(folder / "train" / "swap_config.json", to_line({"swap": swap}))
     metrics = [{"step": n, "swap/accuracy": 0.5, "length/mean": 100.0 - n} for n in (1, 2)]
     write_rows(folder / "train" / "metrics.jsonl", metrics)

@@ -101,7 +101,7 @@ def test_the_file_of_an_evaluation_gives_its_flags_again(tmp_path, monkeypatch):
 
 
 def test_the_file_of_a_run_gives_the_same_settings_again(tmp_path, prompts_file):
-    given = ["--swap.objective", "lapo", "--swap.lapo.first_stage_steps", "7", "--swap.temperature", "inf"]
+    given = ["--swap.objective", "lapo", "--swap.lapo.first_stage_steps", "7", "--swap.tau", "inf"]
     given += ["--swap.close_template", r"</think>\n\boxed{", "--swap.grader", r"regex:Answer: (\w+)", "--swap.verbose"]
     given += [
         "--actor.model_name_or_path",

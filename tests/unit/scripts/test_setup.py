@@ -161,7 +161,6 @@ def test_quickstart_and_tests_run_without_gpus_beside_the_environment_for_them(t
 
 PYTHON = """#!/bin/bash
 case "$*" in
-    *code_figures*) ;;
     "-m pytest -n 2 --dist worksteal tests/unit tests/browser tests/gpu")
         echo "===== 5 passed, 1 skipped in 3.20s =====" ;;
     "-m pytest -n 2 --dist loadfile tests/stack")

@@ -22,7 +22,7 @@ from openrlhf_swap.runs.provenance import made_of
 OTHER_COLUMNS = ROOT / "evaluation" / "paper_rows.csv"
 SETTINGS = [
     (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
-    (["--swap.temperature", "0"], "--swap.temperature is 0.0"),
+    (["--swap.tau", "0"], "--swap.tau is 0.0"),
     (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
     (["--ds.zero_stage", "0"], "--ds.zero_stage is 0"),
     (["--critic.freezing_steps", "0"], "--critic.freezing_steps is 0"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
-from openrlhf_swap.algorithm.advantages import step_signals, step_temperature
+from openrlhf_swap.algorithm.advantages import step_signals, step_tau
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.objectives.ablation import coefficients, penalty_temperature
 from openrlhf_swap.runs.guards import UniformWeights
@@ -19,7 +19,7 @@ LONG = StepTrace(30, True, [-3.0, -2.0, -2.0, -3.0], [4, 9, 19])
 SHORT = StepTrace(10, True, [-3.0, -1.0], [7])
 WRONG = StepTrace(40, False, [0.0, 50.0], [7])
 GROUP = [LONG, SHORT, WRONG]
-HALF = SwapConfig(temperature="0.5sd")
+HALF = SwapConfig(tau="0.5sd")
 
 
 def weights_of(gains, tau):
@@ -40,7 +40,7 @@ def test_weights_in_deviations_by_hand():
     expected = [weight / 2 for weight in weights_of([1, 0, -1], math.sqrt(5 / 3) / 2)]
     assert found.penalties[0, 0].tolist() == pytest.approx(expected)
     assert expected == pytest.approx([0.0179, 0.0845, 0.3976], abs=1e-4)
-    in_nats = SwapConfig(temperature=math.sqrt(5 / 3) / 2)
+    in_nats = SwapConfig(tau=math.sqrt(5 / 3) / 2)
     for ours, theirs in zip(swap_advantages(GROUP, HALF), swap_advantages(GROUP, in_nats), strict=True):
         assert torch.allclose(ours, theirs)
 
@@ -60,7 +60,7 @@ def test_gains_without_a_spread_are_penalised_evenly_and_noise_is_not_blown_up()
     one = [StepTrace(30, True, [-1.0, 0.0], [4]), WRONG]
     batch = StepBatch.from_traces([one])
     gains = batch.answer_logprobs.diff(dim=-1)
-    assert step_temperature(gains, batch.step_mask, coefficients(HALF)).flatten().tolist() == [math.inf]
+    assert step_tau(gains, batch.step_mask, coefficients(HALF)).flatten().tolist() == [math.inf]
     noise = [stretched(trace, 0.001) for trace in GROUP]
     floored = signals(noise, HALF.replaced(step_noise=0.02)).penalties[0, 0]
     assert floored.tolist() == pytest.approx([w / 2 for w in weights_of([0.001, 0, -0.001], 0.01)])
@@ -82,7 +82,7 @@ def test_a_run_with_uniform_weights_says_so_once():
     notes = [note for step in ({}, *[even] * 9) for note in guard.observe(step)]
     assert notes == [
         "the penalty's weights are nearly uniform: only 1.0% of the penalty falls on other steps than uniform weights "
-        "would choose. Local gains have a standard deviation of 0.034 nats, and --swap.temperature is 1.0; with 0.5sd "
+        "would choose. Local gains have a standard deviation of 0.034 nats, and --swap.tau is 1.0; with 0.5sd "
         "the weights would follow the gains"
     ]
     selective = UniformWeights(1.0)
@@ -94,9 +94,9 @@ def test_a_run_with_uniform_weights_says_so_once():
     ("settings", "expected"),
     [
         ({}, 1.0),
-        ({"temperature": "0.5sd"}, "0.5sd"),
+        ({"tau": "0.5sd"}, "0.5sd"),
         ({"objective": "step_only"}, 1.0),
-        ({"temperature": math.inf}, None),
+        ({"tau": math.inf}, None),
         ({"objective": "uniform_penalty"}, None),
         ({"objective": "no_penalty"}, None),
         ({"objective": "grpo"}, None),
