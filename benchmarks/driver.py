@@ -1,11 +1,11 @@
 """What a training step costs in the driver while all GPUs wait, against OpenRLHF's own loop over tokens.
 
-    python -m benchmarks.driver --responses 2048 --tokens 6000 [--json docs/use/driver.json]
+    python -m benchmarks.driver --responses 2048 --tokens 6000 [--json FILE]
 
 Synthetic responses, one per micro-batch, go through the real experience maker; instead of the actors there is a
 function that returns made-up log-probabilities and answer scores immediately. OpenRLHF's loop is timed on some of the
 responses and scaled up; on these its advantages have to be equal to ours. Also counted: the bytes of a response on its
-ways between driver, engines and actors. docs/make_nodes.py reads the JSON.
+ways between driver, engines and actors.
 """
 
 from __future__ import annotations

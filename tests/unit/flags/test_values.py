@@ -1,10 +1,6 @@
 """Values that cannot work are refused by the flag's name, before anything heavy is imported."""
 
-import argparse
-import runpy
-
 import pytest
-from support.paths import ROOT
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
@@ -15,7 +11,6 @@ from openrlhf_swap.flags.values import NUMBERS
 
 GOOD = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "a"]
 GOOD += ["--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
-PAGE = ROOT / "docs" / "use" / "flags_checked.md"
 ACTIONS = {action.dest: action for action in stock_parser()._actions if action.type in (int, float)}
 WRONG = [
     ("actor.adam.lr", "nan", "nan; use more than 0"),
@@ -143,16 +138,3 @@ def test_many_processes_on_few_cores_are_announced():
     args = checked_arguments([*GOOD, "--actor.num_gpus_per_node", "8"], SwapConfig(), RunConfig(), on_cpu=True)
     assert crowded(args, cores=2).startswith("9 processes (--actor.num_gpus_per_node 8, --vllm.num_engines 1) share 2")
     assert crowded(args, cores=8) is None
-
-
-def test_the_page_of_checked_flags_is_up_to_date(capsys):
-    runpy.run_path(str(ROOT / "docs" / "make_flags.py"), run_name="__main__")
-    command = "python docs/make_flags.py > docs/use/flags_checked.md"
-    assert PAGE.read_text(encoding="utf-8") == capsys.readouterr().out, command
-
-
-def test_the_page_has_every_flag_that_takes_a_value():
-    page = PAGE.read_text(encoding="utf-8")
-    for action in stock_parser()._actions:
-        if action.nargs != 0 and not isinstance(action, argparse._HelpAction):
-            assert f"`{action.option_strings[0]}`" in page
