@@ -29,7 +29,7 @@ from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
-from openrlhf_swap.runs.origin import record_settings, refuse_other_settings, settings_of
+from openrlhf_swap.runs.resume import identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,8 +65,6 @@ def main(argv: list[str]) -> None:
     if args.grader != MATH:
         with flags_called(TRAINING_FLAGS):
             find_verifier(args.grader)
-    settings = settings_of(args, SETTINGS)
-    refuse_other_settings(args.output, settings)
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
@@ -77,13 +75,14 @@ def main(argv: list[str]) -> None:
         config, messages = resolve_thought(marks, tokenizer)
         tasks = reference_tasks(args, tokenizer)
         try_grader(args.grader, list(tasks.values()))
+    settings = {"--model": identity(args.model)} | {f"--{n.replace('_', '-')}": getattr(args, n) for n in SETTINGS}
+    record_or_compare(args.output, settings, "rows", "use another --output")
     done = {row["key"] for row in read_rows(args.output)}
     left = [(prompt, task) for prompt, task in tasks.items() if prompt_key(prompt) not in done]
     if not left:
         print(f"{args.output} is complete")
         return
     print(messages[0])
-    record_settings(args.output, settings)
     with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
         for row in sample_reference(left, tokenizer, args, config):
             append(row)

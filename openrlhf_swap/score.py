@@ -36,7 +36,7 @@ from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.verifiers import FLAG
 from openrlhf_swap.rollouts.answers import as_text
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
-from openrlhf_swap.runs.origin import record_settings, refuse_other_settings, settings_of
+from openrlhf_swap.runs.resume import identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -74,9 +74,9 @@ def main(argv: list[str]) -> None:
     check_model_exists("--model", args.model, takes_adapters=True)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
-    settings = settings_of(args, SETTINGS)
-    refuse_other_settings(args.output, settings)
     rows = read_input(args.input)
+    settings = {"--model": identity(args.model)} | {f"--{n.replace('_', '-')}": getattr(args, n) for n in SETTINGS}
+    record_or_compare(args.output, settings, "rows", "use another --output")
     refuse_other_rows(args.output, rows)
     model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
@@ -86,7 +86,6 @@ def main(argv: list[str]) -> None:
         scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
     grader = Grader(verifier=args.grader) if args.grader else None
-    record_settings(args.output, settings)
     outcomes = score_rows(scorer, rows, args.output, grader, args.tokens_left)
     if args.tokens_left:
         predict_tokens_left(args.output)

@@ -15,12 +15,10 @@ from typing import Any
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.rollouts.tokenizer import check_white_space
 from openrlhf_swap.runs.model_code import FLAG, add_trust_flag, refuse_model_code
-from openrlhf_swap.runs.origin import differ, model_origin, settings_path, shown
-from openrlhf_swap.runs.provenance import fingerprint
+from openrlhf_swap.runs.resume import identity, record_or_compare
 
 MODEL = "--model.model_name_or_path"
 DATA = "--data.dataset"
@@ -75,35 +73,10 @@ def refuse_another_training(given: dict[str, Any]) -> None:
     Raises:
         ConfigError: for the first one that differs.
     """
-    folder = Path(given[FOLDER])
-    now = {MODEL: model_origin(given[MODEL]), DATA: _data_origin(given[DATA])} | {
-        flag: given[flag] for flag in NUMBERS
-    }
-    record = settings_path(folder)
-    if not (folder.is_dir() and any(folder.iterdir())):
-        if os.environ.get("RANK", "0") == "0":
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            write_rows(record, [now])
-        return
-    before = next(read_rows(record), None)
-    if before is None:
-        print(f"note: {record} is missing, so the checkpoints in {folder} may be another training's")
-        return
-    for flag, value in now.items():
-        if differ(value, before[flag]):
-            raise ConfigError(
-                f"{flag} is {shown(value)}, but the checkpoints in {folder} were made with {shown(before[flag])}; use "
-                f"another {FOLDER}, or remove them"
-            )
-
-
-def _data_origin(name: str) -> str:
-    """The name, and of a file what is in it."""
-    if not Path(name).is_file():
-        return name
-    (found,) = fingerprint(name)["files"].values()
-    digest = found.get("sha256") or found["sha256_of_ends"]
-    return f"{name} (SHA-256 {digest[:12]}, {found['bytes']} bytes)"
+    if os.environ.get("RANK", "0") == "0":
+        settings = {MODEL: identity(given[MODEL]), DATA: identity(given[DATA])}
+        settings |= {flag: given[flag] for flag in NUMBERS}
+        record_or_compare(Path(given[FOLDER]), settings, "checkpoints", f"use another {FOLDER}, or remove them")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.origin import differ, model_origin, shown
+from openrlhf_swap.runs.resume import differ, identity, shown
 from openrlhf_swap.runs.seals import Seal
 
 NEW_RUN = "start a new run (another --ckpt.path and --swap.output_dir)"
@@ -85,7 +85,7 @@ def choose_checkpoint(args: SimpleNamespace, objective: str) -> Seal | None:
 def _origin(args: SimpleNamespace, data: str) -> Row:
     """What identifies the start of a run, for the seals of its checkpoints."""
     return {
-        "model": model_origin(args.actor.model_name_or_path),
+        "model": identity(args.actor.model_name_or_path),
         "lora_rank": args.ds.lora.rank,
         "prompts": _prompts(args, data),
     }
@@ -118,7 +118,7 @@ def _check_seal(seal: Seal, args: SimpleNamespace, objective: str) -> None:
         )
     split, exported = ", for which DeepSpeed has split it", " from an exported policy (--actor.model_name_or_path)"
     for flag, now, then, reason, start in (
-        ("--actor.model_name_or_path", model_origin(model), seal.origin.get("model"), "", " with this one"),
+        ("--actor.model_name_or_path", identity(model), seal.origin.get("model"), "", " with this one"),
         ("--ds.lora.rank", args.ds.lora.rank, seal.origin.get("lora_rank"), "", exported),
         ("--actor.num_nodes x --actor.num_gpus_per_node", policy_ranks(args), seal.ranks, split, exported),
         ("--ds.zero_stage", args.ds.zero_stage, seal.zero_stage, split, exported),

@@ -84,15 +84,16 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
     with open(tmp_path / "other" / "model.safetensors", "ab") as weights:
         weights.write(b" ")
     for flag, value, now, then in (
-        ("--model", str(tmp_path / "other"), f"{tmp_path}/other (weights ", f"{POLICY} (weights "),
+        ("--model", str(tmp_path / "other"), f"{tmp_path}/other (SHA-256 ", f"{POLICY} (SHA-256 "),
         ("--step-tokens", "9", "9", "8"),
         ("--dtype", "bfloat16", "'bfloat16'", "'float32'"),
-        ("--grader", "math", "'math'", "None"),
+        ("--grader", "math", "'math'", None),
     ):
         assert run(tmp_path, rows[:2], flag, value) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith(f"error: {flag} is {now}")
-        assert f", but the rows in {target} were made with {then}" in line
+        made = f"with {then}" if then else "without it"
+        assert f", but the rows in {target} were made {made}" in line
         assert line.endswith("; use another --output")
     assert run(tmp_path, rows[:1], "--model", str(tmp_path / "moved")) == (0, before)
 
@@ -100,7 +101,7 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
     (tmp_path / "scores.jsonl.settings.json").unlink()
     capsys.readouterr()
     assert run(tmp_path, rows[:1]) == (0, before)
-    assert f"note: {target} does not record what its rows were made with" in capsys.readouterr().out
+    assert f"note: {target}.settings.json is missing" in capsys.readouterr().out
 
 
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):

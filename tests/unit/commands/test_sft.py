@@ -47,7 +47,7 @@ def test_another_one_does_not(begun, flag, value):
 
 def test_nor_does_one_on_other_rows(begun, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"input": "1", "output": "3"}\n')
-    rows = r"'.*a\.jsonl \(SHA-256 \w{12}, 30 bytes\)'"
+    rows = r".*a\.jsonl \(SHA-256 \w{8}\)"
     with pytest.raises(ConfigError, match=rf"^--data\.dataset is {rows}, but the checkpoints in .* with {rows}; use"):
         refuse_another_training(begun)
 

@@ -70,7 +70,7 @@ def test_a_checkpoint_of_another_model_is_not_loaded_over_the_one_that_is_named(
             choose_checkpoint(args, "grpo")
         line = str(refused.value)
         assert line.startswith(f"--actor.model_name_or_path is {model}")
-        assert f", but the checkpoint in {args.ckpt.path} was written with {POLICY} (weights " in line
+        assert f", but the checkpoint in {args.ckpt.path} was written with {POLICY} (SHA-256 " in line
         assert line.endswith("or start a new run (another --ckpt.path and --swap.output_dir) with this one")
 
 
