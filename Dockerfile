@@ -55,7 +55,7 @@ COPY . .
 # a+rX: file modes come from the checkout, whose umask may be strict. vllm._C: if a system library is missing, vLLM
 # carries on without its kernels and fails much later.
 RUN chmod -R a+rX . && install -d -m 1777 outputs \
-    && python -c "import evaluation.run, openrlhf_swap.train, torch, vllm._C"
+    && python -c "import openrlhf_swap.evaluation.run, openrlhf_swap.train, torch, vllm._C"
 USER 1000:1000
 # The stack imports, and the outputs are writable: mounting a folder with another owner is the usual mistake.
 HEALTHCHECK --interval=5m --timeout=1m --start-period=1m \
@@ -75,7 +75,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     touch README.md && PIP_CACHE_DIR=/var/cache/pip/pip UV_CACHE_DIR=/var/cache/pip/uv HOME=/root bash scripts/setup.sh
 
 COPY . .
-RUN chmod -R a+rX . && install -d -m 1777 outputs && python -c "import evaluation.run, openrlhf_swap.train, torch"
+RUN chmod -R a+rX . && install -d -m 1777 outputs && python -c "import openrlhf_swap.evaluation.run, openrlhf_swap.train, torch"
 USER 1000:1000
 # Also checks that the GPUs are there: a container loses them when the host reloads its devices.
 HEALTHCHECK --interval=5m --timeout=1m --start-period=1m \

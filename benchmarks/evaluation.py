@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from evaluation.generate import Sampler, SampleRequest, SamplingSettings
-from evaluation.samples import seed_of
+from openrlhf_swap.evaluation.generate import Sampler, SampleRequest, SamplingSettings
+from openrlhf_swap.evaluation.samples import seed_of
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.measures import Measures, measure_evaluation
-from evaluation.samples import forced_path, graded_samples, samples_path
-from evaluation.stats import Floats
-from evaluation.traces import read_scored, read_steps
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
+from openrlhf_swap.evaluation.samples import forced_path, graded_samples, samples_path
+from openrlhf_swap.evaluation.stats import Floats
+from openrlhf_swap.evaluation.traces import read_scored, read_steps
 from openrlhf_swap.files import read_rows
 
 if TYPE_CHECKING:

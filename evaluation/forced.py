@@ -18,7 +18,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evaluation.samples import (
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.samples import (
     asked,
     forced_path,
     graded_benchmarks,
@@ -29,9 +32,6 @@ from evaluation.samples import (
     seed_of,
     task_of,
 )
-from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH

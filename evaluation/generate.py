@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.samples import seed_of
 from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.evaluation.samples import seed_of
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.rollouts.reader import ThoughtReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from evaluation.samples import grades_path, key_of, samples_path
 from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.evaluation.samples import grades_path, key_of, samples_path
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.grader import Task

@@ -12,9 +12,9 @@ from statistics import fmean, median
 
 import numpy as np
 
-from evaluation.samples import forced_path, graded_benchmarks, graded_samples, no_samples, read_problems
-from evaluation.stats import Floats, area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.data.benchmarks import BENCHMARKS
+from openrlhf_swap.evaluation.samples import forced_path, graded_benchmarks, graded_samples, no_samples, read_problems
+from openrlhf_swap.evaluation.stats import Floats, area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.rollouts.answers import strip_answer
 from openrlhf_swap.rollouts.notation import canonical

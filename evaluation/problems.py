@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-from evaluation.samples import grades_path, problems_path, read_problems, sampled_ids, task_of
 from openrlhf_swap.command import flags_called
 from openrlhf_swap.data.benchmarks import Problem, load_benchmark, short_name
 from openrlhf_swap.data.references import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.samples import grades_path, problems_path, read_problems, sampled_ids, task_of
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 

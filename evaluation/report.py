@@ -12,11 +12,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluation.measures import measure_evaluations
-from evaluation.samples import SETTINGS, graded_benchmarks, grades_path, read_settings, settings_path, shown_setting
-from evaluation.tables import difference_table, evaluation_table, paper_table, without_difference
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.measures import measure_evaluations
+from openrlhf_swap.evaluation.samples import (
+    SETTINGS,
+    graded_benchmarks,
+    grades_path,
+    read_settings,
+    settings_path,
+    shown_setting,
+)
+from openrlhf_swap.evaluation.tables import difference_table, evaluation_table, paper_table, without_difference
 from openrlhf_swap.files import read_rows
 
 

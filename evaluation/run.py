@@ -19,7 +19,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from evaluation.generate import (
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
+from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
+from openrlhf_swap.evaluation.generate import (
     Sampler,
     SampleRequest,
     SamplingSettings,
@@ -27,10 +30,10 @@ from evaluation.generate import (
     longest_sequence,
     read_tokenizer,
 )
-from evaluation.grade import grade_file
-from evaluation.measures import measure_evaluation
-from evaluation.problems import Problems, load_problems, write_problems
-from evaluation.samples import (
+from openrlhf_swap.evaluation.grade import grade_file
+from openrlhf_swap.evaluation.measures import measure_evaluation
+from openrlhf_swap.evaluation.problems import Problems, load_problems, write_problems
+from openrlhf_swap.evaluation.samples import (
     asked,
     compare_settings,
     forced_path,
@@ -43,10 +46,7 @@ from evaluation.samples import (
     sort_file,
     write_settings,
 )
-from evaluation.tables import evaluation_table
-from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
-from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
+from openrlhf_swap.evaluation.tables import evaluation_table
 from openrlhf_swap.files import read_new_rows, read_rows
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.objectives.recipes import CONFIG, with_file

@@ -12,9 +12,9 @@ from statistics import fmean
 import numpy as np
 from tabulate import tabulate
 
-from evaluation.measures import Evaluation, Measures
-from evaluation.stats import paired_difference
 from openrlhf_swap.data.benchmarks import title_of
+from openrlhf_swap.evaluation.measures import Evaluation, Measures
+from openrlhf_swap.evaluation.stats import paired_difference
 
 PAPER_ROWS = Path(__file__).parent / "paper_rows.csv"
 COLUMNS = {

@@ -12,9 +12,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from evaluation.samples import asked, graded_benchmarks, graded_samples, no_samples, read_problems, read_settings
 from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.evaluation.samples import (
+    asked,
+    graded_benchmarks,
+    graded_samples,
+    no_samples,
+    read_problems,
+    read_settings,
+)
 from openrlhf_swap.files import Row, read_rows, replacing, to_line
 
 

@@ -25,12 +25,12 @@ COMMANDS = {
     "sweep": "openrlhf_swap.sweep",
     "merge": "openrlhf_swap.runs.merge",
     "gpu-check": "openrlhf_swap.gpu_check.__main__",
-    "evaluate": "evaluation.run",
-    "forced": "evaluation.forced",
-    "report": "evaluation.report",
-    "figures": "evaluation.figures",
-    "traces": "evaluation.traces",
-    "page": "evaluation.page.__main__",
+    "evaluate": "openrlhf_swap.evaluation.run",
+    "forced": "openrlhf_swap.evaluation.forced",
+    "report": "openrlhf_swap.evaluation.report",
+    "figures": "openrlhf_swap.evaluation.figures",
+    "traces": "openrlhf_swap.evaluation.traces",
+    "page": "openrlhf_swap.evaluation.page.__main__",
 }
 
 

@@ -69,7 +69,7 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         package = (error.name or "openrlhf_swap").partition(".")[0]
-        if package in ("openrlhf_swap", "evaluation"):
+        if package == "openrlhf_swap":
             raise
         part = f"pip install '.[{EXTRAS[package]}]' in a checkout, or " if package in EXTRAS else ""
         print(f"error: {package} is not installed; remedy: {part}bash scripts/setup.sh", file=sys.stderr)

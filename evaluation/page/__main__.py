@@ -13,11 +13,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from evaluation.measures import measure_evaluations
-from evaluation.tables import evaluation_cells
 from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.measures import measure_evaluations
+from openrlhf_swap.evaluation.tables import evaluation_cells
 
 
 def main(argv: list[str]) -> None:
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
         raise ConfigError(
             f"--tau is {args.tau}, --length-coef {args.length_coef}; use tau > 0 and lambda >= 0"
         ) from None
-    from evaluation.page.contents import charts, page_data, render  # imports torch
+    from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
     data = page_data(args.traces, penalty.length_coef, penalty.tau, args.limit)
     if args.metrics or args.evaluations:

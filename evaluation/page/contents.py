@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from evaluation.page.formulas import Tree, split_formulas, to_tree
-from evaluation.traces import read_scored, read_steps
 from openrlhf_swap.algorithm.advantages import step_tau
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.config import nats_or_deviations
+from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
+from openrlhf_swap.evaluation.traces import read_scored, read_steps
 from openrlhf_swap.files import Row
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))

@@ -21,12 +21,12 @@ import over_seeds
 import thoughts
 from tabulate import tabulate
 
-from evaluation import figures
-from evaluation.samples import graded_samples, read_problems
-from evaluation.stats import Floats, bootstrap_interval, paired_difference
-from evaluation.traces import traces
 from openrlhf_swap import plan, score
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.evaluation import figures
+from openrlhf_swap.evaluation.samples import graded_samples, read_problems
+from openrlhf_swap.evaluation.stats import Floats, bootstrap_interval, paired_difference
+from openrlhf_swap.evaluation.traces import traces
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.runs.metric_names import STEP_PHASES
 
@@ -203,7 +203,7 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
     Raises:
         DataError: when the page is too large to be mailed or kept in a repository.
     """
-    from evaluation.page.contents import page_data, render
+    from openrlhf_swap.evaluation.page.contents import page_data, render
 
     chosen: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in traces(before, 1):
@@ -233,7 +233,7 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     """
     from transformers import AutoTokenizer
 
-    from evaluation.page.contents import charts
+    from openrlhf_swap.evaluation.page.contents import charts
 
     tokenizer, folder = AutoTokenizer.from_pretrained(weights), run / "report"
     folder.mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ NOTES = (
 
 def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
     """Score each named policy's traces from evaluate.py, and write the page into the quickstart's folder."""
-    from evaluation.page.contents import charts, page_data, render  # imports torch
+    from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
     swap = json.loads((output / "train" / "swap_config.json").read_text(encoding="utf-8"))["swap"]
     files = [score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()]

@@ -6,7 +6,7 @@ import pytest
 from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
 from support.traces import HARM, row, write_traces
 
-from evaluation.page.contents import page_data, render
+from openrlhf_swap.evaluation.page.contents import page_data, render
 from openrlhf_swap.files import write_rows
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")

@@ -9,7 +9,7 @@ import time
 import pytest
 from support.paths import POLICY, ROOT, WORLDS
 
-from evaluation.samples import grades_path, samples_path
+from openrlhf_swap.evaluation.samples import grades_path, samples_path
 from openrlhf_swap.files import read_rows
 
 

@@ -13,8 +13,8 @@ from stages import Stage, do, watched
 from support.paths import POLICY, ROOT
 from support.scripts import bash
 
-from evaluation.run import parse
 from openrlhf_swap.errors import ConfigError, LostActorError
+from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments

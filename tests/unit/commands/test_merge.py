@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from evaluation import run as evaluation
 from openrlhf_swap import reference
 from openrlhf_swap.command import check_model_exists
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.runs import merge
 
 RANK, ALPHA = 4, 16

@@ -8,14 +8,14 @@ import zlib
 
 import pytest
 
-from evaluation.grade import grade_file
-from evaluation.measures import measure_benchmark
-from evaluation.problems import load_problems
-from evaluation.run import missing_samples, parse
-from evaluation.samples import grades_path, problems_path, samples_path
 from openrlhf_swap.data.benchmarks import load_benchmark
 from openrlhf_swap.data.formats import CHOOSE, PROGRAM, gpqa
 from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.evaluation.grade import grade_file
+from openrlhf_swap.evaluation.measures import measure_benchmark
+from openrlhf_swap.evaluation.problems import load_problems
+from openrlhf_swap.evaluation.run import missing_samples, parse
+from openrlhf_swap.evaluation.samples import grades_path, problems_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader, sandbox
 from openrlhf_swap.rollouts.answers import SUFFIX

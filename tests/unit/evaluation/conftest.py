@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from evaluation.grade import grade_file
-from evaluation.samples import SETTINGS, samples_path
 from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.evaluation.grade import grade_file
+from openrlhf_swap.evaluation.samples import SETTINGS, samples_path
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from evaluation import figures
-from evaluation.samples import forced_path
 from openrlhf_swap.command import run_command
+from openrlhf_swap.evaluation import figures
+from openrlhf_swap.evaluation.samples import forced_path
 from openrlhf_swap.files import write_rows
 
 

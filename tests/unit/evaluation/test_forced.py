@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from support.paths import POLICY
 
-from evaluation import forced
-from evaluation.samples import problems_path, read_settings, samples_path, seed_of, settings_path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.evaluation import forced
+from openrlhf_swap.evaluation.samples import problems_path, read_settings, samples_path, seed_of, settings_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.tokenizer import prompt_ids
 

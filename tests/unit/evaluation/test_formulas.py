@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.page.formulas import ATTRIBUTES, FORMULA, TAGS, split_formulas, to_tree
+from openrlhf_swap.evaluation.page.formulas import ATTRIBUTES, FORMULA, TAGS, split_formulas, to_tree
 
 
 def parts(text):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluation import generate
-from evaluation.samples import seed_of
+from openrlhf_swap.evaluation import generate
+from openrlhf_swap.evaluation.samples import seed_of
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.reader import ThoughtReader
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evaluation.measures import areas, measure_evaluation, vote
-from evaluation.samples import forced_path, grades_path, samples_path
+from openrlhf_swap.evaluation.measures import areas, measure_evaluation, vote
+from openrlhf_swap.evaluation.samples import forced_path, grades_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
 
 

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from evaluation.page.__main__ import main
-from evaluation.page.contents import SCRIPT, add_penalties, page_data
 from openrlhf_swap.command import run_command
+from openrlhf_swap.evaluation.page.__main__ import main
+from openrlhf_swap.evaluation.page.contents import SCRIPT, add_penalties, page_data
 from openrlhf_swap.files import write_rows
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)

@@ -5,13 +5,13 @@ import shutil
 
 import numpy as np
 
-from evaluation import report
-from evaluation.grade import grade_file
-from evaluation.measures import Measures
-from evaluation.samples import forced_path, grades_path, problems_path, samples_path
-from evaluation.tables import COLUMNS, _difference, difference_table, evaluation_table
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.evaluation import report
+from openrlhf_swap.evaluation.grade import grade_file
+from openrlhf_swap.evaluation.measures import Measures
+from openrlhf_swap.evaluation.samples import forced_path, grades_path, problems_path, samples_path
+from openrlhf_swap.evaluation.tables import COLUMNS, _difference, difference_table, evaluation_table
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 

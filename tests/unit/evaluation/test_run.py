@@ -9,13 +9,13 @@ import ray
 import torch
 from support.paths import POLICY
 
-from evaluation import run
-from evaluation.generate import SampleRequest
-from evaluation.problems import check_unchanged
-from evaluation.samples import ONCE, forced_path, grades_path, problems_path, read_settings, samples_path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import run
+from openrlhf_swap.evaluation.generate import SampleRequest
+from openrlhf_swap.evaluation.problems import check_unchanged
+from openrlhf_swap.evaluation.samples import ONCE, forced_path, grades_path, problems_path, read_settings, samples_path
 from openrlhf_swap.files import appending, read_rows, write_rows
 from openrlhf_swap.objectives.recipes import with_file
 from openrlhf_swap.runs.lock import locked

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from evaluation import run
-from evaluation.samples import (
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import run
+from openrlhf_swap.evaluation.samples import (
     compare_settings,
     has_samples,
     merge_parts,
@@ -19,7 +20,6 @@ from evaluation.samples import (
     sort_file,
     write_settings,
 )
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_new_rows, read_rows, write_rows
 from openrlhf_swap.objectives.recipes import with_file
 

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from evaluation.stats import area_under, bootstrap_interval, majority_is_correct, paired_difference, pass_at_k
+from openrlhf_swap.evaluation.stats import (
+    area_under,
+    bootstrap_interval,
+    majority_is_correct,
+    paired_difference,
+    pass_at_k,
+)
 
 
 def test_pass_at_k():

@@ -1,8 +1,8 @@
 """Traces: what `openrlhf_swap.score` reads."""
 
-from evaluation import traces
-from evaluation.samples import problems_path
 from openrlhf_swap.command import run_command
+from openrlhf_swap.evaluation import traces
+from openrlhf_swap.evaluation.samples import problems_path
 from openrlhf_swap.files import read_rows, write_rows
 
 

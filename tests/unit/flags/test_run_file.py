@@ -4,11 +4,11 @@ import pytest
 import yaml
 from support.paths import POLICY
 
-from evaluation import run as evaluation
 from openrlhf_swap import plan, train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.flags.run_file import write_run_file
 from openrlhf_swap.flags.stock import parse_arguments

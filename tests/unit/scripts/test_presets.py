@@ -5,9 +5,9 @@ import pytest
 from support.paths import ROOT
 from support.scripts import COMMANDS, bash, make_smi, parse_training
 
-from evaluation.run import parse
 from openrlhf_swap import plan
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.objectives.recipes import with_file
 from openrlhf_swap.rollouts.answers import SUFFIX
 
