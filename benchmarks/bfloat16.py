@@ -3,8 +3,8 @@
     python -m benchmarks.bfloat16
 
 The embedded policy reads responses of 100 tokens, with torch's kernels and with those of
-`openrlhf_swap.packages.bfloat16` in turn. A run takes ours only on a processor without bfloat16 products; the first
-line says whether this one has them.
+`openrlhf_swap.packages.kernels` in turn. A run takes ours only on a processor without instructions for bfloat16
+products; the first line says whether this one has them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.packages.bfloat16 import has_fast_products, widened_products
+from openrlhf_swap.packages.kernels import has_fast_products, widened_products
 
 POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 
@@ -46,7 +46,7 @@ def main() -> None:
         seconds["ours"].append(update(model, tokens))
         library._destroy()
     theirs, ours = (median(values) for values in seconds.values())
-    print(f"this processor has {'' if has_fast_products() else 'no '}bfloat16 products that torch uses; one thread")
+    print(f"this processor has {'' if has_fast_products() else 'no '}instructions for bfloat16 products; one thread")
     print(f"torch's {theirs:.3f} s, ours {ours:.3f} s")
     print(f"ratio {theirs / ours:.2f}: torch's bfloat16 products / ours, forward and backward of the embedded policy")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from openrlhf_swap.packages.bfloat16 import PRODUCTS
+from openrlhf_swap.packages.kernels import PRODUCTS
 
 
 class Kind(Enum):
@@ -223,7 +223,7 @@ _GROUPS: dict[Group, dict[str, str]] = {
         "torch.backends.cuda.cudnn_sdp_enabled()": "False"
     },
     Group(STATE, NO_BFLOAT16, None, "torch's own loop takes many times as long as a product in float32"): {
-        f'torch.library.get_kernel("aten::{name}", "CPU")': "openrlhf_swap.packages.bfloat16.speed_up_products"
+        f'torch.library.get_kernel("aten::{name}", "CPU")': "openrlhf_swap.packages.kernels.speed_up_products"
         for name in PRODUCTS
     },
     Group(STATE, SCORED, None, "the answer branches share a prefix"): {

@@ -15,8 +15,7 @@ from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
 from openrlhf_swap.algorithm.length_critic import StateTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.packages.bfloat16 import speed_up_products
-from openrlhf_swap.packages.cudnn import leave_out_cudnn
+from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.tokenizer import prompt_ids

@@ -9,7 +9,7 @@ from support.passes import FAMILIES, actor_of, micro_batch, scorer_of, update_of
 from support.paths import POLICY
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.packages.cudnn import leave_out_cudnn
+from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.scoring.backends import SEGMENTS, SHARED_PREFIX, score_alone
 from openrlhf_swap.scoring.small_model import small_model
 

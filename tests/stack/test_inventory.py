@@ -12,7 +12,7 @@ from openrlhf_swap.integration import inventory
 from openrlhf_swap.integration.inventory import PATCHES
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import is_cpu_build
-from openrlhf_swap.packages.bfloat16 import has_fast_products
+from openrlhf_swap.packages.kernels import has_fast_products
 
 IMPORT = "import of openrlhf_swap.integration"
 LASTING = {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS", "TRAINS_ALONE", "TRAINS_ON_CPU"]}

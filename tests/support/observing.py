@@ -93,7 +93,7 @@ def state():
     import torch
     from transformers import AttentionInterface
 
-    from openrlhf_swap.packages.bfloat16 import PRODUCTS
+    from openrlhf_swap.packages.kernels import PRODUCTS
 
     return {
         **{f'torch.library.get_kernel("aten::{name}", "CPU")': cpu_kernel(name) for name in PRODUCTS},

@@ -13,7 +13,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.inventory import EVERY, NO_FLASH
-from openrlhf_swap.packages.cudnn import leave_out_cudnn
+from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.packages.versions import installed_version
 
 FLASH = "flash_attention_2"

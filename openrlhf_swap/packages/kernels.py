@@ -1,12 +1,13 @@
-"""Matrix products in bfloat16 on a processor that has no instructions for them.
+"""Which of torch's kernels a process computes with: no cuDNN attention, and no emulated products in bfloat16.
 
-torch leaves these products to oneDNN, which takes them where the processor has AVX-512 or, on Arm, BF16. Elsewhere, as
-on desktops with AVX2 only, torch's own loop takes many times as long as the same product in float32: a run on CPU,
+torch leaves matrix products in bfloat16 on the CPU to oneDNN, or to a loop of its own where oneDNN takes none. On a
+processor without instructions for them, both take several times as long as the same product in float32: a run on CPU,
 which computes in bfloat16 as on GPUs, would be several times slower (docs/measurements.md).
 """
 
 from __future__ import annotations
 
+import platform
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,8 +20,23 @@ from torch import Tensor
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attention_for_cpu_backward")
 
 
+def leave_out_cudnn() -> None:
+    """Keep this process's SDPA from cuDNN.
+
+    On an H100 torch prefers it, and it builds a plan for each new shape, which every length of a response is. vLLM
+    switches it off when it is imported: so processes with and without vLLM compute with the same kernels.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def has_fast_products() -> bool:
-    """Whether torch multiplies matrices in bfloat16 with the processor's own instructions."""
+    """Whether the processor has instructions for matrix products in bfloat16.
+
+    On x86, oneDNN takes these products with AVX-512 alone, and then emulates them: so the instructions themselves are
+    asked for. Timing a product would not do, because every process decides for itself, and all of a run must agree.
+    """
+    if platform.machine() in ("x86_64", "AMD64"):
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -34,7 +50,7 @@ def speed_up_products() -> torch.library.Library | None:
         What keeps the kernels in force; None where torch's own stay: on a processor that needs no others, and in an
         older torch, which `Scorer` takes but which cannot replace them.
     """
-    if has_fast_products() or not hasattr(torch.library, "get_kernel"):
+    if not hasattr(torch.library, "get_kernel") or has_fast_products():
         return None
     return widened_products()
 

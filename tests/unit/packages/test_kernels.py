@@ -7,8 +7,8 @@ from support.paths import POLICY
 from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from openrlhf_swap.packages import bfloat16
-from openrlhf_swap.packages.bfloat16 import PRODUCTS, has_fast_products, speed_up_products, widened_products
+from openrlhf_swap.packages import kernels
+from openrlhf_swap.packages.kernels import PRODUCTS, has_fast_products, speed_up_products, widened_products
 from openrlhf_swap.scoring.scorer import Scorer
 
 NAMES = ("x", "weight", "bias", "query", "key", "value")
@@ -81,26 +81,44 @@ def test_other_numbers_are_left_to_torch(dtype):
 def test_torchs_own_kernels_come_back_with_the_end_of_the_library():
     before = [cpu_kernel(name) for name in PRODUCTS]
     library = widened_products()
-    assert all("bfloat16.py" in cpu_kernel(name) for name in PRODUCTS)
+    assert all("kernels.py" in cpu_kernel(name) for name in PRODUCTS)
     library._destroy()
     assert [cpu_kernel(name) for name in PRODUCTS] == before
 
 
 def test_kernels_are_replaced_where_the_processor_needs_it_only(monkeypatch):
-    monkeypatch.setattr(bfloat16, "has_fast_products", lambda: True)
+    monkeypatch.setattr(kernels, "has_fast_products", lambda: True)
     assert speed_up_products.__wrapped__() is None
-    monkeypatch.setattr(bfloat16, "has_fast_products", lambda: False)
+    monkeypatch.setattr(kernels, "has_fast_products", lambda: False)
     library = speed_up_products.__wrapped__()
-    assert all("bfloat16.py" in cpu_kernel(name) for name in PRODUCTS)
+    assert all("kernels.py" in cpu_kernel(name) for name in PRODUCTS)
     library._destroy()
 
 
+@pytest.mark.parametrize(
+    ("machine", "instructions", "onednn", "fast"),
+    [
+        ("x86_64", (False, False), True, False),  # AVX-512 alone: oneDNN takes the products and emulates them
+        ("x86_64", (True, False), True, True),
+        ("AMD64", (False, True), True, True),
+        ("aarch64", (False, False), True, True),
+        ("aarch64", (False, False), False, False),
+    ],
+)
+def test_the_processor_is_asked_for_its_instructions(monkeypatch, machine, instructions, onednn, fast):
+    monkeypatch.setattr(kernels.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions[0])
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: instructions[1])
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
+    assert has_fast_products() is fast
+
+
 def test_an_older_torch_keeps_its_kernels(monkeypatch):
-    monkeypatch.setattr(bfloat16, "has_fast_products", lambda: False)
+    monkeypatch.setattr(kernels, "has_fast_products", lambda: False)
     monkeypatch.delattr(torch.library, "get_kernel")
     assert speed_up_products.__wrapped__() is None
 
 
 def test_a_scorer_multiplies_as_a_run_does():
     Scorer(AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16), AutoTokenizer.from_pretrained(POLICY))
-    assert all(("bfloat16.py" in cpu_kernel(name)) == (not has_fast_products()) for name in PRODUCTS)
+    assert all(("kernels.py" in cpu_kernel(name)) == (not has_fast_products()) for name in PRODUCTS)
