@@ -29,8 +29,8 @@ from openrlhf_swap.evaluation.samples import (
     no_samples,
     read_problems,
     read_settings,
+    reference_of,
     seed_of,
-    task_of,
 )
 from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
@@ -155,8 +155,8 @@ def force(
     for budget in budgets:
         cut = [(row, problems[row["id"]]) for row, _ in rows if row[counted] > budget]
         responses = answers(llm, cut, budget, marks, {**settings, "benchmark": benchmark}) if cut else []
-        tasks = [task_of(problem, response) for response, (_, problem) in zip(responses, cut, strict=True)]
-        forced = [grade.correct for grade in grader.grade_many(tasks, marks.end_of_thought)]
+        pairs = [(response, reference_of(problem)) for response, (_, problem) in zip(responses, cut, strict=True)]
+        forced = [grade.correct for grade in grader.grade_many(pairs, marks.end_of_thought)]
         accuracies.append(fmean(forced + [grade["correct"] for row, grade in rows if row[counted] <= budget]))
     grader.close()
     return accuracies

@@ -12,8 +12,7 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation.samples import grades_path, key_of, samples_path
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grade, Grader
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rollouts.answers import last_boxed, stated_answer, strip_answer, text_after_thought
+from openrlhf_swap.rewards.answers import last_boxed, stated_answer, strip_answer, text_after_thought
 
 AT_A_TIME = 512
 
@@ -36,15 +35,11 @@ def grade_file(
     left = (row for row in rows_left if row["id"] in asked)
     with appending(path) as append, tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar:
         while rows := list(islice(left, AT_A_TIME)):
-            tasks = [_task(row["text"], asked[row["id"]]) for row in rows]
-            grades = grader.grade_many(tasks, end_of_thought)
+            pairs = [(row["text"], asked[row["id"]].reference) for row in rows]
+            grades = grader.grade_many(pairs, end_of_thought)
             for row, grade in zip(rows, grades, strict=True):
                 append(_line(row, grade, end_of_thought))
             bar.update(len(rows))
-
-
-def _task(text: str, problem: Problem) -> Task:
-    return Task(text, problem.answer, problem.problem, problem.metadata)
 
 
 def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:

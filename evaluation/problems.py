@@ -13,7 +13,7 @@ from openrlhf_swap.command import flags_called
 from openrlhf_swap.data.benchmarks import Problem, load_benchmark, short_name
 from openrlhf_swap.data.references import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.evaluation.samples import grades_path, problems_path, read_problems, sampled_ids, task_of
+from openrlhf_swap.evaluation.samples import grades_path, problems_path, read_problems, sampled_ids
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 
@@ -40,7 +40,7 @@ def load_problems(args: argparse.Namespace) -> Problems:
     for name, rows in problems.items():
         check_grader(args, name, rows[0].grader)
         check_unchanged(args, name, rows)
-        try_grader(rows[0].grader, [task_of(dataclasses.asdict(row), "") for row in rows[:TRIED]], "--grader")
+        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]], "--grader")
     return problems
 
 

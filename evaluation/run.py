@@ -51,8 +51,8 @@ from openrlhf_swap.files import read_new_rows, read_rows
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.objectives.recipes import CONFIG, with_file
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import MATH
-from openrlhf_swap.rollouts.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked

@@ -25,7 +25,7 @@ from openrlhf_swap.files import (
     to_line,
     write_text,
 )
-from openrlhf_swap.rewards.grader import Task
+from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.runs.model_code import FLAG
 from openrlhf_swap.runs.provenance import fingerprint
@@ -162,9 +162,9 @@ def asked(problem: Row, suffix: str) -> str:
     return str(problem["problem"]) + ("" if problem.get("instructed") else suffix)
 
 
-def task_of(problem: Row, response: str) -> Task:
-    """What is graded: a response to a problem."""
-    return Task(response, problem["answer"], problem["problem"], problem.get("metadata", {}))
+def reference_of(problem: Row) -> Reference:
+    """What responses to a problem are graded against."""
+    return Reference(problem["answer"], problem["problem"], problem.get("metadata", {}))
 
 
 def graded_benchmarks(folder: Path) -> list[str]:

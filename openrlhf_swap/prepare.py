@@ -29,15 +29,15 @@ from tempfile import TemporaryFile
 from openrlhf_swap.command import Parser, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, Problem, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
-from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.instructions import Instruction
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.tables import LOADERS, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.rewards.answers import SUFFIX
+from openrlhf_swap.rewards.golds import examples
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
-from openrlhf_swap.rollouts.answers import SUFFIX
 
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
 

@@ -26,8 +26,7 @@ from openrlhf_swap.data.references import read_task, try_grader
 from openrlhf_swap.errors import reader_errors
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
@@ -112,7 +111,7 @@ def _parser() -> Parser:
     return parser
 
 
-def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Task]:
+def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
     """What the responses to each training prompt are graded by, by rendered prompt, without empty ones.
 
     Raises:
@@ -144,7 +143,7 @@ def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
 
 
 def sample_reference(
-    questions: Sequence[tuple[str, Task]],
+    questions: Sequence[tuple[str, Reference]],
     tokenizer: PreTrainedTokenizerBase,
     args: argparse.Namespace,
     config: SwapConfig,
@@ -175,7 +174,7 @@ def sample_reference(
         outputs = engine.generate(prompts, sampling, use_tqdm=False)
         for (prompt, task), output in zip(part, outputs, strict=True):
             texts = [response.text for response in output.outputs]
-            grades = grader.grade_many([task._replace(response=text) for text in texts], config.end_of_thought)
+            grades = grader.grade_many([(text, task) for text in texts], config.end_of_thought)
             correct = [
                 is_right(grade.correct, prompt, text, config) for grade, text in zip(grades, texts, strict=True)
             ]

@@ -32,9 +32,8 @@ from openrlhf_swap.data.rows import Entry, described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rewards.verifiers import FLAG
-from openrlhf_swap.rollouts.answers import as_text
+from openrlhf_swap.rewards.answers import as_text
+from openrlhf_swap.rewards.verifiers import FLAG, Reference
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
@@ -235,8 +234,8 @@ def score_rows(
 
 def _graded(grader: Grader, row: Row, end_of_thought: str) -> Row:
     metadata = {name: value for name, value in row.items() if name not in FIELDS}
-    task = Task(str(row["response"]), str(row["answer"]), str(row["problem"]), metadata)
-    (grade,) = grader.grade_many([task], end_of_thought)
+    reference = Reference(str(row["answer"]), str(row["problem"]), metadata)
+    grade = grader.grade(str(row["response"]), reference, end_of_thought)
     return {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.data.formats import Asked, Format, format_of
-from openrlhf_swap.data.golds import normal_answer
 from openrlhf_swap.data.references import read_task
 from openrlhf_swap.data.rows import described, entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
-from openrlhf_swap.rewards.verifiers import MATH, find_verifier
-from openrlhf_swap.rollouts.answers import strip_answer
+from openrlhf_swap.rewards.answers import strip_answer
+from openrlhf_swap.rewards.golds import normal_answer
+from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Problem:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     grader: str = MATH
     instructed: bool = False
+
+    @property
+    def reference(self) -> Reference:
+        """What responses are graded against."""
+        return Reference(self.answer, self.problem, self.metadata)
 
 
 @dataclass(frozen=True)

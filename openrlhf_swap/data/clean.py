@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.data.golds import (
-    EMPTY_ANSWER,
-    LONG_ANSWER,
-    PROSE_ANSWER,
-    UNPARSABLE_ANSWER,
-)
 from openrlhf_swap.data.instructions import Instruction, without_instructions
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Match, read_text
 from openrlhf_swap.data.references import answer_of, faults_of
 from openrlhf_swap.data.tables import read_column
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rewards.verifiers import MATH
+from openrlhf_swap.rewards.golds import (
+    EMPTY_ANSWER,
+    LONG_ANSWER,
+    PROSE_ANSWER,
+    UNPARSABLE_ANSWER,
+)
+from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -143,7 +142,7 @@ def find_reasons(
                 matches[problem] = match
     reasons = [_own_reason(problem, matches.get(problem)) for problem in problems]
     left = [place for place, reason in enumerate(reasons) if reason is None]
-    tasks = [Task("", rows[place].answer, problems[place], rows[place].metadata) for place in left]
+    tasks = [Reference(rows[place].answer, problems[place], rows[place].metadata) for place in left]
     for place, fault in zip(left, faults_of(tasks, grader, "prepare"), strict=True):
         if fault is not None:
             reasons[place] = {"reason": fault}

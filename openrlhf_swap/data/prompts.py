@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from openrlhf_swap.data.references import faults_of
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rewards.verifiers import MATH
+from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,7 +21,7 @@ CHANGED_PROMPT = (
 
 def reasons_to_drop(
     prompts: Sequence[str | None],
-    tasks: Sequence[Task],
+    tasks: Sequence[Reference],
     capacity: int,
     tokenizer: PreTrainedTokenizerBase,
     grader: str = MATH,

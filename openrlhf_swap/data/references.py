@@ -6,19 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openrlhf_swap.data.golds import UNPARSABLE_ANSWER, fault_of, gradable, normal_answer
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
-from openrlhf_swap.rollouts.answers import as_text
-from openrlhf_swap.rollouts.labels import Label
+from openrlhf_swap.rewards.answers import as_text
+from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, fault_of, gradable, normal_answer
+from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
 
 TRIED = 3  # tasks that a verifier is called with before a run starts
 
 
-def read_task(row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str) -> Task:
-    """A row of a data set as a task without a response; for other graders than math-verify with its other columns.
+def read_task(row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str) -> Reference:
+    """The reference answer in a row of a data set; for other graders than math-verify with its other columns.
 
     The answer may be a label: `prompts.jsonl` of a run is a data set, too.
 
@@ -26,21 +24,21 @@ def read_task(row: Mapping[str, Any], problem_key: str, answer_key: str, grader:
         DataError: for an answer that begins as a label and is none.
     """
     given = row[answer_key]
-    label = Label.of(given)
-    if label.fault:
-        raise DataError(f"the answer begins as a label and cannot be read ({label.fault})")
+    try:
+        label = Reference.parse(given)
+    except ValueError as error:
+        raise DataError(f"the answer begins as a label and cannot be read ({error})") from None
     answer = answer_of(label.answer if isinstance(given, str) else given, grader)
     if grader == MATH:
-        return Task("", answer)
+        return Reference(answer)
     rest = {name: value for name, value in row.items() if name not in (problem_key, answer_key)}
-    return Task("", answer, label.problem or problem_text(row[problem_key]), {**rest, **label.metadata})
+    return Reference(answer, label.problem or problem_text(row[problem_key]), {**rest, **label.metadata})
 
 
-def labelled(row: Mapping[str, Any], task: Task, problem_key: str, answer_key: str) -> dict[str, Any]:
+def labelled(row: Mapping[str, Any], task: Reference, problem_key: str, answer_key: str) -> dict[str, Any]:
     """The row as OpenRLHF reads it: what the grader may look at travels in the answer column."""
     source = {"datasource": row["datasource"]} if "datasource" in row else {}
-    label = Label(task.answer, task.problem, task.metadata).text()
-    return {problem_key: row[problem_key], answer_key: label, **source}
+    return {problem_key: row[problem_key], answer_key: task.label(), **source}
 
 
 def problem_text(problem: object) -> str:
@@ -63,7 +61,7 @@ def answer_is_text(grader: str) -> bool:
     return grader == MATH or find_verifier(grader).answer_is_text
 
 
-def faults_of(tasks: Sequence[Task], grader: str, label: str) -> list[str | None]:
+def faults_of(tasks: Sequence[Reference], grader: str, label: str) -> list[str | None]:
     """What is wrong with each reference answer, worded to follow "dropped with"; None if nothing is.
 
     `label` names the command in the progress bar.
@@ -80,7 +78,7 @@ def faults_of(tasks: Sequence[Task], grader: str, label: str) -> list[str | None
     ]
 
 
-def try_grader(grader: str, tasks: Sequence[Task], flag: str = FLAG) -> None:
+def try_grader(grader: str, tasks: Sequence[Reference], flag: str = FLAG) -> None:
     """Grade empty responses to the first tasks: a function that fails at once is refused before anything starts.
 
     Raises:
@@ -89,7 +87,7 @@ def try_grader(grader: str, tasks: Sequence[Task], flag: str = FLAG) -> None:
     if grader == MATH:
         return
     one = Grader(processes=1, verifier=grader)
-    grades = one.grade_many([task._replace(response="") for task in tasks[:TRIED]])
+    grades = one.grade_many([("", task) for task in tasks[:TRIED]])
     one.close()
     for number, grade in enumerate(grades, 1):
         if grade.status in ("error", "timeout"):

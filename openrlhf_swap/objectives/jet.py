@@ -17,7 +17,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
-from openrlhf_swap.rollouts.answers import last_boxed
+from openrlhf_swap.rewards.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Rollout

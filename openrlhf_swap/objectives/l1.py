@@ -14,7 +14,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.rollout import Rollout
 

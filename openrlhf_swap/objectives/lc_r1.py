@@ -17,7 +17,7 @@ from torch import Tensor
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.extractor import Extractor
-from openrlhf_swap.rollouts.answers import strip_answer
+from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
 from openrlhf_swap.rollouts.rollout import Rollout

@@ -16,7 +16,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import process_advantages
 from openrlhf_swap.config import FlagSettings, setting
 from openrlhf_swap.objectives.base import Continuation, Objective
-from openrlhf_swap.rollouts.answers import last_boxed
+from openrlhf_swap.rewards.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Rollout

@@ -27,10 +27,9 @@ from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Any, Literal, NamedTuple
 
+from openrlhf_swap.rewards.answers import END_OF_THOUGHT, text_after_thought
 from openrlhf_swap.rewards.unit_tests import seconds_for
-from openrlhf_swap.rewards.verifiers import MATH, UNIT_TESTS
-from openrlhf_swap.rollouts.answers import text_after_thought
-from openrlhf_swap.rollouts.families import R1
+from openrlhf_swap.rewards.verifiers import MATH, UNIT_TESTS, Reference
 
 Status = Literal["ok", "no_answer", "timeout", "error"]
 Found = bool | Status | dict[str, Any]
@@ -74,18 +73,6 @@ class Grade:
             object.__setattr__(self, "score", float(self.correct))
 
 
-class Task(NamedTuple):
-    """What is graded: a response and its reference answer; other verifiers may need the problem and metadata.
-
-    `metadata` has what JSON can hold.
-    """
-
-    response: str
-    answer: str
-    problem: str = ""
-    metadata: Mapping[str, Any] = {}
-
-
 class _Limits(NamedTuple):
     """What one grading may take: CPU seconds, wall seconds, and bytes of address space."""
 
@@ -117,25 +104,25 @@ class Grader:
         for _ in range(processes):
             self._idle.put(_Child(limits, verifier))
 
-    def grade(self, response: str, answer: str, end_of_thought: str = R1.end_of_thought) -> Grade:
+    def grade(self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT) -> Grade:
         """Grade one response; see `grade_many`."""
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
     def grade_many(
-        self, tasks: Sequence[tuple[str, str] | Task], end_of_thought: str = R1.end_of_thought
+        self, pairs: Sequence[tuple[str, str | Reference]], end_of_thought: str = END_OF_THOUGHT
     ) -> list[Grade]:
-        """Grade tasks, or (response, answer) pairs, in parallel; returns one grade each, in order. Never raises.
+        """Grade pairs of a response and a reference in parallel; one grade each, in order. Never raises.
 
         What follows the first `end_of_thought` of a response is graded. Without one, all of it: there math-verify and
-        `multiple_choice` ask for a stated final answer (`rollouts.answers.final_statement`), because a number
+        `multiple_choice` ask for a stated final answer (`rewards.answers.final_statement`), because a number
         somewhere in a thought is none.
         """
-        return [_as_grade(*found) for found in self._ask_all([self._request(task, end_of_thought) for task in tasks])]
+        return [_as_grade(*found) for found in self._ask_all([self._request(*pair, end_of_thought) for pair in pairs])]
 
-    def _request(self, task: tuple[str, str] | Task, end_of_thought: str) -> list[Any]:
-        response, answer, problem, metadata = Task(*task)
-        graded = [text_after_thought(response, end_of_thought), answer, end_of_thought in response]
-        return graded if self._verifier == MATH else [*graded, problem, dict(metadata)]
+    def _request(self, response: str, reference: str | Reference, end_of_thought: str) -> list[Any]:
+        known = Reference(reference) if isinstance(reference, str) else reference
+        graded = [text_after_thought(response, end_of_thought), known.answer, end_of_thought in response]
+        return graded if self._verifier == MATH else [*graded, known.problem, dict(known.metadata)]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether math-verify can grade against each reference answer at all."""
@@ -268,7 +255,7 @@ def _shared_of(verifier: str) -> Grader:
 def grade_answer(
     response: str,
     answer: str,
-    end_of_thought: str = R1.end_of_thought,
+    end_of_thought: str = END_OF_THOUGHT,
     *,
     verifier: str = MATH,
     problem: str = "",
@@ -286,4 +273,4 @@ def grade_answer(
         metadata: likewise, the other columns of its row.
     """
     grader = _shared if verifier == MATH else _shared_of(verifier)
-    return grader.grade_many([Task(response, answer, problem, metadata or {})], end_of_thought)[0]
+    return grader.grade(response, Reference(answer, problem, metadata or {}), end_of_thought)

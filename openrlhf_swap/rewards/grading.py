@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from openrlhf_swap.rollouts.answers import (
+from openrlhf_swap.rewards.answers import (
     answer_start,
     final_statement,
     last_boxed,
@@ -15,7 +15,7 @@ from openrlhf_swap.rollouts.answers import (
     strip_answer,
     without_empty_boxes,
 )
-from openrlhf_swap.rollouts.notation import canonical, without_full_stop
+from openrlhf_swap.rewards.notation import canonical, without_full_stop
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
 DIGITS = 4  # significant digits to which smaller numbers are compared

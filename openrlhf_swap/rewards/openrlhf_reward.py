@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from openrlhf_swap.rewards import Grade, grade_answer
-from openrlhf_swap.rewards.verifiers import MATH
-from openrlhf_swap.rollouts.families import R1
-from openrlhf_swap.rollouts.labels import Label
-from openrlhf_swap.rollouts.rollout import GRADED_CORRECT
+from openrlhf_swap.rewards.answers import END_OF_THOUGHT
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 
 
 def reward_func(
     queries: list[str],
     prompts: list[str],
     labels: list[Any],
-    end_of_thought: str = R1.end_of_thought,
+    end_of_thought: str = END_OF_THOUGHT,
     grader: str = MATH,
 ) -> dict[str, Any]:
     """Grade one response.
@@ -27,7 +25,7 @@ def reward_func(
     Args:
         queries: prompt and response as one text.
         prompts: the prompt.
-        labels: the reference answer, text or a number; or a `Label` with its row, as a text.
+        labels: the reference answer, text or a number; or the text of a `Reference`.
         end_of_thought: what closes a thought; the rollout actors get it from the trainer.
         grader: the verifier's name, likewise (`--swap.grader`).
 
@@ -35,25 +33,29 @@ def reward_func(
         `rewards` and `scores` (between 0 and 1), and as metrics whether the response is correct, the grader's status
         and whether it was slow.
     """
-    grade = _grade_response(queries[0], prompts[0], Label.of(labels[0]), end_of_thought, grader)
+    grade = _grade_response(queries[0], prompts[0], labels[0], end_of_thought, grader)
     logs = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
     logs |= {"swap/grader_slow": float(grade.slow), GRADED_CORRECT: float(grade.correct)}
     return {"rewards": grade.score, "scores": grade.score, "extra_logs": logs}
 
 
-def _grade_response(query: str, prompt: str, label: Label, end_of_thought: str, grader: str) -> Grade:
+def _grade_response(query: str, prompt: str, label: Any, end_of_thought: str, grader: str) -> Grade:
+    try:
+        known = Reference.parse(label)
+    except ValueError:
+        return Grade(correct=False, status="error")
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
     before = query.find(prompt)
-    if before < 0 or not prompt or label.fault or not (label.answer or grader != MATH):
+    if before < 0 or not prompt or not (known.answer or grader != MATH):
         return Grade(correct=False, status="error")
     response = query[before + len(prompt) :]
     if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
         response = end_of_thought + response
     return grade_answer(
         response,
-        label.answer,
+        known.answer,
         end_of_thought,
         verifier=grader,
-        problem=label.problem,
-        metadata=label.metadata,
+        problem=known.problem,
+        metadata=known.metadata,
     )

@@ -9,13 +9,15 @@ and runs in a grading process, where it may hang, crash or print as it likes.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages.named import import_named
+from openrlhf_swap.rewards.answers import as_text
 
 MATH = "math"
 REGEX = "regex"
@@ -26,9 +28,51 @@ BUILT_IN = {
     UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
 PATTERN = "openrlhf_swap.rewards.exact_match:by_pattern"  # makes a verifier of a pattern
+GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
 
+_LABEL_START = '{"reference_answer": '  # OpenRLHF carries one text a response, so an answer with its row is JSON
+
 Metadata = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reference:
+    r"""What a response is graded against.
+
+    Attributes:
+        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`.
+        problem: as text, for verifiers other than math-verify; empty if only the answer is known.
+        metadata: the other columns of the row, for these verifiers too: what JSON can hold.
+    """
+
+    answer: str
+    problem: str = ""
+    metadata: Metadata = field(default_factory=dict)
+
+    def label(self) -> str:
+        """All of it as the text that OpenRLHF passes to the reward function."""
+        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": dict(self.metadata)}
+        return json.dumps(row, ensure_ascii=False, default=str)
+
+    @classmethod
+    def parse(cls, label: object) -> Reference:
+        """The reference of a label, or of a bare reference answer, which may be a number.
+
+        Raises:
+            ValueError: for a text that begins as a label and is not one.
+        """
+        if not (isinstance(label, str) and label.startswith(_LABEL_START)):
+            return cls(as_text(label))
+        try:
+            row = json.loads(label)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
+        kinds = {"reference_answer": str, "problem": str, "metadata": dict}
+        for name, kind in kinds.items():
+            if not isinstance(row.get(name), kind):
+                raise ValueError(f"{name} is missing or is not a {kind.__name__}")
+        return cls(*(row[name] for name in kinds))
 
 
 @dataclass(frozen=True)

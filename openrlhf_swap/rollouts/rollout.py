@@ -11,8 +11,6 @@ from torch import Tensor
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.length_critic import StateTrace
 
-GRADED_CORRECT = "swap/graded_correct"  # the grader's word on it, among what a reward function logs of a response
-
 
 @dataclass(frozen=True)
 class Rollout:

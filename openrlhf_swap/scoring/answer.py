@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.rollouts.answers import strip_answer
+from openrlhf_swap.rewards.answers import strip_answer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from addition import problems
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rollouts.labels import Label
+from openrlhf_swap.rewards.verifiers import Reference
 
 pytestmark = pytest.mark.slow
 STEPS, PROMPTS, RESPONSES = 4, 8, 4
@@ -66,7 +66,7 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
     # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an option.
     assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in metrics)
-    labels = [Label.of(row["answer"]) for row in read_rows(first / "prompts.jsonl")]
+    labels = [Reference.parse(row["answer"]) for row in read_rows(first / "prompts.jsonl")]
     assert [(label.answer, label.metadata["options"]) for label in labels] == [
         (r["answer"], r["options"]) for r in rows
     ]

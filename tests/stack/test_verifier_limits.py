@@ -6,7 +6,6 @@ import time
 import pytest
 
 from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
-from openrlhf_swap.rewards.grader import Task
 
 confined = pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
 
@@ -50,6 +49,6 @@ def test_the_seconds_of_a_test_are_its_own(monkeypatch):
 def test_a_grader_waits_for_as_long_as_the_tests_may_take():
     """It replaces a process that does not answer within six times 0.3 seconds, if no tests run there."""
     grader = Grader(processes=1, time_limit=0.3, verifier="unit_tests")
-    grade = grader.grade_many([Task("import time\ntime.sleep(2.2)\nprint(1)", '[{"input": "", "output": "1"}]')])[0]
+    grade = grader.grade("import time\ntime.sleep(2.2)\nprint(1)", '[{"input": "", "output": "1"}]')
     grader.close()
     assert grade == Grade(True, "ok") and not grade.slow

@@ -13,8 +13,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from typing_extensions import NotRequired
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.rollouts.labels import Label
-from openrlhf_swap.rollouts.rollout import GRADED_CORRECT, Rollout
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, Reference
+from openrlhf_swap.rollouts.rollout import Rollout
 
 FAILED = "swap/reward_function_failed"
 """In `extra_logs`: why the reward function gave no reward."""
@@ -97,7 +97,7 @@ def rollout_of(response: EngineResponse) -> Rollout:
     start, end = action_range(response)
     return Rollout(
         prompt=response["prompt"],
-        answer=Label.of(response["label"]).answer,
+        answer=Reference.parse(response["label"]).answer,
         response_ids=response["observation_tokens"][start:end],
         start=start,
         reward=reward_of(response),

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.data.golds import examples
 from openrlhf_swap.data.prompts import reasons_to_drop
 from openrlhf_swap.data.references import answer_is_text, labelled, read_task, try_grader
 from openrlhf_swap.data.rows import has_rows, readable_rows
@@ -22,8 +21,8 @@ from openrlhf_swap.flags.paths import special_in
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rewards.verifiers import MATH
+from openrlhf_swap.rewards.golds import examples
+from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -152,7 +151,7 @@ class _Usable:
     """The usable rows of a data set: as they were given, as tasks of the grader, their prompts, and where they are."""
 
     given: list[Row]
-    tasks: list[Task]
+    tasks: list[Reference]
     prompts: list[str]
     source: str
 

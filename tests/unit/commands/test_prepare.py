@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
-from openrlhf_swap.data.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
 from openrlhf_swap.prepare import main, removed_path
-from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rewards.answers import SUFFIX
+from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,8 +11,8 @@ from openrlhf_swap.data.clean import (
     SourceRow,
     find_reasons,
 )
-from openrlhf_swap.data.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
+from openrlhf_swap.rewards.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
 
 
 def test_every_reason():

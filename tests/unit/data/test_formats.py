@@ -18,7 +18,7 @@ from openrlhf_swap.evaluation.run import missing_samples, parse
 from openrlhf_swap.evaluation.samples import grades_path, problems_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader, sandbox
-from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rewards.answers import SUFFIX
 
 GPQA = {
     "Question": "Which city is the capital of Norway?\n",

@@ -15,7 +15,7 @@ from openrlhf_swap.objectives.base import Monitor
 from openrlhf_swap.objectives.laser_de import is_repetitive
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import OBJECTIVES
-from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 
 OPENED = "p<think>\n"  # a prompt whose thought the chat template opens

@@ -6,12 +6,10 @@ import pytest
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
-from openrlhf_swap.rewards.grader import Task
 from openrlhf_swap.rewards.multiple_choice import stated_letter
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
-from openrlhf_swap.rewards.verifiers import Verdict, find_verifier
-from openrlhf_swap.rollouts.labels import Label
+from openrlhf_swap.rewards.verifiers import Reference, Verdict, find_verifier
 
 confined = pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
 
@@ -34,7 +32,7 @@ def graders():
 @pytest.fixture
 def grade(graders):
     def run(name, response, answer, problem="p", **metadata):
-        return graders(name).grade_many([Task(response, answer, problem, metadata)])[0]
+        return graders(name).grade(response, Reference(answer, problem, metadata))
 
     return run
 
@@ -139,10 +137,10 @@ def test_a_score_says_what_is_correct_unless_the_verifier_does():
 
 
 def test_the_reward_function_passes_the_row_on():
-    label = Label("42", "What?", {"column": "x"}).text()
+    label = Reference("42", "What?", {"column": "x"}).label()
     graded = reward_func(["p </think>What? 42 x"], ["p "], [label], grader="support.verifiers:says_problem")
     assert (graded["rewards"], graded["extra_logs"]["swap/graded_correct"]) == (1.0, 1.0)
-    label = Label("42", "What?", {"tolerance": 1}).text()
+    label = Reference("42", "What?", {"tolerance": 1}).label()
     graded = reward_func(["p </think>41"], ["p "], [label], grader="support.verifiers:nearness")
     assert (graded["rewards"], graded["scores"], graded["extra_logs"]["swap/graded_correct"]) == (0.5, 0.5, 1.0)
     # The label of a row that was never prepared is its reference answer alone.
@@ -150,9 +148,9 @@ def test_the_reward_function_passes_the_row_on():
 
 
 def test_labels_come_back_as_they_were():
-    label = Label('a\u2028"b"', "p", {"options": ["x", 1]})
-    assert Label.of(label.text()) == label
-    assert Label.of("{1, 2}") == Label("{1, 2}") and Label.of(None) == Label("")
+    label = Reference('a\u2028"b"', "p", {"options": ["x", 1]})
+    assert Reference.parse(label.label()) == label
+    assert Reference.parse("{1, 2}") == Reference("{1, 2}") and Reference.parse(None) == Reference("")
 
 
 BROKEN_LABELS = [
@@ -166,7 +164,8 @@ BROKEN_LABELS = [
 
 @pytest.mark.parametrize("label", BROKEN_LABELS)
 def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
-    assert Label.of(label).fault and Label.of(label).answer == label
+    with pytest.raises(ValueError):
+        Reference.parse(label)
     for grader in ("math", "multiple_choice"):
         graded = reward_func(["p </think>4"], ["p "], [label], grader=grader)
         assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)

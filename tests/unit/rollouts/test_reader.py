@@ -6,8 +6,8 @@ from support.real_tokenizers import deepseek
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.steps import segment_steps
+from openrlhf_swap.rewards.answers import last_boxed, text_after_thought
 from openrlhf_swap.rollouts import reader as readers
-from openrlhf_swap.rollouts.answers import last_boxed, text_after_thought
 from openrlhf_swap.rollouts.reader import StepReader, ThoughtReader, is_formatted, tokens_for_each
 
 

@@ -9,7 +9,7 @@ from openrlhf_swap import plan
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.objectives.recipes import with_file
-from openrlhf_swap.rollouts.answers import SUFFIX
+from openrlhf_swap.rewards.answers import SUFFIX
 
 PAPER = {"step_tokens": 350, "max_steps": 25, "length_coef": 1.0, "outcome_weight": 1.0, "process_weight": 0.3}
 

@@ -14,8 +14,7 @@ from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.startup import prompts
 from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rewards.grader import Task
-from openrlhf_swap.rollouts.labels import Label
+from openrlhf_swap.rewards.verifiers import Reference
 
 
 def data_arguments(path, **changes):
@@ -193,7 +192,7 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    assert reasons_to_drop(prompts, [Task("", "2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
+    assert reasons_to_drop(prompts, [Reference("2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
 
 
 def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
@@ -212,7 +211,7 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
     args, objective = data_arguments(path), build(SwapConfig())
     kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:nearness")
     (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
-    assert Label.of(row["answer"]) == Label("2", "What is 1 + 1?", {"tolerance": 1})
+    assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
     assert "1 with an empty answer" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"):
         write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:crashes")
@@ -221,12 +220,12 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
     kept = write_usable_evaluation(args, tokenizer, tmp_path / "out", "support.verifiers:nearness")
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
     (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
-    assert Label.of(row["answer"]) == Label("2", "What is 1 + 1?", {"tolerance": 1})
+    assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
     assert "evaluation data: 1 of 2 rows usable; dropped 1 with an empty answer" in capsys.readouterr().out
 
 
 def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):
-    label = Label("2", "What is 1 + 1?", {"tolerance": 1}).text()
+    label = Reference("2", "What is 1 + 1?", {"tolerance": 1}).label()
     rows = [{"problem": "What is 1 + 1?", "answer": text} for text in (label, label[:-3])]
     args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
     for grader in ("math", "support.verifiers:nearness"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
+
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from openrlhf_swap.rollouts.answers import answer_start, final_statement, stated_answer, strip_answer
+from openrlhf_swap.rewards.answers import answer_start, final_statement, stated_answer, strip_answer
 
 
 @pytest.mark.parametrize(

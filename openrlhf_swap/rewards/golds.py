@@ -16,11 +16,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards import Grader, grading
-from openrlhf_swap.rollouts import answers as answer_texts
-from openrlhf_swap.rollouts import notation
-from openrlhf_swap.rollouts.answers import last_boxed, strip_answer
-from openrlhf_swap.rollouts.notation import as_latex
+from openrlhf_swap.rewards import Grader, grading, notation
+from openrlhf_swap.rewards import answers as answer_texts
+from openrlhf_swap.rewards.answers import last_boxed, strip_answer
+from openrlhf_swap.rewards.notation import as_latex
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap.rollouts.notation import as_latex, canonical, without_full_stop
+from openrlhf_swap.rewards.notation import as_latex, canonical, without_full_stop
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from openrlhf_swap.data import golds
-from openrlhf_swap.data.golds import (
+from openrlhf_swap.rewards import Grader, golds
+from openrlhf_swap.rewards.golds import (
     EMPTY_ANSWER,
     LONG_ANSWER,
     PROSE_ANSWER,
@@ -14,7 +14,6 @@ from openrlhf_swap.data.golds import (
     gradable,
     normal_answer,
 )
-from openrlhf_swap.rewards import Grader
 
 GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+24=72>>72.\n#### 72"
 
