@@ -146,7 +146,7 @@ def sweep(folders: Sequence[Path]) -> Figure:
             if match := re.search(r"_([\d.]+|inf)$", file.parent.parent.name):
                 results[float(match[1])].append(json.loads(file.read_text(encoding="utf-8")))
         if not results:
-            raise DataError(f"{folder} holds no results of a sweep; make them with python -m openrlhf_swap.sweep")
+            raise DataError(f"{folder} holds no results of a sweep; make them with examples/studies/run_sweep.py")
         values = sorted(results)
         for panel, key, scale in zip(panels, ("accuracy", "tokens"), (100, 1), strict=True):
             columns = [[scale * row[key] for row in results[value]] for value in values]

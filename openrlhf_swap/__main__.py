@@ -22,7 +22,6 @@ COMMANDS = {
     "prepare": "openrlhf_swap.prepare",
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
-    "sweep": "openrlhf_swap.sweep",
     "merge": "openrlhf_swap.runs.merge",
     "gpu-check": "openrlhf_swap.gpu_check.__main__",
     "evaluate": "openrlhf_swap.evaluation.run",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a world's policy with every objective, evaluates it on held-out problems, and collects one table. The same
-# command continues where it stopped. Further flags go to openrlhf_swap.sweep, such as --only swap grpo.
+# command continues where it stopped. Further flags go to examples/studies/run_sweep.py, such as --only swap grpo.
 #   WORLD=addition  OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
 #   EVALUATE_EVERY=5: each run also answers the held-out problems on its way, after so many steps (fronts.py reads it)
 set -euo pipefail
@@ -62,6 +62,6 @@ if [[ -n "$EVALUATE_EVERY" ]]; then
                 --eval.n_samples_per_prompt 1 --data.max_samples "$((STEPS * 16 + PROBLEMS))")
 fi
 train=(bash "$HERE/train_swap.sh" --ckpt.load_enable "${on_the_way[@]}")
-exec python -m openrlhf_swap.sweep --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" \
+exec python examples/studies/run_sweep.py --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" \
     --seeds "${SEEDS[@]}" --output "$OUTPUT" --train "env OUTPUT={output} SEED={seed} ${train[*]@Q}" \
     --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"

@@ -1,5 +1,6 @@
 """The rows that teach a policy what L1, HBPO, AutoThink and Thinkless ask of it."""
 
+import json
 import random
 import re
 
@@ -7,8 +8,6 @@ import pytest
 from make_policy import SKIPPED, build_tokenizer, row_of_modes
 from support.paths import ROOT
 from world import CLOSE, NAMES, load
-
-from openrlhf_swap.sweep import read_configurations
 
 BUDGETS = {" Think for N tokens.", " Think for maximum N tokens.", "I will answer the question with N tokens"}
 ELLIPSIS, PLAIN = "...\n", ""
@@ -49,6 +48,6 @@ def test_where_a_policy_may_choose_one_token_says_what_it_chose(name):
 
 @pytest.mark.parametrize("name", ["addition", "decomposition"])
 def test_the_rows_name_the_worlds_own_mark(name):
-    rows = read_configurations(ROOT / "examples" / "worlds" / "objectives" / f"{name}.json")
-    thinkless = next(row for row in rows if row.name == "thinkless")
-    assert load(name).THINK in thinkless.train
+    rows = json.loads((ROOT / "examples" / "worlds" / "objectives" / f"{name}.json").read_text())
+    thinkless = next(row for row in rows if row["name"] == "thinkless")
+    assert load(name).THINK in thinkless["train"]

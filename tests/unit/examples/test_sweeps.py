@@ -1,5 +1,6 @@
 """The sweeps: which methods are points of which one, on which seeds, and numbers worked by hand."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,13 +9,13 @@ import numpy as np
 import pytest
 import sweeps
 from differences import Method, keep
+from run_sweep import run_folder
 from support.paths import STUDIES
 from tabulate import tabulate
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.flags.swap import parse_swap_arguments
-from openrlhf_swap.sweep import read_configurations, run_folder
 
 NAMES = ("accuracy", "tokens", *decomposition.LABELS)
 
@@ -103,18 +104,18 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
 
 
 def test_the_rows_of_the_sweeps_change_what_their_names_say():
-    rows = read_configurations(STUDIES / "objectives" / "decomposition_sweeps.json")
+    rows = json.loads((STUDIES / "objectives" / "decomposition_sweeps.json").read_text())
     for row in rows:
-        symbol, value = row.name.split("=")
-        config, _, rest = parse_swap_arguments(list(row.train))
+        symbol, value = row["name"].split("=")
+        config, _, rest = parse_swap_arguments(list(map(str, row["train"])))
         assert rest == [] and getattr(config, sweeps.SETTINGS[symbol]) == float(value) != getattr(
             SwapConfig(), sweeps.SETTINGS[symbol]
         )
-    assert {row.name.split("=")[0] for row in rows} == set(sweeps.SETTINGS)
+    assert {row["name"].split("=")[0] for row in rows} == set(sweeps.SETTINGS)
 
 
 def test_the_folder_of_each_row_is_a_point():
-    rows = read_configurations(STUDIES / "objectives" / "decomposition_sweeps.json")
-    methods = {run_folder(Path(), row.name, 1).parent.name: METHODS["swap"] for row in rows}
+    rows = json.loads((STUDIES / "objectives" / "decomposition_sweeps.json").read_text())
+    methods = {run_folder(Path(), row["name"], 1).parent.name: METHODS["swap"] for row in rows}
     found = {(symbol, value) for symbol in sweeps.SETTINGS for value in sweeps.points(symbol, methods, step_tokens=3)}
-    assert found == {(row.name.split("=")[0], float(row.name.split("=")[1])) for row in rows}
+    assert found == {(row["name"].split("=")[0], float(row["name"].split("=")[1])) for row in rows}
