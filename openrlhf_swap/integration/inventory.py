@@ -110,7 +110,7 @@ _GROUPS: dict[Group, dict[str, str]] = {
     Group(NAME, DRIVER, None, "OpenRLHF's command parses it"): {"sys.argv": ".startup.launch.run_openrlhf"},
     Group(MODULE, DRIVER, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
     Group(MODULE, SFT, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
-    Group(NAME, TRAINER, "openrlhf", "one name for each metric, hyper-parameters, runs that resume"): {
+    Group(NAME, TRAINER, "openrlhf", "every setting, runs that resume"): {
         "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb",
         "openrlhf.trainer.ppo_trainer.TensorboardLogger": ".driver.trackers.SwapTensorboard",
     },

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 import torch.multiprocessing.reductions
 
-from openrlhf_swap.integration.generation import cpu_rollout as cpu_vllm
+from openrlhf_swap.integration.generation import rollout_actor
 from openrlhf_swap.integration.policy import reward_actor
 
 EVERYTHING = {"weights", "kv_cache"}
@@ -47,7 +47,7 @@ for name in ("ppo_actor", "utils"):  # OpenRLHF itself can only be imported afte
 torch.multiprocessing.reductions.reduce_tensor = share
 
 
-class FakeWorker(cpu_vllm.CpuWorker):
+class FakeWorker(rollout_actor.CpuWorker):
     """The extension of vLLM's worker."""
 
     def update_weight_cuda_ipc(self, *args, **kwargs):
@@ -61,7 +61,7 @@ class FakePolicyActor(reward_actor.IntrinsicRewardActor):
     """The policy's actor."""
 
 
-class FakeRolloutActor(cpu_vllm.CpuRolloutActor):
+class FakeRolloutActor(rollout_actor.CpuRolloutActor):
     """An engine that knows what would be in its GPU's memory."""
 
     worker = FakeWorker
@@ -102,7 +102,7 @@ def main(argv):
     with (
         mock.patch.object(rules, "_cpu_rules", lambda args: ()),  # they refuse sleep
         mock.patch.object(reward_actor, "IntrinsicRewardActor", FakePolicyActor),
-        mock.patch.object(cpu_vllm, "CpuRolloutActor", FakeRolloutActor),
+        mock.patch.object(rollout_actor, "CpuRolloutActor", FakeRolloutActor),
     ):
         return run_command(train.main, argv)
 

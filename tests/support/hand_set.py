@@ -2,7 +2,8 @@
 
 from safetensors.torch import load_file
 
-from openrlhf_swap.integration.generation.cpu_rollout import CpuRolloutActor, CpuWorker
+from openrlhf_swap.integration.generation.rollout_actor import CpuRolloutActor
+from openrlhf_swap.integration.generation.rollout_worker import CpuWorker
 
 
 class HandSetWorker(CpuWorker):

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from openrlhf_swap.integration.generation import cpu_rollout
+from openrlhf_swap.integration.generation import rollout_actor
 
 
-class HeldWorker(cpu_rollout.CpuWorker):
+class HeldWorker(rollout_actor.CpuWorker):
     """The extension of vLLM's worker."""
 
     def update_weight(self, *args, **kwargs):
@@ -25,7 +25,7 @@ class HeldWorker(cpu_rollout.CpuWorker):
         time.sleep(600)
 
 
-class HeldRolloutActor(cpu_rollout.CpuRolloutActor):
+class HeldRolloutActor(rollout_actor.CpuRolloutActor):
     """The rollout actor."""
 
     worker = HeldWorker
@@ -35,7 +35,7 @@ def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
 
-    with mock.patch.object(cpu_rollout, "CpuRolloutActor", HeldRolloutActor):
+    with mock.patch.object(rollout_actor, "CpuRolloutActor", HeldRolloutActor):
         return run_command(train.main, argv)
 
 

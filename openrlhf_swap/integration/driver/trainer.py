@@ -218,7 +218,7 @@ class TrainerMixin(BasePPOTrainer):
             self.kl_ctl.value = states.get("kl_coefficient", self.kl_ctl.value)
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
-            self.tensorboard_logger.go_on_after(states["global_step"])
+            self.tensorboard_logger.resume_after(states["global_step"])
         if "collapse_guard" in states:
             self._collapse.load_state_dict(states["collapse_guard"])
         return states

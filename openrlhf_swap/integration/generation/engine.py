@@ -1,4 +1,4 @@
-"""A vLLM engine for commands that only generate, on GPUs or on a CPU."""
+"""Arguments of vLLM's engines, and an engine for commands that only generate."""
 
 from __future__ import annotations
 
@@ -41,3 +41,26 @@ def open_engine(model: str, longest: int | None = None, **options: Any) -> LLM:
 def close_engine(engine: LLM) -> None:
     """Free what an engine of `open_engine` holds; it cannot generate afterwards."""
     engine.llm_engine.engine_core.shutdown()
+
+
+def expert_kernels(model: str) -> dict[str, str]:
+    """Arguments with which vLLM's engines keep the weights of experts as they are in a checkpoint.
+
+    On GPUs newer than Hopper, vLLM 0.29 prefers kernels that reorder these weights once, after loading: those that the
+    policy sends later would be put into the wrong places.
+
+    Args:
+        model: folder or id; code that comes with it was allowed before.
+    """
+    from transformers import AutoConfig
+    from vllm.transformers_utils.model_arch_config_convertor import (
+        MODEL_ARCH_CONFIG_CONVERTORS,
+        ModelArchConfigConvertorBase,
+    )
+
+    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
+    experts = convertor(config, config.get_text_config()).get_num_experts()
+    if not experts or getattr(config, "quantization_config", None):  # which has kernels of its own
+        return {}
+    return {"moe_backend": "triton"}

@@ -15,7 +15,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.integration.generation.response import FAILED, with_numbers
-from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
+from openrlhf_swap.integration.generation.rollout_worker import CpuWorker, SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
 
@@ -210,3 +210,13 @@ class SwapRolloutActor(_StockRolloutActor):
             return with_numbers(response)
 
         return list(await asyncio.gather(*(draw(number) for number in range(num_samples))))
+
+
+class CpuRolloutActor(SwapRolloutActor):
+    """The rollout actor of a run without GPUs."""
+
+    worker = CpuWorker
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
+        await super().__init__(*args, **{**kwargs, "enable_chunked_prefill": False})

@@ -2,7 +2,7 @@
 
 OpenRLHF 0.11.2 assumes CUDA in a handful of places. On a CPU build of torch `install()` replaces exactly these, in
 every process that imports `openrlhf_swap.integration`, before OpenRLHF itself is imported; on a CUDA or ROCm build
-it does nothing. vLLM's side is in `integration/generation/cpu_rollout.py`.
+it does nothing. vLLM's side is in `integration/generation/rollout_worker.py`.
 """
 
 from __future__ import annotations

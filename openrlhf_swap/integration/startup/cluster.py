@@ -1,4 +1,4 @@
-r"""Wait until all nodes of a Ray cluster are there, with their GPUs.
+r"""Wait until all nodes of a Ray cluster are there, with their GPUs; and notice when a Ray of our own has ended.
 
     python -m openrlhf_swap.integration.startup.cluster --address http://127.0.0.1:8265 --pid-file FILE \
         --nodes 2 --gpus 8
@@ -10,13 +10,19 @@ wait silently.
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError, LostActorError
 
 POLL_SECONDS = 2.0
+GCS, GCS_SECONDS = "gcs_server", 0.5  # Ray's process that keeps a cluster's state, and how often we look at it
 
 
 def main(argv: list[str]) -> None:
@@ -33,42 +39,26 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--gpus", type=int, required=True, help="GPUs of each node")
     parser.add_argument("--wait", type=int, default=600, help="seconds to wait (default: %(default)s)")
     args = parser.parse_args(argv)
-    wait_for_nodes(args.address, args.pid_file, args.nodes, args.gpus, args.wait)
-
-
-def wait_for_nodes(address: str, pid_file: Path, nodes: int, gpus: int, wait: int) -> None:
-    """Return when `nodes` nodes with `gpus` GPUs each are there; prints every change.
-
-    Raises:
-        ConfigError: when they are not there after `wait` seconds.
-        LostActorError: if the process that `pid_file` names has ended.
-    """
-    deadline = time.monotonic() + wait
-    seen = ""
+    deadline, shown = time.monotonic() + args.wait, ""
     while True:
-        if process := ended_process(pid_file):
+        if args.pid_file.exists() and not is_alive(process := int(args.pid_file.read_text())):
             raise LostActorError(f"the Ray of this node, process {process}, has ended; run head again")
-        there, state = count_nodes(address, nodes, gpus)
-        if there >= nodes:
+        ready, state = count_nodes(args.address, args.nodes, args.gpus)
+        if ready >= args.nodes:
             return
         if time.monotonic() > deadline:
-            raise ConfigError(f"{state} after {wait} s; see NUM_NODES, NUM_GPUS and WAIT")
-        if state != seen:
+            raise ConfigError(f"{state} after {args.wait} s; see NUM_NODES, NUM_GPUS and WAIT")
+        if state != shown:
             print(f"[ray] {state}", flush=True)
-        seen = state
+        shown = state
         time.sleep(POLL_SECONDS)
 
 
-def ended_process(pid_file: Path) -> str | None:
-    """The process id in a file if that process has ended; None if it runs or there is no file."""
-    if not pid_file.exists():
-        return None
-    process = pid_file.read_text().strip()
-    try:
-        runs = Path(f"/proc/{process}/cmdline").read_bytes()  # of a zombie it is empty
-    except FileNotFoundError:
-        runs = b""
-    return None if runs else process
+def is_alive(process: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def count_nodes(address: str, nodes: int, gpus: int) -> tuple[int, str]:
@@ -81,8 +71,36 @@ def count_nodes(address: str, nodes: int, gpus: int) -> tuple[int, str]:
         alive = [node for node in list_nodes(address=address) if node.state == "ALIVE"]
     except (RayError, RayStateApiException, KeyError, TypeError) as error:  # the last two: another server's answer
         return -1, f"no Ray answers at {address} ({type(error).__name__})"
-    there = sum(node.resources_total.get("GPU", 0) >= gpus for node in alive)
-    return there, f"{there} of {nodes} nodes with {gpus} GPUs are there"
+    ready = sum(node.resources_total.get("GPU", 0) >= gpus for node in alive)
+    return ready, f"{ready} of {nodes} nodes with {gpus} GPUs are there"
+
+
+@contextmanager
+def watch_gcs(on_death: Callable[[int], object]) -> Iterator[None]:
+    """Within the block, call `on_death` with the process id when a GCS that this process started ends.
+
+    Ray then ends the driver itself, from C++: no exception reaches Python, and a signal's handler is not run while
+    `ray.get` waits. So a thread looks at the process, and has RAY_gcs_rpc_server_reconnect_timeout_s to say why the
+    run ends. Leave the block before `ray.shutdown`. The GCS of a cluster that was joined is elsewhere, and is not
+    watched.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        gcs: int | None = None
+        while not done.wait(GCS_SECONDS):
+            if gcs is None:
+                with suppress(psutil.Error):  # another child that has just ended
+                    gcs = next((child.pid for child in psutil.Process().children() if child.name() == GCS), None)
+            elif not is_alive(gcs):
+                on_death(gcs)
+                return
+
+    threading.Thread(target=watch, daemon=True, name="gcs watch").start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
 from openrlhf_swap.flags.engines import engine_limits
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.generation.experts import expert_kernels
+from openrlhf_swap.integration.generation.engine import expert_kernels
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
 from openrlhf_swap.integration.inventory import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 from openrlhf_swap.integration.startup import gpus
-from openrlhf_swap.integration.startup.gcs_watch import gcs_watched
+from openrlhf_swap.integration.startup.cluster import watch_gcs
 from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import end_process
@@ -63,7 +63,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         gpus.check(args, config, run_config)
         check_gpus(args)
     else:
-        from openrlhf_swap.integration.generation.cpu_rollout import CpuRolloutActor
+        from openrlhf_swap.integration.generation.rollout_actor import CpuRolloutActor
 
         actor_class = CpuRolloutActor
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
@@ -77,7 +77,7 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     where = "above" if run_config.verbose else f"at the end of {run_config.log}"
     try:
-        with gcs_watched(partial(end_without_gcs, args, where)):
+        with watch_gcs(partial(end_without_gcs, args, where)):
             run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), options))
     except ray.exceptions.RayError as error:
         cause = error

@@ -177,8 +177,7 @@ def test_the_extension_takes_no_name_that_vllms_workers_have():
     from vllm.v1.worker.cpu_worker import CPUWorker
     from vllm.v1.worker.gpu_worker import Worker
 
-    from openrlhf_swap.integration.generation.cpu_rollout import CpuWorker
-    from openrlhf_swap.integration.generation.rollout_worker import SwapWorker
+    from openrlhf_swap.integration.generation.rollout_worker import CpuWorker, SwapWorker
 
     for worker, extension in ((Worker, SwapWorker), (CPUWorker, CpuWorker)):
         names = {name for name in dir(extension) if not name.startswith("__")}

@@ -1,9 +1,10 @@
-"""What the trackers get, and that a run that goes on is the same one to them."""
+"""What the trackers get, and that a resumed run is one run to them."""
 
 import json
 from types import SimpleNamespace
 
 import pytest
+import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openrlhf_swap.config import RunConfig, SwapConfig
@@ -14,8 +15,8 @@ from openrlhf_swap.runs.checkpoints import CONFIGURATION
 @pytest.fixture
 def args(tmp_path):
     """Arguments of a run whose configuration is written."""
-    told = {"swap": {}, "command": "python -m openrlhf_swap.train", "run_id": "0123456789abcdef"}
-    (tmp_path / CONFIGURATION).write_text(json.dumps(told))
+    record = {"swap": {}, "command": "python -m openrlhf_swap.train", "run_id": "0123456789abcdef"}
+    (tmp_path / CONFIGURATION).write_text(json.dumps(record))
     wandb = SimpleNamespace(key="secret", org=None, project="p", group=None, run_name="a_run")
     return SimpleNamespace(
         actor=SimpleNamespace(adam=SimpleNamespace(lr=1e-6)),
@@ -36,40 +37,49 @@ def test_hyper_parameters_by_the_names_of_their_flags(args):
     assert "secret" not in json.dumps(found)
 
 
-def test_tensorboard_gets_groups_and_forgets_what_is_done_again(args, tmp_path):
+def test_tensorboard_gets_the_settings_and_forgets_what_is_repeated(args, tmp_path):
     log = trackers.SwapTensorboard(args)
     for step in (1, 2, 3):
         log.log_train(step, {"reward/mean": float(step), trackers.SAMPLE: ["a response", 1.0]})
     log.close()
     again = trackers.SwapTensorboard(args)
-    again.go_on_after(2)  # the last checkpoint was of step 2
+    again.resume_after(2)  # the last checkpoint was of step 2
     again.log_train(3, {"reward/mean": 30.0})
     again.log_eval(3, {"eval_math_pass1": 0.5})
     again.close()
     events = EventAccumulator(str(tmp_path / "tensorboard" / "a_run")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 1.0), (2, 2.0), (3, 30.0)]
-    assert events.Tags()["scalars"] == ["reward/mean", "eval/math/pass1"]
-    assert {"sample/text_summary", "settings/text_summary"} <= set(events.Tags()["tensors"])
+    means = [(event.step, event.value) for event in events.Scalars("train/reward/mean")]
+    assert means == [(1, 1.0), (2, 2.0), (3, 30.0)]
+    assert events.Tags()["scalars"] == ["train/reward/mean", "eval/eval_math_pass1"]
+    assert {"train/generated_samples/text_summary", "settings/text_summary"} <= set(events.Tags()["tensors"])
 
 
-def test_wandb_takes_a_run_up_by_its_id(args, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    for step in (1, 2):  # a run, and the same one gone on
+@pytest.fixture
+def offline(monkeypatch):
+    """W&B writes into a folder only; its variables are put back."""
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("WANDB_API_KEY", "WANDB_DIR", "WANDB_RESUME", "WANDB_RUN_ID"):
+        monkeypatch.setenv(name, "")  # so that it is removed at the end
+        monkeypatch.delenv(name)
+    yield
+    wandb.teardown()  # it reads them once a process
+
+
+def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
+    for step in (1, 2):  # a run, and its resumption
         log = trackers.SwapWandb(args)
         assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
         assert log.handle.run.config["actor.adam.lr"] == 1e-6
         log.log_train(step, {"reward/mean": 0.5, trackers.SAMPLE: ["a response", 1.0]})
-        assert log.handle.run.summary["step"] == step
+        assert log.handle.run.summary["train/global_step"] == step
         log.close()
     runs = list((tmp_path / "wandb").glob("offline-run-*"))
     assert runs and all(folder.name.endswith("-0123456789abcdef") for folder in runs)
     assert not any(b"secret" in file.read_bytes() for folder in runs for file in folder.rglob("*") if file.is_file())
 
 
-def test_wandb_stores_a_step_without_the_steps_before_it_and_no_long_text(args, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
+def test_wandb_stores_a_step_without_the_steps_before_it_and_no_long_text(args, tmp_path, offline):
     log = trackers.SwapWandb(args)
     texts = ["a response", "b" * 2000 + "c" * 50_000 + "d" * 2000, "e" * 4000]
     for step, text in enumerate(texts):

@@ -1,5 +1,10 @@
+"""Waiting for the nodes of a cluster; and whether a GCS that ends is noticed, by its starter alone."""
+
 import os
+import shutil
 import subprocess
+from pathlib import Path
+from queue import Empty, Queue
 from types import SimpleNamespace
 
 import pytest
@@ -75,3 +80,44 @@ def test_a_head_that_runs_is_no_reason_to_stop(answers, tmp_path):
     pid_file = tmp_path / "started.pid"
     pid_file.write_text(f"{os.getpid()}\n")
     assert run(pid_file) == 0
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(cluster, "GCS_SECONDS", 0.1)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A child process with the name of Ray's."""
+    program = tmp_path / cluster.GCS
+    shutil.copy(Path("/bin/sleep").resolve(), program)
+    with subprocess.Popen([program, "60"]) as process:
+        yield process
+        process.kill()
+
+
+def test_its_end_is_told_once_even_before_it_was_waited_for(server):
+    told = Queue()
+    with cluster.watch_gcs(told.put):
+        with pytest.raises(Empty):
+            told.get(timeout=3 * cluster.GCS_SECONDS)
+        server.kill()  # it stays a zombie: Ray waits for it only at the end
+        assert told.get(timeout=20) == server.pid
+        with pytest.raises(Empty):
+            told.get(timeout=3 * cluster.GCS_SECONDS)
+
+
+def test_nothing_is_told_behind_the_block(server):
+    told = Queue()
+    with cluster.watch_gcs(told.put):
+        pass
+    server.kill()
+    with pytest.raises(Empty):
+        told.get(timeout=3 * cluster.GCS_SECONDS)
+
+
+def test_without_a_server_of_its_own_nothing_is_told():
+    told = Queue()
+    with cluster.watch_gcs(told.put), pytest.raises(Empty):
+        told.get(timeout=3 * cluster.GCS_SECONDS)
