@@ -1,11 +1,11 @@
 r"""Figures, one command each, written as PNG and PDF.
 
-python -m evaluation.figures pareto outputs/eval/* --output figures/pareto
-python -m evaluation.figures budget outputs/eval/base outputs/eval/swap --output figures/budget
-python -m evaluation.figures gains base.scored.jsonl swap.scored.jsonl --output figures/gains
-python -m evaluation.figures density base.scored.jsonl --output figures/density
-python -m evaluation.figures sweep outputs/theta --output figures/theta
-python -m evaluation.figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
+openrlhf-swap eval figures pareto outputs/eval/* --output figures/pareto
+openrlhf-swap eval figures budget outputs/eval/base outputs/eval/swap --output figures/budget
+openrlhf-swap eval figures gains base.scored.jsonl swap.scored.jsonl --output figures/gains
+openrlhf-swap eval figures density base.scored.jsonl --output figures/density
+openrlhf-swap eval figures sweep outputs/theta --output figures/theta
+openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIZE = (4.2, 3.4)  # inches, of one panel
 
 def main(argv: list[str]) -> None:
     """Draw a figure; raises DataError for inputs that lack the data it shows."""
-    parser = Parser("evaluation.figures", __doc__)
+    parser = Parser("openrlhf-swap eval figures", __doc__)
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("inputs", type=Path, nargs="+", help="what to draw, see above")
     parser.add_argument("--output", type=Path, required=True, help="output path without extension")
@@ -87,7 +87,7 @@ def accuracy_within(folder: Path, name: str, budgets: Sequence[int]) -> list[flo
 def budget(folders: Sequence[Path]) -> Figure:
     """Accuracy vs. token budget, one panel per benchmark: by truncation, and with forced answers if there are any.
 
-    Forced answers come from `python -m evaluation.forced`.
+    Forced answers come from `openrlhf-swap eval forced`.
     """
     figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="correct within budget, %", xscale="log")
     for panel, name, runs in parts:

@@ -1,6 +1,6 @@
 r"""Accuracy when the model is forced to answer after a budget of tokens.
 
-    python -m evaluation.forced outputs/eval/base --budgets 500 1000 2000 4000
+    openrlhf-swap eval forced outputs/eval/base --budgets 500 1000 2000 4000
 
 Takes the samples of an evaluation. A response longer than the budget is cut there, its thought is closed, and the
 model writes an answer; a shorter response counts as is. With `--by vllm` a response whose thought is longer than the
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
         ConfigError: for a negative budget, or a model with code of its own, unless that is allowed.
         DataError: for a folder without graded samples.
     """
-    parser = Parser("evaluation.forced", __doc__)
+    parser = Parser("openrlhf-swap eval forced", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
     parser.add_argument(

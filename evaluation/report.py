@@ -1,6 +1,6 @@
 r"""Tables of evaluations.
 
-    python -m evaluation.report outputs/eval/base outputs/eval/swap --format markdown --paper 1.5B
+    openrlhf-swap eval report outputs/eval/base outputs/eval/swap --format markdown --paper 1.5B
 
 Accuracy is pass@1: the share of correct samples per problem, averaged over problems, with a 95% bootstrap interval
 over problems. With several evaluations, also prints the differences from the first with paired-bootstrap intervals.
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
         ConfigError: for the paper's numbers in CSV.
         DataError: for a folder without graded samples.
     """
-    parser = Parser("evaluation.report", __doc__)
+    parser = Parser("openrlhf-swap eval report", __doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the first is the baseline")
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
     parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such")

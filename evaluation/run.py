@@ -1,9 +1,9 @@
 r"""Evaluate a model on benchmarks.
 
-    python -m evaluation.run --model MODEL --benchmarks math500 aime24 --output outputs/eval/base
+    openrlhf-swap eval run --model MODEL --benchmarks math500 aime24 --output outputs/eval/base
 
 Writes each sample as it finishes, then grades and prints a table. The same command resumes where it stopped.
-`python -m evaluation.report` makes tables of any number of evaluations.
+`openrlhf-swap eval report` makes tables of any number of evaluations.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
     """The same with its flags parsed, and with the output folder to itself."""
     problems = load_problems(args)
     args.end_of_thought = end_of_thought(args)
-    origin = made_of("evaluation.run", argv, weights=args.model)
+    origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
     before = compare_settings(args, origin)
     args.output.mkdir(parents=True, exist_ok=True)
     for name, rows in problems.items():
@@ -127,7 +127,7 @@ def discard_forced(folder: Path, name: str) -> None:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser("evaluation.run", __doc__)
+    parser = Parser("openrlhf-swap eval run", __doc__)
     parser.add_argument("--model", required=True, help="hub id, or folder in Hugging Face format")
     parser.add_argument(
         "--benchmarks",

@@ -55,7 +55,7 @@ def write_flags(folder: Path, flags: Row) -> None:
     given |= {name: _with_whole_paths(name, given[name]) for name in PATHS if name in given}
     content = {"flags": {OWN_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}}
     path = folder / "run.yaml"
-    about = f"# All settings of an evaluation: python -m evaluation.run --config {path}\n"
+    about = f"# All settings of an evaluation: openrlhf-swap eval run --config {path}\n"
     write_text(path, about + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000))
 
 
@@ -194,7 +194,7 @@ def sampled_ids(folder: Path, benchmark: str) -> set[str]:
 
 def no_samples(where: str) -> DataError:
     """The error for a place without graded samples."""
-    return DataError(f"{where}; make them with python -m evaluation.run")
+    return DataError(f"{where}; make them with openrlhf-swap eval run")
 
 
 def key_of(row: Row) -> tuple[str, int]:

@@ -1,7 +1,7 @@
-r"""Write an evaluation's responses as traces, the input of `python -m openrlhf_swap.score`.
+r"""Write an evaluation's responses as traces, the input of `openrlhf-swap score`.
 
-    python -m evaluation.traces outputs/eval/base --output base.jsonl --samples 1
-    python -m openrlhf_swap.score --model MODEL --input base.jsonl --output base.scored.jsonl
+    openrlhf-swap eval traces outputs/eval/base --output base.jsonl --samples 1
+    openrlhf-swap score --model MODEL --input base.jsonl --output base.scored.jsonl
 
 One line per response: benchmark, id, sample, problem, answer, response, correct, tokens.
 """
@@ -27,7 +27,7 @@ from openrlhf_swap.files import Row, read_rows, replacing, to_line
 
 def main(argv: list[str]) -> None:
     """Write the traces; DataError, leaving an existing file untouched, for a folder without graded samples."""
-    parser = Parser("evaluation.traces", __doc__)
+    parser = Parser("openrlhf-swap eval traces", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
     parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
@@ -59,7 +59,7 @@ def read_scored(file: Path) -> list[Row]:
     """Scored traces that have at least one step; raises DataError if there is none."""
     rows = [row for row in read_rows(file) if row.get("gains")]
     if not rows:
-        raise DataError(f"{file} holds no scored traces; make them with python -m openrlhf_swap.score")
+        raise DataError(f"{file} holds no scored traces; make them with openrlhf-swap score")
     return rows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -24,44 +24,46 @@ COMMANDS = {
     "score": "openrlhf_swap.score",
     "merge": "openrlhf_swap.runs.merge",
     "gpu-check": "openrlhf_swap.gpu_check.__main__",
-    "evaluate": "openrlhf_swap.evaluation.run",
-    "forced": "openrlhf_swap.evaluation.forced",
-    "report": "openrlhf_swap.evaluation.report",
-    "figures": "openrlhf_swap.evaluation.figures",
-    "traces": "openrlhf_swap.evaluation.traces",
-    "page": "openrlhf_swap.evaluation.page.__main__",
+    "eval run": "openrlhf_swap.evaluation.run",
+    "eval report": "openrlhf_swap.evaluation.report",
+    "eval figures": "openrlhf_swap.evaluation.figures",
+    "eval page": "openrlhf_swap.evaluation.page.__main__",
+    "eval traces": "openrlhf_swap.evaluation.traces",
+    "eval forced": "openrlhf_swap.evaluation.forced",
 }
+"""Words after `openrlhf-swap` -> the module whose `main` takes the flags. Commands may share a first word."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word names with the other words, and return its exit status."""
+    """Run the command that the first words name, and return its exit status."""
     return run_command(dispatch, argv)
 
 
 def dispatch(argv: list[str]) -> int | None:
-    """Run the command that the first word names with the other words.
+    """Run the command that the first one or two words name with the other words.
 
     Raises:
-        ConfigError: when it names none.
+        ConfigError: when they name none.
     """
-    name = argv[0] if argv else None
-    if name in ("-h", "--help"):
-        print(_help())
-        return 0
+    for count in (1, 2):
+        if module := COMMANDS.get(" ".join(argv[:count])):
+            status: int | None = import_module(module).main(argv[count:])
+            return status
+    group = {name: module for name, module in COMMANDS.items() if argv and name.startswith(f"{argv[0]} ")}
+    name = " ".join(argv[: 2 if group else 1])
     if name == "--version":
         print(f"{PROGRAM} {__version__}")
-        return 0
-    if name not in COMMANDS:
-        problem = "a command is missing" if name is None else f"{name} is not a command"
-        raise ConfigError(f"{problem}; {did_you_mean(name or '', COMMANDS)}; --help explains them")
-    sys.argv = [f"{PROGRAM} {name}", *argv[1:]]  # the command's help shows how it was called
-    status: int | None = import_module(COMMANDS[name]).main(argv[1:])
-    return status
+    elif name.endswith(("-h", "--help")):
+        print(_help(group or COMMANDS))
+    else:
+        problem = f"{name} is not a command" if name else "a command is missing"
+        raise ConfigError(f"{problem}; {did_you_mean(name, COMMANDS)}; --help explains them")
+    return 0
 
 
-def _help() -> str:
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  {name:{width}}{_first_line(module)}" for name, module in COMMANDS.items()]
+def _help(commands: Mapping[str, str]) -> str:
+    width = max(map(len, commands)) + 2
+    lines = [f"  {name:{width}}{_first_line(module)}" for name, module in commands.items()]
     usage = f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help"
     return "\n".join([usage, "", (__doc__ or "").partition("\n")[0], "", "commands:", *lines])
 

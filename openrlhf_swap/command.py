@@ -14,9 +14,7 @@ from typing import Any, NoReturn
 
 from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
 
-PROGRAM = "openrlhf-swap"  # the console script, see `__main__`
-INTERRUPTED = 130  # the exit status of what SIGINT ended, as shells have it
-STOPPED = "stopped by Ctrl-C"
+PROGRAM = "openrlhf-swap"  # the console command, see `__main__`
 ADAPTERS = "adapter_config.json"  # what a folder of LoRA adapters holds
 EXTRAS = {  # package -> the extra of pyproject.toml that installs it
     **dict.fromkeys(("huggingface_hub", "torch", "transformers"), "core"),
@@ -29,23 +27,13 @@ EXTRAS = {  # package -> the extra of pyproject.toml that installs it
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError instead of printing its usage and exiting."""
 
-    def __init__(self, module: str, description: str | None = None, **options: Any) -> None:
-        """Take the module that is run with `python -m`, and its docstring."""
-        called = sys.argv[0] if sys.argv[0].startswith(f"{PROGRAM} ") else f"python -m {module}"
-        super().__init__(
-            prog=called,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **options,
-        )
+    def __init__(self, command: str, description: str | None = None, **options: Any) -> None:
+        """Take what the user types before the flags, and the docstring of the command's module."""
+        kind = argparse.RawDescriptionHelpFormatter
+        super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise ConfigError with the message."""
         raise ConfigError(f"{message.replace('argument ', '', 1)}; see {self.prog} --help for what each flag takes")
 
 
@@ -63,8 +51,8 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt as error:
-        print(f"error: {STOPPED}{error}", file=sys.stderr)
-        return INTERRUPTED
+        print(f"error: stopped by Ctrl-C{error}", file=sys.stderr)
+        return 130  # as shells do for what SIGINT ended
     except SwapError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

@@ -1,9 +1,9 @@
 r"""Size a training run before any GPU is taken: memory, step, checkpoints, and what will not fit.
 
-    python -m openrlhf_swap.plan --gpu h100 --command "$(bash scripts/train_swap_1.5b.sh --dry-run)"
-    python -m openrlhf_swap.plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
+    openrlhf-swap plan --gpu h100 --command "$(bash scripts/train_swap_1.5b.sh --dry-run)"
+    openrlhf-swap plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
 
-All other flags are those of `openrlhf_swap.train` and are read by its own parser, with its defaults: the plan sees
+All other flags are those of `openrlhf-swap train` and are read by its own parser, with its defaults: the plan sees
 what the run will see. Everything printed is computed from the settings; nothing is measured. Exit status: 0, 1 with
 warnings, 2 after a one-line error.
 """
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("openrlhf_swap.plan", __doc__)
+    parser = Parser("openrlhf-swap plan", __doc__)
     add = parser.add_argument
     add("--gpu", required=True, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--command", default="", help="a training command; flags given in addition override its own")
@@ -69,7 +69,7 @@ def _parser() -> Parser:
 
 
 def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[SwapConfig, RunConfig, SimpleNamespace]:
-    """Read the training flags as `openrlhf_swap.train` does.
+    """Read the training flags as `openrlhf-swap train` does.
 
     Returns:
         The objective's settings, the run's, and OpenRLHF's arguments.

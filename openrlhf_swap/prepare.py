@@ -1,11 +1,11 @@
 r"""Turn a data set of maths problems into the prompt set of a training.
 
-    python -m openrlhf_swap.prepare --output prompts.jsonl
-    python -m openrlhf_swap.train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer
+    openrlhf-swap prepare --output prompts.jsonl
+    openrlhf-swap train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer
 
 A problem is a text, or a chat that ends with the user's turn. A key may be a nested field, as in verl's files:
 
-    python -m openrlhf_swap.prepare --input train.parquet --problem-key prompt --answer-key reward_model.ground_truth \
+    openrlhf-swap prepare --input train.parquet --problem-key prompt --answer-key reward_model.ground_truth \
         --output prompts.jsonl
 
 From a worked solution the answer is taken: what follows `####`, or stands in the last box. Rows are dropped if the
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser("openrlhf_swap.prepare", __doc__)
+    parser = Parser("openrlhf-swap prepare", __doc__)
     parser.add_argument(
         "--input",
         default=DATASET,

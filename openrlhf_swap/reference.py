@@ -1,6 +1,6 @@
 r"""Measure how often the reference policy solves each training problem, which AdaptThink compares with.
 
-    python -m openrlhf_swap.reference --model MODEL --dataset prompts.jsonl --input-key problem --label-key answer \
+    openrlhf-swap reference --model MODEL --dataset prompts.jsonl --input-key problem --label-key answer \
         --output reference.jsonl
 
 Samples responses to every prompt from the policy before training, grades them, and appends one line per prompt: `key`
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser("openrlhf_swap.reference", __doc__)
+    parser = Parser("openrlhf-swap reference", __doc__)
     parser.add_argument("--model", required=True, help="the reference policy: folder or hub id")
     parser.add_argument("--dataset", required=True, help="the prompts of the training: file, folder or hub id")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to continue")

@@ -1,6 +1,6 @@
 r"""Score where reasoning makes progress: log p(answer | prefix) after every step of saved responses. Needs no Ray.
 
-    python -m openrlhf_swap.score --model MODEL --input responses.jsonl --output scores.jsonl
+    openrlhf-swap score --model MODEL --input responses.jsonl --output scores.jsonl
 
 Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
 template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> Parser:
     defaults = SwapConfig()
-    parser = Parser("openrlhf_swap.score", __doc__)
+    parser = Parser("openrlhf-swap score", __doc__)
     parser.add_argument("--model", required=True, help="Hugging Face model id, or a folder")
     parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer and response")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")

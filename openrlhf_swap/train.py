@@ -1,6 +1,6 @@
 """Train with SWAP's advantages on OpenRLHF.
 
-    python -m openrlhf_swap.train [--swap.* flags] [OpenRLHF's flags]
+    openrlhf-swap train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
 ours (`flags/defaults.py`); what you give on the command line takes precedence.
@@ -53,7 +53,7 @@ from openrlhf_swap.runs.model_code import refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import command_line, made_of
 
-MODULE = "openrlhf_swap.train"
+MODULE = "openrlhf-swap train"
 SECRET = "--logger.wandb.key"
 RESUME = "--ckpt.load_enable"
 RUN_NAME = "--logger.wandb.run_name"

@@ -1,8 +1,8 @@
 r"""Write an HTML page that shows where the length of responses went; it opens offline.
 
-    python -m evaluation.page --traces base.scored.jsonl swap.scored.jsonl --output page.html
+    openrlhf-swap eval page --traces base.scored.jsonl swap.scored.jsonl --output page.html
 
-Traces come from `python -m openrlhf_swap.score` (see `python -m evaluation.traces`). Each file is a column: responses
+Traces come from `openrlhf-swap score` (see `openrlhf-swap eval traces`). Each file is a column: responses
 to the same problem are shown side by side, step by step, shaded by how each step changed the answer's log-probability,
 with the penalty that SWAP would apply to each step and a curve of that log-probability. A training run's curves
 (--metrics) and the table of evaluations (--evaluations) can be added above.
@@ -22,7 +22,7 @@ from openrlhf_swap.evaluation.tables import evaluation_cells
 
 def main(argv: list[str]) -> None:
     """Write the page; ConfigError for an invalid penalty, DataError for a file without scored traces."""
-    parser = Parser("evaluation.page", __doc__)
+    parser = Parser("openrlhf-swap eval page", __doc__)
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="scored traces; one column each")
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument("--length-coef", type=float, default=1.0, help="lambda of the penalty shown")

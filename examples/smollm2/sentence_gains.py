@@ -1,7 +1,7 @@
 r"""Which step gain tells needed sentences from others? Like examples/studies/gain_study.py, in words.
 
-    python -m evaluation.traces outputs/smollm2/base --output outputs/traces.jsonl
-    python -m openrlhf_swap.score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
+    openrlhf-swap eval traces outputs/smollm2/base --output outputs/traces.jsonl
+    openrlhf-swap score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
         --step-tokens 4 --newline-patience 8 --close-template '</think>\n\nThe answer is \boxed{' \
         --tokens-left --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py \

@@ -126,7 +126,7 @@ def write(output: Path, summary: dict[str, float], problems: list[dict], respons
 
 
 def write_traces(path: Path, problems: list[dict], responses: list[list[dict]]) -> None:
-    """Write all responses to the first problems in the input format of `python -m openrlhf_swap.score`."""
+    """Write all responses to the first problems in the input format of `openrlhf-swap score`."""
     rows = [
         {
             "problem": p["problem"],

@@ -18,7 +18,7 @@ NAME = "run.yaml"
 SECRET = "logger.wandb.key"
 EXPANDED = "recipe"  # its flags stand in the file one by one
 ORIGIN = """\
-# All settings of a run: python -m openrlhf_swap.train --config {path}
+# All settings of a run: openrlhf-swap train --config {path}
 # Flags on the command line win over it; a new run needs another --swap.output_dir, and another folder for each --ckpt
 # and --logger flag that names one below.
 """

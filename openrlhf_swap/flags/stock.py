@@ -49,7 +49,7 @@ def stock_parser(cli: str = "train_ppo_ray") -> Parser:
     source = Path(spec.submodule_search_locations[0]) / "cli" / f"{cli}.py"
     main = next(node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
     lines = takewhile(lambda node: "parse_args" not in ast.unparse(node), main.body)
-    parser = Parser("openrlhf_swap.train")
+    parser = Parser("openrlhf-swap train")
     names = {"argparse": SimpleNamespace(ArgumentParser=lambda: parser), "datetime": datetime}
     exec(compile(ast.Module(list(lines), []), str(source), "exec"), names)
     return parser

@@ -40,7 +40,7 @@ def parse_swap_arguments(argv: Sequence[str]) -> tuple[SwapConfig, RunConfig, li
     for flag in own:
         if flag.count(".") != 2:
             raise ConfigError(f"unknown flag {flag}; {did_you_mean(flag, known)}")
-    parser = Parser("openrlhf_swap.train", add_help=False)
+    parser = Parser("openrlhf-swap train", add_help=False)
     add_swap_arguments(parser)
     for flag in own:
         parser.add_argument(flag)

@@ -1,1 +1,1 @@
-"""The parts of `python -m openrlhf_swap.gpu_check`: a short training on one GPU, and what is checked about it."""
+"""The parts of `openrlhf-swap gpu-check`: a short training on one GPU, and what is checked about it."""

@@ -53,7 +53,7 @@ class Gpu:
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    parser = Parser("openrlhf_swap.gpu_check", __doc__)
+    parser = Parser("openrlhf-swap gpu-check", __doc__)
     parser.add_argument("--output", type=Path, default=Path("outputs/gpu_check"), help="folder, which must be new")
     parser.add_argument("--model", default=str(POLICY), help="folder or hub id; by default the embedded policy")
     patience = "seconds without any output after which the training counts as stuck (default: 120)"

@@ -110,7 +110,7 @@ def write_report(
         gpu: as `describe_gpu` gives it.
         measured: `seconds` by phase, `memory` in bytes, and whether all checks were made (`complete`).
     """
-    made = provenance.made_of("openrlhf_swap.gpu_check", redacted(list(argv)))
+    made = provenance.made_of("openrlhf-swap gpu-check", redacted(list(argv)))
     installed = {package.name: package.version for package in metadata.distributions()}
     lines = [{key: value and scrubbed(value) for key, value in asdict(line).items()} for line in findings.lines]
     logs = [path for name in ("console.log", "resumed.log", LIBRARIES) if (path := output / name).exists()]

@@ -22,7 +22,7 @@ from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.families import opening, opens_thought, with_open_thought
 from openrlhf_swap.rollouts.rollout import Rollout, prompt_key
 
-MAKER = "python -m openrlhf_swap.reference"
+MAKER = "openrlhf-swap reference"
 NO_THINKING, THINKING = 0, 1  # parts of a group, in the order in which they are sampled
 
 

@@ -42,7 +42,7 @@ class L1Exact(Objective):
         shortest: int = setting(100, "smallest budget, in tokens")
         longest: int = setting(4000, "largest; drawn uniformly once a row")
         alpha: float = setting(0.0003, "taken off for each token of difference")
-        instruction: str = setting(INSTRUCTION, "goes before the budget, in place of openrlhf_swap.prepare's")
+        instruction: str = setting(INSTRUCTION, "goes before the budget, instead of openrlhf-swap prepare's")
 
     settings: Settings
 

@@ -130,7 +130,7 @@ def first_step_warnings(metrics: dict[str, float]) -> list[str]:
     """Warn of what most responses of the first step lack, with remedies, from the step's metrics."""
     shares = {
         "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
-        "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf_swap.prepare does",
+        "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf-swap prepare does",
         "swap/thought_unclosed_frac": (
             "do not close their thought, so their steps end where they state their answer: a model that does think "
             "needs another --swap.end_of_thought, or more tokens"

@@ -1,6 +1,6 @@
 """Merge a policy's LoRA adapters into its model: the folder that vLLM, an evaluation or another training takes.
 
-    python -m openrlhf_swap.runs.merge --adapters outputs/run/policy --output outputs/run/merged
+    openrlhf-swap merge --adapters outputs/run/policy --output outputs/run/merged
 
 Weights keep the base's dtype. As for vLLM in training, what the adapters add is rounded to it, and so is the sum.
 """
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     Raises:
         ConfigError: for a folder without adapters, a base that cannot be read, or an output that holds something.
     """
-    parser = Parser("openrlhf_swap.runs.merge", __doc__)
+    parser = Parser("openrlhf-swap merge", __doc__)
     parser.add_argument("--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank")
     parser.add_argument("--output", type=Path, required=True, help="folder to write; it must not hold anything")
     add_trust_flag(parser)

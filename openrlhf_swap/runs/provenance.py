@@ -27,11 +27,11 @@ OF_A_MODEL = (".safetensors", ".bin", ".json")
 ROOT = Path(__file__).parents[2]
 
 
-def made_of(module: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
+def made_of(command: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
     """What to record about a run.
 
     Args:
-        module: the module run with `python -m`.
+        command: what was typed before the arguments, such as "openrlhf-swap train".
         argv: its arguments as they were typed, without secrets.
         inputs: files, folders or hub names by role, separated by commas where there are several.
 
@@ -40,16 +40,16 @@ def made_of(module: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
     """
     installed = {package.name: package.version for package in metadata.distributions()}
     return {
-        "command": command_line(module, argv),
+        "command": command_line(command, argv),
         "versions": {name: installed[name] for name in PACKAGES if name in installed},
         "commit": commit(),
         "inputs": {kind: [fingerprint(name) for name in names.split(",")] for kind, names in inputs.items()},
     }
 
 
-def command_line(module: str, argv: Sequence[str]) -> str:
+def command_line(command: str, argv: Sequence[str]) -> str:
     """The command as a line to paste into a shell."""
-    return shlex.join(["python", "-m", module, *argv])
+    return shlex.join([*command.split(), *argv])
 
 
 def commit(root: Path = ROOT) -> str | None:

@@ -228,7 +228,7 @@ def _notes_on_capacity(plan: dict[str, Any]) -> Iterator[str]:
 def _notes_on_run(run: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
     if run["rows_assumed"]:
         yield (
-            f"the {run['rows']:,} prompts are assumed from the data set's name; openrlhf_swap.prepare leaves fewer: "
+            f"the {run['rows']:,} prompts are assumed from the data set's name; openrlhf-swap prepare leaves fewer: "
             "--rows sets them"
         )
     if run.get("left_out"):

@@ -1,5 +1,6 @@
 """`openrlhf-swap`: each command under its name, none imported before it is named."""
 
+import re
 import subprocess
 import sys
 
@@ -9,17 +10,27 @@ from openrlhf_swap.__main__ import COMMANDS, main
 from openrlhf_swap.train import main as train
 
 
+def listing(capsys):
+    lines = capsys.readouterr().out.partition("commands:\n")[2].splitlines()
+    return dict(re.split(r" {2,}", line.strip()) for line in lines)
+
+
 def test_help_lists_every_command_in_a_line(capsys):
     assert main(["--help"]) == 0
-    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.partition("commands:\n")[2].splitlines())
-    assert set(lines) == set(COMMANDS) and lines["train"] == "Train with SWAP's advantages on OpenRLHF."
+    listed = listing(capsys)
+    assert set(listed) == set(COMMANDS) and listed["train"] == "Train with SWAP's advantages on OpenRLHF."
+    assert main(["eval", "--help"]) == 0
+    group = listing(capsys)
+    assert group == {name: text for name, text in listed.items() if name.startswith("eval ")} and len(group) > 4
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         ([], "error: a command is missing; use one of: train, plan,"),
-        (["evaluat"], "error: evaluat is not a command; did you mean evaluate?"),
+        (["reporting"], "error: reporting is not a command; did you mean eval report?"),
+        (["eval", "--model", "x"], "error: eval --model is not a command; did you mean eval "),
+        (["nothing", "--help"], "error: nothing is not a command; use one of: train,"),
         (["train", "--swap.lenght_coef", "1"], "error: unknown flag --swap.lenght_coef; did you mean"),
     ],
 )
@@ -29,10 +40,10 @@ def test_a_wrong_line(argv, message, capsys):
 
 
 def test_a_command_s_help_shows_how_it_was_called(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["/bin/openrlhf-swap", "report", "--help"])
+    monkeypatch.setattr(sys, "argv", ["/bin/openrlhf-swap", "eval", "report", "--help"])
     with pytest.raises(SystemExit):
         main()
-    assert capsys.readouterr().out.startswith("usage: openrlhf-swap report [-h]")
+    assert capsys.readouterr().out.startswith("usage: openrlhf-swap eval report [-h]")
 
 
 def test_a_command_does_what_its_module_does(capsys):

@@ -114,7 +114,7 @@ def test_commands_that_are_shown_can_be_run(page):
     text = page.read_text(encoding="utf-8")
     modules = re.findall(r"python -m ([\w.]+)", text)
     assert [module for module in modules if missing_command(module)] == []
-    named = re.findall(r"openrlhf-swap ([a-z][a-z-]*)(?: (?:--|[A-Z|])|`)", text)
+    named = re.findall(r"openrlhf-swap ((?:eval )?[a-z][a-z-]*)(?: (?:--|[A-Z|])|`)", text)
     assert [name for name in named if name not in COMMANDS] == []
     scripts = re.findall(r"(?<![\w/.])(?:benchmarks|docs|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b", text)
     assert [script for script in scripts if not (ROOT / script).is_file()] == []

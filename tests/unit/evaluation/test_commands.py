@@ -48,4 +48,4 @@ def explains_itself(words, path, folder):
         [sys.executable, *words, "--help"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"usage: python -m {module_of(path)} [-h]")
+    assert result.stdout.startswith(f"usage: openrlhf-swap {module_of(path).replace('evaluation.', 'eval ')} [-h]")

@@ -31,7 +31,7 @@ def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
     write_rows(problems, [{"problem": "1", "answer": "1"}])
     (tmp_path / "out").mkdir()
     args = run.parse([*flags, "--benchmarks", str(problems)])
-    run.write_settings(args, made_of("evaluation.run", []), {}, [])
+    run.write_settings(args, made_of("openrlhf-swap eval run", []), {}, [])
     write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
     assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
@@ -47,7 +47,7 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
         """As far as the engine, which is not started."""
         argv = [*flags, *more]
         args = run.parse(argv)
-        origin = made_of("evaluation.run", argv, weights=args.model)
+        origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
         before = run.compare_settings(args, origin)
         (tmp_path / "out").mkdir(exist_ok=True)
         run.write_settings(args, origin, before, ["own"])
@@ -72,7 +72,7 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     assert args.end_of_thought == "</think>"
     assert "thought: '<think>' to '</think>' (r1, opened by the chat template)" in capsys.readouterr().out
     args.end_of_thought = run.end_of_thought(run.parse([*flags, "--end-of-thought", "[/THINK]"]))
-    run.write_settings(args, made_of("evaluation.run", []), {}, [])
+    run.write_settings(args, made_of("openrlhf-swap eval run", []), {}, [])
     assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
     write_rows(samples_path(tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
@@ -89,7 +89,7 @@ def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
     args = run.parse(words)
     required = run.parse(["--model", "m", "--output", "o"])
     assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)
-    run.write_settings(args, made_of("evaluation.run", words), {}, [])
+    run.write_settings(args, made_of("openrlhf-swap eval run", words), {}, [])
     assert vars(run.parse(with_file(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
 
 

@@ -65,7 +65,7 @@ def test_a_wrong_flag_has_a_remedy(monkeypatch):
     stock_parser.cache_clear()  # it names the command by which it was called first
     with pytest.raises(ConfigError, match=r"^unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.b"):
         parse_arguments(["--rollout.batchsize", "8"])
-    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --q; python -m openrlhf_swap.train --help lists"):
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --q; openrlhf-swap train --help lists"):
         parse_arguments(["--q"])
 
 

@@ -96,7 +96,7 @@ def test_the_report_of_a_failed_check_has_everything_and_no_secrets(tmp_path, mo
     assert "sesame" not in text and str(tmp_path) not in text and "key-of-mine" not in text and "/data" not in text
     report = json.loads(text)
     assert set(report) == set(example())
-    assert report["command"].endswith("gpu_check --model .../policy --logger.wandb.key '***' --swap.step_tokens 8")
+    assert report["command"].endswith("gpu-check --model .../policy --logger.wandb.key '***' --swap.step_tokens 8")
     assert not report["passed"] and not report["complete"] and report["gpu"] == gpu.facts
     assert report["chosen"] == ["Using FLASH_ATTN attention backend"]
     assert report["memory"] == {"peak": 5} and report["seconds"]["scoring"] >= 0

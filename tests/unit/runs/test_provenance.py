@@ -49,7 +49,7 @@ def test_the_commit_says_whether_something_was_changed(tmp_path):
 
 
 def test_the_command_can_be_pasted():
-    found = provenance.made_of("a.b", ["--x", "a b\n'c'"], data="one.jsonl,two.jsonl")
-    assert shlex.split(found["command"]) == ["python", "-m", "a.b", "--x", "a b\n'c'"]
+    found = provenance.made_of("program word", ["--x", "a b\n'c'"], data="one.jsonl,two.jsonl")
+    assert shlex.split(found["command"]) == ["program", "word", "--x", "a b\n'c'"]
     assert [row["name"] for row in found["inputs"]["data"]] == ["one.jsonl", "two.jsonl"]
     assert found["versions"]["openrlhf"] == "0.11.2"

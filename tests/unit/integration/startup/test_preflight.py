@@ -255,7 +255,7 @@ def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
     train._write_configuration(SwapConfig(), RunConfig(output_dir=str(tmp_path)), told)
     written = json.loads((tmp_path / "swap_config.json").read_text())
     assert shlex.split(written["command"]) == [
-        *("python", "-m", "openrlhf_swap.train"),
+        *("openrlhf-swap", "train"),
         *("--swap.close_template", "a b", "--logger.wandb.key", "***"),
     ]
     assert written["versions"]["openrlhf"] == "0.11.2"
