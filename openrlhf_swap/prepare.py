@@ -32,7 +32,7 @@ from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, s
 from openrlhf_swap.data.instructions import Instruction
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import answer_is_text
-from openrlhf_swap.data.tables import LOADERS, read_table, revision_of
+from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -96,7 +96,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--input",
         default=DATASET,
-        help=f"hub data set, or a file that ends in {', '.join(LOADERS)} (default: %(default)s)",
+        help=f"hub data set, or a file that ends in {', '.join(DATA_FILES)} (default: %(default)s)",
     )
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
     parser.add_argument(

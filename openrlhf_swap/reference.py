@@ -117,7 +117,7 @@ def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
     Raises:
         DataError: for a data set that cannot be read, or lacks a column, and for a label that cannot be read.
     """
-    from openrlhf_swap.integration.startup.prompts import TRAINING, load_prompts, readable_files, render_prompts
+    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     data = SimpleNamespace(
         prompt_dataset=args.dataset,
@@ -130,8 +130,7 @@ def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
         apply_chat_template=True,
     )
     training = SimpleNamespace(data=data, train=SimpleNamespace(seed=0))
-    readable = readable_files(args.dataset, "--data.prompt_dataset", args.output.parent)
-    rows = list(load_prompts(training, TRAINING, readable))
+    rows, _ = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
     tasks = {}
     for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True), 1):

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.references import answer_is_text
-from openrlhf_swap.data.rows import Entry, described, entries
+from openrlhf_swap.data.rows import Entry, described, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
@@ -165,10 +165,7 @@ def read_input(source: Path) -> list[Entry]:
     Raises:
         DataError: when there is none to score.
     """
-    try:
-        rows = [_scorable(entry) for entry in entries(source)]
-    except DataError as error:
-        raise DataError(f"--input is {source}, which {error}") from error
+    rows = [_scorable(entry) for entry in read_entries(source, "--input")]
     if all(entry.row is None for entry in rows):
         raise DataError(f"--input is {source}, of which no row can be scored: {described(rows)}")
     return rows

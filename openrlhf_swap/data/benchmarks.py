@@ -12,7 +12,7 @@ from typing import Any
 
 from openrlhf_swap.data.formats import Asked, Format, format_of
 from openrlhf_swap.data.references import read_task
-from openrlhf_swap.data.rows import described, entries
+from openrlhf_swap.data.rows import described, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer
@@ -210,10 +210,7 @@ def short_name(name: str) -> str:
 
 
 def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
-    try:
-        found = list(entries(path))
-    except DataError as error:
-        raise DataError(f"{path} cannot be read: it {error}") from error
+    found = read_entries(path)
     if any(entry.row is None for entry in found):
         raise DataError(f"{path} cannot be read: {described(found)}; give JSONL with problem and answer")
     rows = [(entry.number, entry.row or {}) for entry in found]

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from openrlhf_swap.data.instructions import Instruction, without_instructions
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Match, read_text
 from openrlhf_swap.data.references import answer_of, faults_of
-from openrlhf_swap.data.tables import read_column
+from openrlhf_swap.data.rows import read_column
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row
 from openrlhf_swap.rewards.golds import (

@@ -1,26 +1,33 @@
-"""The rows of a data file, and what is wrong with those that cannot be read. Imports nothing heavy.
+"""The rows of data files and of data sets on the hub, and what is wrong with rows that cannot be read.
 
 One rule for all commands. Where rows are many and independent (training, evaluation during it, scoring), an unreadable
 row is counted, reported and left out; where the whole matters (benchmarks, `prepare`), it is an error. Either way the
-message has the file, the row's number from 1, what is wrong, and the remedy.
+message has the file, the row's number from 1, what is wrong, and the remedy. The loaders of `datasets` read all of a
+file or nothing, so JSON and CSV are read row by row here; parquet and the hub are theirs.
+
+Imports nothing heavy: `train` looks into its data files before anything slow is imported.
 """
 
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, checked_row, decoded, parse_row, parse_value
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 LOOKED_AT = 20_000  # rows of a file that are read before anything slow is imported
 SHOWN = 3  # unreadable rows that a message names
-PARQUET = b"PAR1"  # the first and the last four bytes of a file
 
 
 @dataclass(frozen=True)
@@ -32,157 +39,171 @@ class Entry:
     fault: str = ""
 
 
-def entries(path: Path) -> Iterator[Entry]:
-    """The rows of a JSONL, JSON or CSV file, one at a time; blank lines are none.
-
-    Raises:
-        DataError: for a file of which no row can be found: it is a folder, empty, or not of its format.
-    """
-    check_is_file(path)
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
-        yield from _csv_entries(path)
-    elif suffix == ".json" and _first_byte(path) == b"[":
-        values = parse_value(path.read_bytes())
-        yield from (_entry(number, value) for number, value in enumerate(values, 1))
-    else:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):  # not splitlines(), which also splits at separators in a text
-                if line.strip():
-                    yield _parsed(number, line)
-
-
 def has_rows(path: Path) -> bool:
-    """Whether `entries` reads the rows of this file: a .json file may hold columns instead."""
-    suffix = path.suffix.lower()
-    return suffix in (".jsonl", ".csv") or (suffix == ".json" and path.is_file() and _first_byte(path) == b"[")
+    """Whether `read_entries` reads the rows of this file: a .json file may hold columns instead."""
+    return path.suffix.lower() in (".jsonl", ".csv") or _is_list(path)
 
 
-def check_is_file(path: Path) -> None:
-    """Refuse what has no rows: DataError for a folder, a file that is empty or cannot be opened, or none."""
-    if path.is_dir():
-        raise DataError("is a folder; name a file in it")
-    if not path.exists():
-        raise DataError("does not exist; give another file")
-    try:
-        first = _first_byte(path)
-    except OSError as error:
-        raise DataError(f"cannot be opened ({error.strerror}); change its permissions") from error
-    if not first:
-        raise DataError("is empty; give one row a line")
-
-
-def check_quickly(flag: str, name: str, keys: dict[str, str]) -> None:
-    """Refuse a local data file that cannot be trained on, from its first rows.
+def read_entries(path: Path, flag: str = "", at_most: int | None = None) -> list[Entry]:
+    """The rows of a JSONL, JSON or CSV file, without blank lines. The fields of a CSV file are texts.
 
     Args:
-        flag: that names it.
-        name: the file.
-        keys: flag -> the column that it names.
+        path: the file.
+        flag: the flag that names it, if one does, for errors.
+        at_most: how many rows are read; None for all.
 
     Raises:
-        DataError: when it cannot be read, none of these rows can, or none has the columns.
+        DataError: for a file that cannot be opened, is not of its format, or has no readable row among these.
     """
-    path = Path(name)
-    try:
-        check_is_file(path)
-        if path.suffix.lower() == ".parquet":
-            _check_parquet(path)
-        if not has_rows(path):
-            return
-        found = list(islice(entries(path), LOOKED_AT))
-    except DataError as error:
-        raise DataError(f"{flag} is {name}, which {_sentence(error)}") from error
-    rows = [entry.row for entry in found if entry.row is not None]
-    if not rows:
-        raise DataError(f"{flag} is {name}, of which no row can be read: {described(found)}")
-    columns = dict.fromkeys(column for row in rows for column in row)
-    for key_flag, key in keys.items():
-        if key not in columns:
-            listing = ", ".join(columns)
-            raise DataError(f"{key_flag} is {key}, but {name} has no such column; its columns are: {listing}")
+    name = f"{flag} is {path}, which" if flag else str(path)
+    with reader_errors(f"{name} cannot be read: {{reason}}"):
+        found = list(islice(_entries(path), at_most))
+        if not readable_rows(found):
+            raise DataError(described(found) or "it has no rows")
+    return found
 
 
-def readable_rows(name: str, flag: str) -> tuple[list[Row], str | None]:
-    """The rows of a file that can be read, and a line about the others; None where there are no others."""
-    try:
-        found = list(entries(Path(name)))
-    except DataError as error:
-        raise DataError(f"{flag} is {name}, which {_sentence(error)}") from error
-    rows = [entry.row for entry in found if entry.row is not None]
-    if len(rows) == len(found):
-        return rows, None
-    return rows, f"{name}: {len(found) - len(rows)} of {len(found)} rows cannot be read: {described(found)}"
+def readable_rows(found: Sequence[Entry]) -> list[Row]:
+    """The rows that can be read."""
+    return [entry.row for entry in found if entry.row is not None]
 
 
 def described(found: Sequence[Entry]) -> str:
-    """The first unreadable rows: "row 3 is not JSON (...), row 7 is empty, and 12 more"."""
+    """The first unreadable rows: "row 3: not JSON (...), row 7: not UTF-8 (...), and 12 more"."""
     wrong = [entry for entry in found if entry.row is None]
     shown = ", ".join(f"row {entry.number}: {entry.fault}" for entry in wrong[:SHOWN])
     return shown + (f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
 
 
-def _sentence(error: DataError) -> str:
-    text = str(error)
-    return text if text.startswith(("is ", "does ", "cannot ")) else f"cannot be read: {text}"
+def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
+    """Refuse a local data file that cannot be trained on, from its first rows; `keys`: flag -> column.
+
+    Raises:
+        DataError: when it or none of these rows can be read, or none has the columns.
+    """
+    path = Path(name)
+    if has_rows(path) or not path.exists():
+        rows = readable_rows(read_entries(path, flag, LOOKED_AT))
+        check_columns(dict.fromkeys(column for row in rows for column in row), keys, name)
 
 
-def _parsed(number: int, line: bytes) -> Entry:
+def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) -> None:
+    """Raise DataError for a key, by its flag, that is not one of the columns."""
+    for flag, key in keys.items():
+        if key not in columns:
+            listing = ", ".join(columns)
+            raise DataError(f"{flag} is {key}, but {source} has no such column; its columns are: {listing}")
+
+
+def read_table(source: str, split: str, revision: str | None, configuration: str | None = None) -> Dataset:
+    """Read the data set that `--input` names: a file, a folder, or a hub id.
+
+    Raises:
+        DataError: when it, or any row of it, cannot be read.
+    """
+    path, kind = Path(source), Path(source).suffix.lower()
+    remedy = (
+        f"check the name, --config, --split and the connection, or give a file that ends in {', '.join(DATA_FILES)}"
+    )
+    message = f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"
+    found = read_entries(path, "--input") if has_rows(path) else []
+    rows = readable_rows(found)
+    if len(rows) < len(found):
+        raise DataError(
+            f"--input is {source}, which cannot be loaded: {described(found)}; correct or remove these rows"
+        )
+    with reader_errors(message), causes_of_loaders():
+        if rows:
+            return as_table(rows)
+        from datasets import load_dataset
+
+        if kind in DATA_FILES:
+            return load_dataset(kind[1:], data_files=source, split="train")
+        return load_dataset(source, configuration, split=split, revision=revision)
+
+
+def as_table(rows: Sequence[Row]) -> Dataset:
+    """Rows as a data set with the columns of all of them, and with their values: a loader guesses types from texts."""
+    from datasets import Dataset
+
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return Dataset.from_list([{**columns, **row} for row in rows], on_mixed_types="use_json")
+
+
+def revision_of(table: Dataset) -> str | None:
+    """The commit of the hub data set that a table was read from, online or from the cache; None for a file."""
+    for file in table.cache_files:  # <cache>/<id>/<configuration>/<version>/<commit>/<file>
+        folder = Path(file["filename"]).parent.name
+        if re.fullmatch(r"[0-9a-f]{40}", folder):
+            return folder
+    return None
+
+
+@contextmanager
+def causes_of_loaders() -> Iterator[None]:
+    """Raise what a loader of `datasets` failed at; its own message only says that an error occurred."""
+    from datasets.exceptions import DatasetGenerationError
+
     try:
-        return Entry(number, parse_row(line))
+        yield
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+
+
+def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:
+    """A column of a table or, by a dotted key such as `reward_model.ground_truth`, a field inside one.
+
+    Raises:
+        DataError: when there is no such column; the message has the flag that gave the key, and those that exist.
+    """
+    if key in table.column_names:
+        return list(table[key])
+    table = table.flatten()
+    check_columns(table.column_names, {flag: key}, source)
+    return list(table[key])
+
+
+def _entries(path: Path) -> Iterator[Entry]:
+    if path.suffix.lower() == ".csv":
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as table, suppress(StopIteration):
+            reader = csv.DictReader(table, strict=True)
+            for number in count(1):
+                yield _entry(number, _next_fields, reader)
+    elif _is_list(path):
+        yield from (
+            _entry(number, checked_row, value) for number, value in enumerate(parse_value(path.read_bytes()), 1)
+        )
+    else:
+        with open(path, "rb") as lines:
+            for number, line in enumerate(lines, 1):  # not splitlines(), which also splits at separators in a text
+                if line.strip():
+                    yield _entry(number, parse_row, line)
+
+
+def _entry(number: int, read: Callable[[Any], Row], raw: Any) -> Entry:
+    try:
+        return Entry(number, read(raw))
     except DataError as error:
         return Entry(number, None, str(error))
 
 
-def _entry(number: int, value: object) -> Entry:
+def _next_fields(reader: csv.DictReader[str]) -> Row:
+    """The next row of a CSV file, which pandas could not name: it drops a long row, and fills up a short one."""
     try:
-        return Entry(number, checked_row(value))
-    except DataError as error:
-        return Entry(number, None, str(error))
-
-
-def _csv_entries(path: Path) -> Iterator[Entry]:
-    """The rows below the header, as text."""
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        number = 0
-        while True:
-            number += 1
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                yield Entry(number, None, f"not CSV ({error})")
-                continue
-            yield Entry(number, None, fault) if (fault := _csv_fault(row)) else Entry(number, row)
-
-
-def _csv_fault(row: Row) -> str:
+        row = next(reader)
+    except csv.Error as error:
+        raise DataError(f"not CSV ({error})") from error
     if None in row or None in row.values():  # extra fields have None as their key, missing ones as value
-        return "more or fewer fields than the header"
+        raise DataError("more or fewer fields than the header")
     text = "".join(row.values())
     if "\0" in text:
-        return "zero bytes, as a crash leaves them"
-    try:
-        decoded(text.encode(errors="surrogateescape"))
-    except DataError as error:
-        return str(error)
-    return ""
+        raise DataError("zero bytes, as a crash leaves them")
+    decoded(text.encode(errors="surrogateescape"))
+    return dict(row)
 
 
-def _check_parquet(path: Path) -> None:
+def _is_list(path: Path) -> bool:
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return False
     with open(path, "rb") as file:
-        start = file.read(len(PARQUET))
-        file.seek(-len(PARQUET), io.SEEK_END) if path.stat().st_size > 2 * len(PARQUET) else None
-        if not start == file.read(len(PARQUET)) == PARQUET:
-            raise DataError("is not a complete parquet file; copy it again")
-
-
-def _first_byte(path: Path) -> bytes:
-    """The first byte that is not white space; none in an empty file."""
-    with open(path, "rb") as file:
-        while block := file.read(65536):
-            if text := block.lstrip():
-                return text[:1]
-    return b""
+        return next((line.lstrip()[:1] for line in file if line.strip()), b"") == b"["

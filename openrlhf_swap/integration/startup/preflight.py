@@ -97,7 +97,7 @@ def _prompts(args: SimpleNamespace, data: str) -> Row:
     A checkpoint holds a position among these, whatever the file is called.
     """
     key, given = args.data.input_key, args.data.prompt_dataset
-    problems = load_prompts(args)[key] if data == given else [row[key] for row in read_rows(Path(data))]
+    problems = load_prompts(args)[0][key] if data == given else [row[key] for row in read_rows(Path(data))]
     digest = sha256("".join(map(to_line, problems)).encode()).hexdigest()
     return {"data": given, "number": len(problems), "sha256": digest}
 

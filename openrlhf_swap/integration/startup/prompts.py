@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from openrlhf_swap.data.prompts import reasons_to_drop
-from openrlhf_swap.data.references import answer_is_text, labelled, read_task, try_grader
-from openrlhf_swap.data.rows import has_rows, readable_rows
-from openrlhf_swap.data.tables import causes_of_loaders
+from tqdm import tqdm
+
+from openrlhf_swap.data.references import answer_is_text, faults_of, labelled, read_task, try_grader
+from openrlhf_swap.data.rows import (
+    as_table,
+    causes_of_loaders,
+    check_columns,
+    described,
+    has_rows,
+    read_entries,
+    readable_rows,
+)
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import Row, replacing, write_rows
+from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.paths import special_in
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
@@ -27,6 +35,11 @@ from openrlhf_swap.rewards.verifiers import MATH, Reference
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
+
+CHANGED_PROMPT = (
+    "a prompt that the tokenizer changes (such as accents in decomposed form: convert it to Unicode NFC), so that its "
+    "responses could not be graded"
+)
 
 
 @dataclass(frozen=True)
@@ -43,33 +56,47 @@ TRAINING = DataFlags("data.prompt_dataset", "data.prompt_split", "data.prompt_pr
 EVALUATION = DataFlags("eval.dataset", "eval.split", None, "eval_prompts.jsonl")
 
 
-def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING, source: str | None = None) -> Dataset:
-    """A data set of prompts, as OpenRLHF itself will load it; `source` in place of the one that was given.
+def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Dataset, bool]:
+    """A data set of prompts, mixed as OpenRLHF mixes it, and whether OpenRLHF itself would read the same.
+
+    The loader of `datasets` reads all of a file or nothing; here the rows that cannot be read are counted, printed and
+    left out. Of a CSV file it guesses the types, and would turn 007 into 7, 0.50 into 0.5 and NA into nothing; here
+    its fields are the texts that they are.
 
     Raises:
         DataError: when it cannot be read, is empty, or lacks a column.
     """
+    from datasets import concatenate_datasets, interleave_datasets
     from openrlhf.datasets.utils import blending_datasets
 
     printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-    name = attrgetter(flags.dataset)(args)
+    flag, names, split = f"--{flags.dataset}", attrgetter(flags.dataset)(args), attrgetter(flags.split)(args)
     probabilities = flags.probabilities and attrgetter(flags.probabilities)(args)
-    options: Row = {"dataset_split": attrgetter(flags.split)(args)}
-    if flags is TRAINING:
-        options["max_count"] = args.data.max_samples
-    with reader_errors(f"--{flags.dataset} is {name}, which cannot be read: {{reason}}"), causes_of_loaders():
-        rows = blending_datasets(source or name, probabilities, printer, args.train.seed, **options)
-    if len(rows) == 0:
-        raise DataError(f"--{flags.dataset} is {name}, which has no rows; give a data set with at least one")
-    for key_flag, key in columns_of(args).items():
-        if key not in rows.column_names:
-            raise DataError(
-                f"{key_flag} is {key}, but {name} has no such column; its columns are: {', '.join(rows.column_names)}"
-            )
-    return rows.select(range(min(args.data.max_samples, len(rows))))
+    parts, is_as_given = [], True
+    for name in map(str.strip, names.split(",")):
+        found = read_entries(Path(name), flag) if has_rows(Path(name)) else []
+        rows = readable_rows(found)
+        if wrong := len(found) - len(rows):
+            print(f"[swap] {name}: {wrong} of {len(found)} rows cannot be read: {described(found)}; left out")
+        with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"), causes_of_loaders():
+            if wrong or name.lower().endswith(".csv"):
+                part, is_as_given = as_table(rows), False
+            else:
+                part = blending_datasets(name, None, printer, dataset_split=split)
+        parts.append(part.select(range(min(args.data.max_samples, len(part)))) if flags is TRAINING else part)
+    with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"):
+        if probabilities:
+            shares = [float(share) for share in probabilities.split(",")]
+            table = interleave_datasets(parts, shares, args.train.seed, stopping_strategy="all_exhausted")
+        else:
+            table = concatenate_datasets(parts)
+    if len(table) == 0:
+        raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
+    check_columns(table.column_names, columns_of(args), names)
+    return table.select(range(min(args.data.max_samples, len(table)))), is_as_given
 
 
-def render_prompts(rows: Sequence[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
+def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
     """Each prompt as OpenRLHF will render it; None for an empty one, and for what is neither text nor a chat.
 
     Raises:
@@ -77,11 +104,16 @@ def render_prompts(rows: Sequence[Row], args: SimpleNamespace, tokenizer: PreTra
     """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
-    template = tokenizer.apply_chat_template if args.data.apply_chat_template else None
-    key = args.data.input_key
+    key, is_chat = args.data.input_key, args.data.apply_chat_template
+    template = tokenizer.apply_chat_template if is_chat else None
 
     def render(number: int, row: Row) -> str | None:
-        if not _is_problem(row[key], args.data.apply_chat_template):
+        problem = row[key]
+        if isinstance(problem, list) and is_chat:
+            is_problem = problem and all(isinstance(message, dict) and message.get("content") for message in problem)
+        else:
+            is_problem = problem and isinstance(problem, str)
+        if not is_problem:
             return None
         with reader_errors(
             f"--data.input_key is {key}, but the model's chat template refuses row {number} ({{reason}}); "
@@ -111,23 +143,34 @@ def write_usable_prompts(
         The data set to train on: the given one, or that file.
 
     Raises:
-        ConfigError: for lengths that leave no room for a prompt, a chat template that the model has not, an output
-            folder in which OpenRLHF would find no file, or a grader that fails on the first rows.
+        ConfigError: for lengths that leave no room for a prompt, a model without a chat template, an output folder in
+            which OpenRLHF would find no file, or a grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
-    key = args.data.label_key
-    found = _usable_rows(args, TRAINING, lambda row: _rewritten(row, args, objective), tokenizer, output, grader)
-    if len(found.tasks) < args.rollout.batch_size:
+
+    def rewrite(row: Row) -> Row:
+        """With the objective's problem text, drawn by the text and the run's seed, so the same in every run."""
+        key, problem = args.data.input_key, row[args.data.input_key]
+        rng = random.Random(f"{args.train.seed}:{problem}")
+        match problem:
+            case str(text) if text:
+                return {**row, key: objective.rewrite_problem(text, rng)}
+            case [*before, {"content": str(text)} as last]:
+                return {**row, key: [*before, {**last, "content": objective.rewrite_problem(text, rng)}]}
+        return row
+
+    usable, source = _usable_rows(args, TRAINING, rewrite, tokenizer, output, grader)
+    if len(usable) < args.rollout.batch_size:
         raise DataError(
-            f"--data.prompt_dataset is {args.data.prompt_dataset}, whose {len(found.tasks)} usable rows do not fill "
+            f"--data.prompt_dataset is {args.data.prompt_dataset}, whose {len(usable)} usable rows do not fill "
             f"one batch of --rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
         )
     if answer_is_text(grader):
-        for line in examples((given[key], task.answer) for given, task in zip(found.given, found.tasks, strict=True)):
+        for line in examples((row.given[args.data.label_key], row.task.answer) for row in usable):
             print(f"[swap] reference answer, as it is graded and scored: {line}")
-    objective.check_prompts(found.prompts)
-    try_grader(grader, found.tasks)
-    return found.source
+    objective.check_prompts([row.prompt for row in usable])
+    try_grader(grader, [row.task for row in usable])
+    return source
 
 
 def write_usable_evaluation(
@@ -139,21 +182,18 @@ def write_usable_evaluation(
         The data set to evaluate on: the given one, or `eval_prompts.jsonl` in `output`.
 
     Raises:
-        ConfigError: for a chat template that the model has not, or an output folder in which OpenRLHF would find no
-            file.
-        DataError: for an unreadable or empty data set, a missing column, or no row that is left.
+        ConfigError, DataError: as `write_usable_prompts`, for no row that is left instead of too few.
     """
-    return _usable_rows(args, EVALUATION, dict, tokenizer, output, grader).source if args.eval.dataset else None
+    return _usable_rows(args, EVALUATION, dict, tokenizer, output, grader)[1] if args.eval.dataset else None
 
 
 @dataclass(frozen=True)
 class _Usable:
-    """The usable rows of a data set: as they were given, as tasks of the grader, their prompts, and where they are."""
+    """A row that is trained or evaluated on: as it was given, as a task of the grader, and its rendered prompt."""
 
-    given: list[Row]
-    tasks: list[Reference]
-    prompts: list[str]
-    source: str
+    given: Row
+    task: Reference
+    prompt: str
 
 
 def _usable_rows(
@@ -163,105 +203,67 @@ def _usable_rows(
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
     grader: str,
-) -> _Usable:
+) -> tuple[list[_Usable], str]:
+    """The usable rows of a data set, and where OpenRLHF finds them."""
     check_chat_template(args, tokenizer)
     name, key = attrgetter(flags.dataset)(args), args.data.label_key
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
-    readable = readable_files(name, f"--{flags.dataset}", output)
-    original = list(load_prompts(args, flags, readable))
+    table, is_as_given = load_prompts(args, flags)
+    given = list(table)
     tasks = []
-    for number, row in enumerate(original, 1):
+    for number, row in enumerate(given, 1):
         with reader_errors(f"--{flags.dataset} is {name}, row {number}: {{reason}}; give the reference answer alone"):
             tasks.append(read_task(row, args.data.input_key, key, grader))
-    rows = [{**rewrite(row), key: task.answer} for row, task in zip(original, tasks, strict=True)]
+    rows = [{**rewrite(row), key: task.answer} for row, task in zip(given, tasks, strict=True)]
     prompts = render_prompts(rows, args, tokenizer)
     reasons = reasons_to_drop(prompts, tasks, capacity, tokenizer, grader)
-    kept = [number for number, reason in enumerate(reasons) if reason is None]
-    counts = {reason: reasons.count(reason) for reason in sorted({reason for reason in reasons if reason})}
-    summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
-    what = "data" if flags is TRAINING else "evaluation data"
-    print(f"[swap] {what}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
-    if not kept:
+    counts = Counter(reason for reason in reasons if reason)
+    summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
+    kind = "data" if flags is TRAINING else "evaluation data"
+    left = len(rows) - counts.total()
+    print(f"[swap] {kind}: {left} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
+    if not left:
         raise DataError(f"--{flags.dataset} is {name}, of which no row can be used: {summary}")
-    source, used = str(name), [rows[number] for number in kept]
-    if grader != MATH:
-        used = [labelled(rows[number], tasks[number], args.data.input_key, key) for number in kept]
-    if readable != name or used != original:
-        path = _readable_path(output, flags.usable)
-        write_rows(path, used)
-        source = str(path)
-    given, chosen = [original[number] for number in kept], [tasks[number] for number in kept]
-    return _Usable(given, chosen, [prompts[number] or "" for number in kept], source)
-
-
-def readable_files(names: str, flag: str, output: Path) -> str:
-    """The data sets, with the readable rows of a file in place of one that has others, which are counted and printed.
-
-    The loader of `datasets` reads the whole of a file or nothing. Of a CSV file it guesses the types, and would turn
-    007 into 7, 0.50 into 0.5 and NA into nothing, so the rows of one are always copied, as the texts that they are.
-
-    Raises:
-        ConfigError: for an output folder in which OpenRLHF would find no copy.
-        DataError: for a file of which no row can be read.
-    """
-    sources = []
-    for number, name in enumerate(word.strip() for word in names.split(",")):
-        rows, others = readable_rows(name, flag) if has_rows(Path(name)) else ([], None)
-        if others is not None:
-            if not rows:
-                raise DataError(f"{flag} is {others}")
-            print(f"[swap] {others}; left out")
-        is_csv = Path(name).suffix.lower() == ".csv"
-        if rows and (others is not None or is_csv):
-            stem = re.sub(r"[^\w.-]", "_", Path(name).stem)
-            copy = _readable_path(output, f"readable/{number}_{stem}.{'parquet' if is_csv else 'jsonl'}")
-            _write_texts(copy, rows) if is_csv else write_rows(copy, rows)
-            name = str(copy)
-        sources.append(name)
-    return ",".join(sources)
-
-
-def _write_texts(path: Path, rows: Sequence[Row]) -> None:
-    """Rows of texts in a file that keeps them texts: the loader of JSON takes a column of dates for times."""
-    from datasets import Dataset
-
-    with replacing(path, "wb") as file:
-        Dataset.from_list(list(rows)).to_parquet(file)
-
-
-def _readable_path(output: Path, name: str) -> Path:
-    """A file in the output folder that OpenRLHF is to read; its folder is made.
-
-    Raises:
-        ConfigError: when OpenRLHF would take the path for several names, or for a pattern.
-    """
+    usable, written = [], []
+    for before, row, task, prompt, reason in zip(given, rows, tasks, prompts, reasons, strict=True):
+        if prompt is not None and reason is None:
+            usable.append(_Usable(before, task, prompt))
+            written.append(row if grader == MATH else labelled(row, task, args.data.input_key, key))
+    if written == given and is_as_given:
+        return usable, str(name)
     if character := special_in(output):
         raise ConfigError(
-            f"--swap.output_dir is {output}, but OpenRLHF is to read {name} there and takes a {character!r} in the "
-            "name of a data set for something else: use a folder without one in its path"
+            f"--swap.output_dir is {output}, but OpenRLHF is to read {flags.usable} there and takes a {character!r} "
+            "in the name of a data set for something else: use a folder without one in its path"
         )
-    path = output / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    output.mkdir(parents=True, exist_ok=True)
+    write_rows(output / flags.usable, written)
+    return usable, str(output / flags.usable)
 
 
-def _is_problem(value: object, is_chat: bool) -> bool:
-    """Whether a problem is text or, for a chat template, messages."""
-    if isinstance(value, list) and is_chat:
-        return bool(value) and all(isinstance(message, dict) and message.get("content") for message in value)
-    return isinstance(value, str) and bool(value)
+def reasons_to_drop(
+    prompts: Sequence[str | None],
+    tasks: Sequence[Reference],
+    capacity: int,
+    tokenizer: PreTrainedTokenizerBase,
+    grader: str = MATH,
+) -> list[str | None]:
+    """Why each row cannot be trained on, worded to follow "dropped with"; None for a row that can.
 
+    `prompts` are rendered, and have at most `capacity` tokens of the policy's tokenizer.
+    """
 
-def _rewritten(row: Row, args: SimpleNamespace, objective: Objective) -> Row:
-    """The row with the objective's problem text; drawn by the text and the run's seed, so the same in every run."""
-    key = args.data.input_key
-    problem: Any = row[key]
-    rng = random.Random(f"{args.train.seed}:{problem}")
-    if (
-        _is_problem(problem, True) and isinstance(problem, list) and isinstance(problem[-1]["content"], str)
-    ):  # messages of a chat
-        *before, last = problem
-        return {**row, key: [*before, {**last, "content": objective.rewrite_problem(last["content"], rng)}]}
-    if not isinstance(problem, str) or not problem:
-        return row
-    return {**row, key: objective.rewrite_problem(problem, rng)}
+    def fault_of_prompt(prompt: str | None) -> str | None:
+        if prompt is None:
+            return "an empty prompt, or one that is neither text nor a chat"
+        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if len(ids) > capacity:
+            return f"a prompt of more than {capacity} tokens (--data.max_len minus --rollout.max_new_tokens)"
+        # The reward function takes what follows the prompt in the decoded text as the response.
+        return None if prompt in tokenizer.decode(ids, skip_special_tokens=False) else CHANGED_PROMPT
+
+    faults = [fault_of_prompt(prompt) for prompt in tqdm(prompts, "[swap] checking prompts", unit="row", leave=False)]
+    left = [number for number, fault in enumerate(faults) if fault is None]
+    for number, fault in zip(left, faults_of([tasks[number] for number in left], grader, "swap"), strict=True):
+        faults[number] = fault
+    return faults

@@ -198,7 +198,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     args = training_args(output)
-    rendered = render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY))
+    rendered = render_prompts(load_prompts(args)[0], args, AutoTokenizer.from_pretrained(POLICY))
     assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 4
     assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
 
@@ -225,7 +225,7 @@ def test_training_reads_the_prompt_set(tmp_path):
 
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
-    assert list(load_prompts(training_args(output))) == KEPT
+    assert list(load_prompts(training_args(output))[0]) == KEPT
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
@@ -241,16 +241,16 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [
-        ((tmp_path / "no.parquet", output), "which does not exist"),
-        ((tmp_path / "empty.json", output), "which is empty; give one row a line"),
+        ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
+        ((tmp_path / "empty.json", output), "which cannot be loaded ("),
+        ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parquet"),
         (
-            (tmp_path / "rows.tsv", output),
-            "a file of unknown type; give a file that ends in .csv, .json, .jsonl, .par",
+            (tmp_path / "torn.csv", output),
+            "which cannot be loaded: row 2: more or fewer fields than the header; correct",
         ),
-        ((tmp_path / "torn.csv", output), "cannot be loaded: row 2: more or fewer fields than the header; correct"),
         ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
-        ((tmp_path, output), "a file of unknown type"),
+        ((tmp_path, output), "which cannot be loaded ("),
         ((torn, output), "which cannot be loaded: row 2: not JSON (Expecting value at character 14); correct or re"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
         (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),

@@ -172,7 +172,7 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--input", "missing.jsonl"], "--input is missing.jsonl, which does not exist"),
+        (["--input", "missing.jsonl"], "--input is missing.jsonl, which cannot be read: "),
         (["--step-tokens", "0"], "--swap.step_tokens is 0"),
         (["--newline-patience", "0.5"], "--swap.newline_patience is 0.5"),
         (["--scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),

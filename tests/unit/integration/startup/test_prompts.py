@@ -8,11 +8,16 @@ import pytest
 from support.command_lines import GOOD, rows_file
 
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.data.prompts import CHANGED_PROMPT, reasons_to_drop
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.startup import prompts
-from openrlhf_swap.integration.startup.prompts import write_usable_evaluation, write_usable_prompts
+from openrlhf_swap.integration.startup.prompts import (
+    CHANGED_PROMPT,
+    load_prompts,
+    reasons_to_drop,
+    write_usable_evaluation,
+    write_usable_prompts,
+)
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.verifiers import Reference
 
@@ -60,7 +65,7 @@ def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tok
     assert "row 3: zero bytes, as a crash leaves them" in report and "and 1 more; left out" in report
     assert "2 of 2 rows usable" in report
     path.write_bytes(b"\n".join(bad))
-    with pytest.raises(DataError, match="4 of 4 rows cannot be read: row 1: not UTF-8"):
+    with pytest.raises(DataError, match="which cannot be read: row 1: not UTF-8"):
         usable(str(path), tokenizer, tmp_path / "out")
 
 
@@ -139,23 +144,43 @@ def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path
     assert read(write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")) == expected
 
 
+@pytest.mark.parametrize("probabilities", [None, "0.2,0.8"])
+def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilities):
+    from openrlhf.datasets.utils import blending_datasets
+
+    names = []
+    for kind, number in (("sums", 7), ("products", 4)):
+        rows = [{"problem": f"{kind} {n}", "answer": str(n)} for n in range(number)]
+        names.append(rows_file(tmp_path / f"{kind}.jsonl", rows))
+    args = data_arguments(", ".join(names), prompt_probs=probabilities, max_samples=6)
+    quiet = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
+    theirs = blending_datasets(",".join(names), probabilities, quiet, args.train.seed, max_count=6)
+    ours, is_as_given = load_prompts(args)
+    assert list(ours) == list(theirs)[:6] and is_as_given
+    # The same mixture where a file has a row that OpenRLHF cannot read.
+    with open(names[1], "ab") as file:
+        file.write(b"{\n")
+    ours, is_as_given = load_prompts(args)
+    assert list(ours) == list(theirs)[:6] and not is_as_given
+
+
 def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(all_kept, tmp_path, tokenizer):
     """Before anything starts; where nothing has to be read there, it is a folder like others."""
     row = {"problem": "What is 100 + 100?", "answer": "200"}
     good, changed = rows_file(tmp_path / "a.jsonl", [row]), rows_file(tmp_path / "b.jsonl", [{**row, "answer": 200}])
     (tmp_path / "rows.csv").write_text(CSV)
-    for path, folder, character, name in (
-        (changed, "lr=1e-6,theta=0.3", ",", "prompts.jsonl"),
-        (str(tmp_path / "rows.csv"), "swap@1", "@", "readable/0_rows.parquet"),
-        (str(tmp_path / "rows.csv"), "a[1]", "[", "readable/0_rows.parquet"),
+    for path, folder, character in (
+        (changed, "lr=1e-6,theta=0.3", ","),
+        (str(tmp_path / "rows.csv"), "swap@1", "@"),
+        (str(tmp_path / "rows.csv"), "a[1]", "["),
     ):
         output = tmp_path / folder
         assert usable(good, tokenizer, output) == good
         with pytest.raises(ConfigError) as error:
             usable(path, tokenizer, output)
         assert str(error.value) == (
-            f"--swap.output_dir is {output}, but OpenRLHF is to read {name} there and takes a {character!r} in the "
-            "name of a data set for something else: use a folder without one in its path"
+            f"--swap.output_dir is {output}, but OpenRLHF is to read prompts.jsonl there and takes a {character!r} "
+            "in the name of a data set for something else: use a folder without one in its path"
         )
         assert not output.exists()
 
