@@ -71,7 +71,7 @@ def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) ->
         action_mask[0, PROMPT - 1 :] = 1
         samples.append(
             Sample(
-                rollout=Rollout("p", "42", sequences[0, PROMPT:].tolist(), PROMPT, reward),
+                rollout=Rollout("p", "42", sequences[0, PROMPT:].tolist(), range(PROMPT), reward),
                 sequences=sequences,
                 attention_mask=torch.ones_like(sequences),
                 action_mask=action_mask,

@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "worlds"))
@@ -75,16 +74,6 @@ def make_responses(tokenizer) -> list[dict]:  # noqa: ANN001
     return responses
 
 
-def as_sample(response: dict) -> Any:
-    """The sample that the generator makes of a response."""
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-
-    from openrlhf_swap.integration.generation.response import Sample, rollout_of
-
-    stock = SamplesGenerator._process_response_into_experience(None, response, max_len=400)
-    return Sample(**vars(stock), rollout=rollout_of(response))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=10)
@@ -99,6 +88,7 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+    from openrlhf_swap.integration.generation.response import make_sample, read_response
     from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
     from openrlhf_swap.integration.startup.launch import start_local_ray
 
@@ -122,7 +112,7 @@ def main() -> None:
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in makers}
     for repeat in range(repeats + 1):
         for name, maker in makers.items():
-            samples = [as_sample(response) for response in responses]
+            samples = [make_sample(read_response(response), 400) for response in responses]
             start = time.perf_counter()
             experiences = maker.make_experience_batch(samples)
             made = time.perf_counter()

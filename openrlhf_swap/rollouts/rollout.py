@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ class Rollout:
         prompt: as the chat template renders it.
         answer: the reference answer.
         response_ids: L token ids, the end token included.
-        start: position of the response's first token in its (padded) row.
+        prompt_ids: token ids of the prompt, as the engine got them.
         reward: the grader's reward; ours are between 0 and 1.
         truncated: whether the token limit cut it off.
         step_ends: e_1..e_K, indices in the response; empty where steps are neither scored nor their states read.
@@ -30,12 +31,13 @@ class Rollout:
         probes: (kept tokens, share of correct answers) for each prefix that was continued for grading, in order.
         graded_correct: whether the grader called it correct; None if it gave a reward only.
         metadata: numbers that the objective keeps about the response from its sampling to the update.
+        record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
     """
 
     prompt: str
     answer: str
     response_ids: Sequence[int]
-    start: int
+    prompt_ids: Sequence[int]
     reward: float
     truncated: bool = False
     step_ends: Sequence[int] = ()
@@ -44,6 +46,12 @@ class Rollout:
     probes: Sequence[tuple[int, float]] = ()
     graded_correct: bool | None = None
     metadata: Mapping[str, float] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def start(self) -> int:
+        """Position of the response's first token in its row."""
+        return len(self.prompt_ids)
 
     @property
     def correct(self) -> bool:

@@ -98,6 +98,7 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
     from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+    from openrlhf_swap.integration.generation.response import read_response
     from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 
     group, strategy = actor_group
@@ -107,8 +108,12 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
     for number, response in enumerate(responses):
         part = number % GROUP_SIZE * len(forced) // GROUP_SIZE
         text = response["prompt"] + forced[part]
-        generator._parts[text] = (response["prompt"], part, SamplingRequest(response["prompt"], 2, 320, forced[part]))
-        samples.append(generator._process_response_into_experience({**response, "prompt": text}, max_len=400))
+        generator._sources[text] = (
+            response["prompt"],
+            part,
+            SamplingRequest(response["prompt"], 2, 320, forced[part]),
+        )
+        samples.append(generator._make_sample(read_response({**response, "prompt": text}), 400))
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
     maker = SwapExperienceMaker(*common, objective=objective, reader=reader)
     rows = {}

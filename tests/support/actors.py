@@ -45,12 +45,9 @@ def running_actors(arguments, ranks=1, engines=None):
 
 def make_sample(response):
     """The sample that the generator makes of a response that no objective changes."""
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+    from openrlhf_swap.integration.generation import response as forms
 
-    from openrlhf_swap.integration.generation.response import Sample, rollout_of
-
-    stock = SamplesGenerator._process_response_into_experience(None, response, max_len=400)
-    return Sample(**vars(stock), rollout=rollout_of(response))
+    return forms.make_sample(forms.read_response(response), 400)
 
 
 def make_experiences(maker_class, actor_group, tokenizer, responses, **options):

@@ -6,6 +6,7 @@ The policy is left out: no engine generates, and log-probabilities are zeros. No
 import functools
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -133,20 +134,20 @@ class Path:
     def _observe(self, lengths, correct):
         """Give a monitoring set to an objective that asks for one."""
         groups = [
-            [Rollout("m", "42", [1] * length, 0, float(is_correct)) for length, is_correct in zip(*pair, strict=True)]
+            [Rollout("m", "42", [1] * length, (), float(is_correct)) for length, is_correct in zip(*pair, strict=True)]
             for pair in zip(lengths, correct, strict=True)
         ]
         self._objective.observe_monitor(Batch(groups, self._objective.coefficients, READER))
 
     def _samples(self, number, group):
         prompt = _prompt(self._known, number)
-        ((*refs,),) = self._generator._dispatch_parts([prompt], ["42"], max_new_tokens=LONGEST)
-        asked = [ref for ref in refs for _ in range(self._generator._parts[ref][2].count)]
+        ((*refs,),) = self._generator._dispatch([prompt], ["42"], max_new_tokens=LONGEST)
+        asked = [ref for ref in refs for _ in range(self._generator._sources[ref][2].count)]
         asked += asked[-1:] * (len(group) - len(asked))  # those that join
         return [self._sample(*pair, place) for place, pair in enumerate(zip(group, asked, strict=True))]
 
     def _sample(self, case, request, place):
-        begun, forced = READER.ids(request), READER.ids(self._generator._parts[request][2].forced)
+        begun, forced = READER.ids(request), READER.ids(self._generator._sources[request][2].forced)
         head, tail = (
             self._known.get("heads", {}).get(case.get("mode", ""), ""),
             TAILS[case["form"]][not case["correct"]],
@@ -157,17 +158,17 @@ class Path:
         fill = case["length"] - len(forced) - len(head) - len(tail)
         words = [ord(" ") if place % 50 == 49 else 0x1000 + place for place in range(fill)]
         ids = [*READER.ids(head), *words, *READER.ids(tail)]
-        response = {
-            "prompt": request,
-            "label": "42",
-            "observation_tokens": begun + ids,
-            "action_ranges": [(len(begun), len(begun) + len(ids))],
-            "reward": float(case["correct"]),
-            "scores": float(case["correct"]),
-            "truncated": case["truncated"],
-            "rollout_log_probs": None,
-            "probes": [tuple(probe) for probe in case.get("probes", ())],
-        }
+        rollout = Rollout(
+            prompt=request,
+            answer="42",
+            response_ids=ids,
+            prompt_ids=begun,
+            reward=float(case["correct"]),
+            truncated=case["truncated"],
+            probes=[tuple(probe) for probe in case.get("probes", ())],
+            record={"label": "42", "scores": float(case["correct"]), "rollout_log_probs": None},
+        )
         if kept := self._known.get("kept"):
-            response["metadata"] = {"kept": float(place if kept == "exits" and place else case["length"])}
-        return self._generator._process_response_into_experience(response, max_len=2 * LONGEST)
+            number = float(place if kept == "exits" and place else case["length"])
+            rollout = replace(rollout, metadata={"kept": number})
+        return self._generator._make_sample(rollout, 2 * LONGEST)

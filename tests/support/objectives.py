@@ -45,7 +45,7 @@ def rollout(text="", length=None, correct=True, prompt="p", answer="42", truncat
     ids = [ord(c) for c in text]
     if length is not None:
         ids = [0x1000 + i for i in range(length - len(ids))] + ids
-    return Rollout(prompt, answer, ids, 5, float(correct), truncated, metadata=metadata)
+    return Rollout(prompt, answer, ids, range(5), float(correct), truncated, metadata=metadata)
 
 
 def batch(*groups):

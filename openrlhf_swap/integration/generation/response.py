@@ -1,16 +1,14 @@
-"""A response in the two forms that OpenRLHF knows: what its rollout actor returns, and the sample made of that.
-
-Everything in between, and everything after, reads the `Rollout` that travels with the sample.
-"""
+"""OpenRLHF's two forms of a response: what its engine returns, and the row of a batch. All else reads a `Rollout`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from openrlhf.trainer.ppo_utils.experience import Experience
-from typing_extensions import NotRequired
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, Reference
@@ -18,28 +16,6 @@ from openrlhf_swap.rollouts.rollout import Rollout
 
 FAILED = "swap/reward_function_failed"
 """In `extra_logs`: why the reward function gave no reward."""
-
-
-class EngineResponse(TypedDict):
-    """One response as OpenRLHF's rollout actor returns it; other keys are OpenRLHF's own business.
-
-    The last three keys are ours: they are set on responses that were continued (`continuations.py`).
-    """
-
-    prompt: str
-    label: str
-    observation_tokens: list[int]
-    """Prompt and response."""
-    action_ranges: list[tuple[int, int]]
-    """Where the model's turns start and end in `observation_tokens`; `action_range` reads the only one."""
-    reward: float | None
-    scores: float | None
-    truncated: NotRequired[bool]
-    rollout_log_probs: list[float] | None
-    extra_logs: NotRequired[dict[str, Any]]
-    probes: NotRequired[list[tuple[int, float]]]
-    metadata: NotRequired[dict[str, float]]
-    continued_tokens: NotRequired[int]
 
 
 @dataclass
@@ -53,17 +29,44 @@ class Sample(Experience):
     rollout: Rollout = field(kw_only=True)
 
 
-def action_range(response: EngineResponse) -> tuple[int, int]:
-    """Start and end of the response in `observation_tokens`: a rollout has one turn."""
-    ((start, end),) = response["action_ranges"]
-    return start, end
+def read_response(response: Mapping[str, Any], start: int | None = None) -> Rollout:
+    """The rollout of a response that OpenRLHF's engine returned.
+
+    Args:
+        response: its dict; a reward server such as OpenRLHF's own gives lists of one as numbers, for its one query.
+        start: where the response begins in `observation_tokens`, if before the tokens that were generated last.
+
+    Raises:
+        DataError: when the reward function returned no reward, or one that is not a finite number.
+    """
+    ((generated, end),) = response["action_ranges"]
+    start, ids = generated if start is None else start, response["observation_tokens"]
+    logs = {name: _unlisted(value) for name, value in (response.get("extra_logs") or {}).items()}
+    verdict = logs.get(GRADED_CORRECT)
+    return Rollout(
+        prompt=response["prompt"],
+        answer=Reference.parse(response["label"]).answer,
+        response_ids=ids[start:end],
+        prompt_ids=ids[:start],
+        reward=_finite(_unlisted(response["reward"]), logs),
+        truncated=bool(response.get("truncated", False)),
+        graded_correct=None if verdict is None else verdict > 0,
+        record={
+            "label": response["label"],
+            "scores": _unlisted(response["scores"]),
+            "rollout_log_probs": response["rollout_log_probs"],
+            "extra_logs": logs,
+        },
+    )
 
 
-def reward_of(response: EngineResponse) -> float:
-    """The response's reward; raises DataError when the reward function returned none, or no finite number."""
-    reward = response["reward"]
+def _unlisted(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _finite(reward: Any, logs: Mapping[str, Any]) -> float:
     if reward is None:
-        reason = response.get("extra_logs", {}).get(FAILED, "its own error is in the log above")
+        reason = logs.get(FAILED, "its own error is in the log above")
         raise DataError(f"the reward function of --reward.remote_url gave no reward for a response: {reason}")
     try:
         value = float(reward)  # of a tensor with one number, too
@@ -78,47 +81,17 @@ def reward_of(response: EngineResponse) -> float:
     return value
 
 
-def with_numbers(response: dict[str, Any]) -> dict[str, Any]:
-    """The response with numbers where a reward server such as OpenRLHF's own gives lists of one, for its one query."""
-    logs = {name: _only(value) for name, value in (response.get("extra_logs") or {}).items()}
-    return {**response, "reward": _only(response["reward"]), "scores": _only(response["scores"]), "extra_logs": logs}
-
-
-def _only(value: Any) -> Any:
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-def rollout_of(response: EngineResponse) -> Rollout:
-    """The rollout of a response.
-
-    Raises:
-        DataError: when the reward function returned no reward, or one that is not finite.
-    """
-    start, end = action_range(response)
-    return Rollout(
-        prompt=response["prompt"],
-        answer=Reference.parse(response["label"]).answer,
-        response_ids=response["observation_tokens"][start:end],
-        start=start,
-        reward=reward_of(response),
-        truncated=bool(response.get("truncated", False)),
-        probes=response.get("probes", ()),
-        graded_correct=None if (said := response.get("extra_logs", {}).get(GRADED_CORRECT)) is None else said > 0,
-        metadata=response.get("metadata", {}),
-    )
-
-
-def with_rollout(response: EngineResponse, rollout: Rollout) -> EngineResponse:
-    """The response with the prompt and the tokens of a rollout that was made from it and changed since."""
-    start, ids = rollout.start, list(rollout.response_ids)
-    changed = {
+def make_sample(rollout: Rollout, context: int) -> Sample:
+    """OpenRLHF's row of a response, which ends with the context."""
+    rollout = replace(rollout, response_ids=rollout.response_ids[: max(0, context - rollout.start)])
+    ids = [*rollout.prompt_ids, *rollout.response_ids]
+    response = {
+        **rollout.record,
         "prompt": rollout.prompt,
-        "observation_tokens": response["observation_tokens"][:start] + ids,
-        "action_ranges": [(start, start + len(ids))],
+        "observation_tokens": ids,
+        "action_ranges": [(rollout.start, len(ids))],
+        "reward": rollout.reward,
+        "truncated": rollout.truncated,
     }
-    return {**response, **changed}  # type: ignore[typeddict-item]  # `changed` has the right types
-
-
-def within_context(rollout: Rollout, context: int) -> Rollout:
-    """The rollout without the tokens beyond `context`, which OpenRLHF drops from its samples."""
-    return replace(rollout, response_ids=rollout.response_ids[: max(0, context - rollout.start)])
+    row = SamplesGenerator._process_response_into_experience(None, response, max_len=context)
+    return Sample(**vars(row), rollout=replace(rollout, record={}))

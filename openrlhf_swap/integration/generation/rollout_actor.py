@@ -7,17 +7,18 @@ import functools
 import inspect
 import zlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_swap.errors import DataError, reader_errors
-from openrlhf_swap.integration.generation.response import FAILED, with_numbers
+from openrlhf_swap.integration.generation.continuations import ContinuationRequest
+from openrlhf_swap.integration.generation.response import FAILED, read_response
 from openrlhf_swap.integration.generation.rollout_worker import CpuWorker, SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
+from openrlhf_swap.rollouts.rollout import Rollout
 
 HEALTH_SECONDS = 1.0  # between two looks at an engine that is asked for something
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
@@ -27,46 +28,31 @@ class EngineFactory:
     """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that have no flag."""
 
     def __init__(self, actor_class: Any, more: dict[str, Any]) -> None:
-        """Takes a Ray actor class and further arguments for vLLM's engines."""
         self._actor_class = actor_class
         self._more = more
 
     def options(self, **options: Any) -> EngineFactory:
-        """Like `options` of a Ray actor class."""
         return EngineFactory(self._actor_class.options(**options), self._more)
 
     def remote(self, **arguments: Any) -> Any:
-        """Like `remote` of a Ray actor class: starts an engine."""
         return self._actor_class.remote(**{**arguments, **self._more})
 
 
-class PretokenizedPrompt:
+class KnownPrompt:
     """Replaces the tokenizer where OpenRLHF tokenises a prompt whose tokens are already known."""
 
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:
-        """Takes the tokenizer and the tokens to return for any prompt."""
         self._ids = torch.tensor([ids])
         self.decode = tokenizer.decode
 
     def __call__(self, **_: Any) -> dict[str, torch.Tensor]:
-        """The known tokens, in the form that a tokenizer returns."""
         return {"input_ids": self._ids}
 
 
-@dataclass(frozen=True)
-class TokenRequest:
-    """A request for `count` generations of at most `max_tokens` that continue `ids`, prompt included."""
+def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """A reward function that gives the reason where it fails; OpenRLHF drops what it raises, and the reward with it.
 
-    prompt: str
-    ids: list[int]
-    max_tokens: int
-    count: int
-
-
-def saying_why(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """A reward function that gives the reason where it fails; OpenRLHF drops what one raises, and the reward with it.
-
-    The reason reaches the trainer in the response's `extra_logs`, and is raised there (`reward_of`).
+    The reason travels in the response's `extra_logs`, and is raised where that is read.
     """
 
     def graded(*arguments: Any) -> dict[str, Any]:
@@ -82,7 +68,7 @@ def saying_why(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     return graded
 
 
-def _while_engine_lives(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _ending_with_engine(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     """OpenRLHF's method of this name, which calls the engine, but ends with it."""
     stock = getattr(_StockRolloutActor, name)
 
@@ -109,13 +95,13 @@ class SwapRolloutActor(_StockRolloutActor):
         await self.answered_or_dead(super().update_weight(*args, empty_cache=empty_cache, **kwargs))
         self._weight_updates += empty_cache
 
-    init_process_group = _while_engine_lives("init_process_group")
-    update_weight_cuda_ipc = _while_engine_lives("update_weight_cuda_ipc")
-    reset_prefix_cache = _while_engine_lives("reset_prefix_cache")
-    pause_generation = _while_engine_lives("pause_generation")
-    resume_generation = _while_engine_lives("resume_generation")
-    sleep = _while_engine_lives("sleep")
-    wake_up = _while_engine_lives("wake_up")
+    init_process_group = _ending_with_engine("init_process_group")
+    update_weight_cuda_ipc = _ending_with_engine("update_weight_cuda_ipc")
+    reset_prefix_cache = _ending_with_engine("reset_prefix_cache")
+    pause_generation = _ending_with_engine("pause_generation")
+    resume_generation = _ending_with_engine("resume_generation")
+    sleep = _ending_with_engine("sleep")
+    wake_up = _ending_with_engine("wake_up")
 
     async def answered_or_dead(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Await a call to the engine.
@@ -162,27 +148,7 @@ class SwapRolloutActor(_StockRolloutActor):
             return
         taken = inspect.signature(function).parameters
         wanted = {name: value for name, value in settings.items() if name in taken}
-        replace(self.executor, "reward_func", saying_why(functools.partial(function, **wanted)), "openrlhf")
-
-    async def continue_responses(
-        self, requests: list[TokenRequest], label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any
-    ) -> list[list[dict[str, Any]]]:
-        """Generate the continuations of all requests concurrently.
-
-        They are returned like OpenRLHF's responses and graded as responses to the prompt, but `observation_tokens`
-        holds only the new tokens.
-        """
-
-        async def go_on(request: TokenRequest) -> list[dict[str, Any]]:
-            limited = sampling_params.clone()
-            limited.max_tokens = request.max_tokens
-            given, key = PretokenizedPrompt(hf_tokenizer, request.ids), f"{request.prompt}:{request.ids}"
-            common = (request.prompt, label, limited, max_length, given)
-            responses = await self.generate_responses(*common, num_samples=request.count, key=key)
-            before = len(request.ids)
-            return [{**r, "observation_tokens": r["observation_tokens"][before:]} for r in responses]
-
-        return list(await asyncio.gather(*map(go_on, requests)))
+        replace(self.executor, "reward_func", explain_failures(functools.partial(function, **wanted)), "openrlhf")
 
     async def generate_responses(
         self,
@@ -192,24 +158,40 @@ class SwapRolloutActor(_StockRolloutActor):
         *args: Any,
         num_samples: int = 1,
         key: str | None = None,
+        start: int | None = None,
         **kwargs: Any,
-    ) -> list[dict[str, Any]]:
-        """Overrides OpenRLHF's: the seeds of the `num_samples` responses depend on `key`, by default the prompt."""
-        if self._seed is None:
-            responses = await super().generate_responses(
-                prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs
-            )
-            return [with_numbers(response) for response in responses]
+    ) -> list[Rollout]:
+        """Overrides OpenRLHF's: returns rollouts, whose seeds depend on `key`, by default the prompt.
 
-        async def draw(number: int) -> dict[str, Any]:
-            seeded = sampling_params.clone()
-            seeded.seed = zlib.crc32(f"{self._seed}:{number}:{key or prompt}".encode())
-            (response,) = await super(SwapRolloutActor, self).generate_responses(
-                prompt, label, seeded, *args, num_samples=1, **kwargs
-            )
-            return with_numbers(response)
+        `start` is where a response begins, if before what is generated.
+        """
+        stock = super().generate_responses
 
-        return list(await asyncio.gather(*(draw(number) for number in range(num_samples))))
+        async def draw(number: int) -> Rollout:
+            sampling = sampling_params.clone()
+            if self._seed is not None:
+                sampling.seed = zlib.crc32(f"{self._seed}:{number}:{key or prompt}".encode())
+            (response,) = await stock(prompt, label, sampling, *args, num_samples=1, **kwargs)
+            return read_response(response, start)
+
+        return list(await asyncio.gather(*map(draw, range(num_samples))))
+
+    async def continue_rollouts(
+        self, requests: list[ContinuationRequest], sampling_params: Any, max_length: int, hf_tokenizer: Any
+    ) -> list[list[Rollout]]:
+        """Generate the continuations of all requests concurrently, each graded as a response to its prompt."""
+
+        async def respond(request: ContinuationRequest) -> list[Rollout]:
+            prefix, limited = request.prefix, sampling_params.clone()
+            limited.max_tokens = request.wanted.max_new_tokens
+            ids = [*prefix.prompt_ids, *prefix.response_ids]
+            common = (prefix.prompt, prefix.record["label"], limited, max_length, KnownPrompt(hf_tokenizer, ids))
+            key = f"{prefix.prompt}:{ids}"
+            return await self.generate_responses(
+                *common, num_samples=request.wanted.count, key=key, start=prefix.start
+            )
+
+        return list(await asyncio.gather(*map(respond, requests)))
 
 
 class CpuRolloutActor(SwapRolloutActor):

@@ -19,17 +19,12 @@ from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.integration.generation.continuations import Continuations
-from openrlhf_swap.integration.generation.response import (
-    EngineResponse,
-    Sample,
-    rollout_of,
-    with_rollout,
-    within_context,
-)
+from openrlhf_swap.integration.generation.response import Sample, make_sample
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
 from openrlhf_swap.objectives.contract import edited, sampling_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,8 +39,9 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._objective = objective
         self._reader = reader
         self._evaluating = False
-        self._parts: dict[str, tuple[str, int, SamplingRequest]] = {}
-        self._plain: dict[str, str] = {}
+        # The text that an engine gets -> the prompt of the sample, and of a training's which part of its group.
+        self._sources: dict[str, tuple[str, int, SamplingRequest]] = {}
+        self._continued_seconds = 0.0
 
     @classmethod
     def like(cls, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> Self:
@@ -55,7 +51,7 @@ class SwapSamplesGenerator(SamplesGenerator):
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """Overrides SamplesGenerator: asks the prompts as the objective does."""
-        self._evaluating, self._plain = True, {}
+        self._evaluating, self._sources = True, {}
         try:
             return super().generate_eval_samples(**generate_kwargs)
         finally:
@@ -63,7 +59,7 @@ class SwapSamplesGenerator(SamplesGenerator):
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
         """Overrides SamplesGenerator: samples are reproducible, and the objective's steps are counted."""
-        self._parts = {}
+        self._sources = {}
         if self.args.train.full_determinism_enable:
             seed = f"{self.args.train.seed}:{self._objective.step}"
             ray.get([engine.seed_samples.remote(seed) for engine in self.vllm_engines])
@@ -86,14 +82,10 @@ class SwapSamplesGenerator(SamplesGenerator):
         data = self.prompts_dataloader.dataset
         chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(request.prompts, len(data)))
         rows = [data[index] for index in chosen]
-        parts = self._dispatch_parts(
-            [row[1] for row in rows],
-            [row[2] for row in rows],
-            **{**generate_kwargs, "n_samples_per_prompt": request.samples},
-        )
-        done = dict(self._as_they_finish(parts))
-        groups = [[rollout_of(response) for response in done[number]] for number in range(len(rows))]
-        return Batch(groups, self._objective.coefficients, self._reader)
+        generate_kwargs = {**generate_kwargs, "n_samples_per_prompt": request.samples}
+        parts = self._dispatch([row[1] for row in rows], [row[2] for row in rows], **generate_kwargs)
+        groups = dict(self._as_they_finish(parts))
+        return Batch([groups[number] for number in range(len(rows))], self._objective.coefficients, self._reader)
 
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
@@ -105,25 +97,25 @@ class SwapSamplesGenerator(SamplesGenerator):
         if dynamic_filtering:
             groups, consumed, exhausted = self._filtered(dataloader_iter, num_prompts, **generate_kwargs)
         else:
-            *rows, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
-            consumed = len(rows[0])
+            prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
+            consumed = len(prompts)
             whole = self._whole_batches(consumed)
-            groups = self._groups(*(column[:whole] for column in rows), **generate_kwargs)
+            groups = self._groups(prompts[:whole], labels[:whole], **generate_kwargs)
         return [experience for group in groups for experience in group], consumed, exhausted
 
     def _filtered(
         self, dataloader_iter: Iterator, num_prompts: int, **generate_kwargs: Any
-    ) -> tuple[list[list[Experience]], int, bool]:
+    ) -> tuple[list[list[Sample]], int, bool]:
         """Groups that pass the filter, how many prompts that took, and whether the data ended.
 
         As many prompts as were dropped are drawn at a time, so a step that is done again has the same ones.
         """
-        groups: list[list[Experience]] = []
+        groups: list[list[Sample]] = []
         consumed, exhausted = 0, False
         while len(groups) < num_prompts and not exhausted:
-            *rows, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts - len(groups))
-            consumed += len(rows[0])
-            groups += filter(self._passes, self._groups(*rows, **generate_kwargs))
+            prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts - len(groups))
+            consumed += len(prompts)
+            groups += filter(self._passes, self._groups(prompts, labels, **generate_kwargs))
         return groups[: self._whole_batches(len(groups))], consumed, exhausted
 
     def _whole_batches(self, count: int) -> int:
@@ -144,51 +136,55 @@ class SwapSamplesGenerator(SamplesGenerator):
         batch = Batch([rollouts], self._objective.coefficients, self._reader)
         return bool(low < self._objective.filter_scores(batch).mean() < high)
 
-    def _groups(
-        self, prompts: list[str], labels: list[str], images: list[Any], **generate_kwargs: Any
-    ) -> list[list[Experience]]:
+    def _groups(self, prompts: list[str], labels: list[str], **generate_kwargs: Any) -> list[list[Sample]]:
         """The responses to each prompt, after the objective's monitoring set where that is due."""
         if not prompts:
             return []
         if not self._evaluating and (request := self._objective.monitor()) is not None:
             self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
-        parts = self._dispatch_parts(prompts, labels, images, **generate_kwargs)
-        finished = tqdm(self._as_they_finish(parts), desc="Generate samples", total=len(parts))
-        if not self._evaluating and self._objective.continues != "no":
-            return self._continued(finished, **generate_kwargs)
-        found = {
-            number: [self._process_response_into_experience(response, **generate_kwargs) for response in responses]
-            for number, responses in finished
-        }
-        return [found[number] for number in range(len(parts))]
+        parts = self._dispatch(prompts, labels, **generate_kwargs)
+        finished: Iterable[tuple[int, list[Rollout]]] = self._as_they_finish(parts)
+        if continues := not self._evaluating and self._objective.continues != "no":
+            finished = self._continued(finished, **generate_kwargs)
+        context, groups = generate_kwargs["max_len"], {}
+        for number, rollouts in tqdm(finished, desc="Generate samples", total=len(parts)):
+            groups[number] = [self._make_sample(rollout, context) for rollout in rollouts]
+            for sample, rollout in zip(groups[number], rollouts, strict=True):
+                if continues:
+                    sample.info["swap/continued_tokens"] = torch.tensor([rollout.metadata["continued_tokens"]])
+        for sample in (sample for group in groups.values() for sample in group):
+            if continues:
+                sample.info["swap/continued_seconds"] = torch.tensor([self._continued_seconds])
+        return [groups[number] for number in range(len(parts))]
 
     def _continued(
-        self, finished: Iterable[tuple[int, list[EngineResponse]]], **generate_kwargs: Any
-    ) -> list[list[Experience]]:
-        """Each prompt's samples, with what the objective wants of their continuations."""
-        continuing = Continuations(self._objective, self._reader, self.args)
+        self, finished: Iterable[tuple[int, list[Rollout]]], **generate_kwargs: Any
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        """The groups with what the objective generates from their responses.
+
+        It is requested as soon as a prompt's responses are complete, while other prompts are still generating.
+        """
+        context = generate_kwargs["max_len"]
+        continuations = Continuations(
+            self._objective, self._reader, self.args.rollout.n_samples_per_prompt, self.args.data.max_len
+        )
         names = ("temperature", "top_p", "top_k")
         sampling = SamplingParams(**{name: generate_kwargs[name] for name in names if name in generate_kwargs})
-        asked = {}
-        for number, responses in finished:
-            if requests := continuing.requests(number, responses):
-                # All of a prompt at one engine, which keeps its beginnings in the cache.
-                engine = self.vllm_engines[number % len(self.vllm_engines)]
-                common = (responses[0]["label"], sampling, generate_kwargs["max_len"], self.tokenizer)
-                asked[number] = engine.continue_responses.remote(requests, *common)
-            else:
-                continuing.put(number, [])
-        started, numbers = time.monotonic(), list(asked)
-        for place, results in self._as_they_finish([[asked[number]] for number in numbers]):
-            continuing.put(numbers[place], results)
-        waited = torch.tensor([time.monotonic() - started])
-        groups = []
-        for _, responses in sorted(continuing.groups.items()):
-            groups.append([self._process_response_into_experience(each, **generate_kwargs) for each in responses])
-            for sample, response in zip(groups[-1], responses, strict=True):
-                tokens = torch.tensor([float(response.get("continued_tokens", 0))])
-                sample.info.update({"swap/continued_tokens": tokens, "swap/continued_seconds": waited})
-        return groups
+        waiting, refs = [], []
+        for number, group in finished:
+            requests = continuations.requests(group)
+            if not requests:
+                yield number, continuations.complete(group, [], [])
+                continue
+            # All of a prompt at one engine, which keeps its beginnings in the cache.
+            engine = self.vllm_engines[number % len(self.vllm_engines)]
+            refs.append([engine.continue_rollouts.remote(requests, sampling, context, self.tokenizer)])
+            waiting.append((number, group, requests))
+        started = time.monotonic()
+        for place, results in self._as_they_finish(refs):
+            number, group, requests = waiting[place]
+            yield number, continuations.complete(group, requests, results)
+        self._continued_seconds = time.monotonic() - started
 
     def _as_they_finish(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """Each prompt's number and responses when all of its parts are there."""
@@ -209,62 +205,51 @@ class SwapSamplesGenerator(SamplesGenerator):
                 if not open_parts[number]:
                     yield number, [response for part in ray.get(parts[number]) for response in part]
 
-    def _dispatch_parts(
-        self, prompts: list[str], labels: list[str], images: list[Any] | None = None, **generate_kwargs: Any
-    ) -> list[list[Any]]:
-        """The references of each prompt, one for each of its parts."""
-        if self._evaluating:
-            asked = [self._objective.eval_prompt(prompt) for prompt in prompts]
-            self._plain.update(zip(asked, prompts, strict=True))
-            return [[ref] for ref in self._dispatch_prompts_to_vllm(asked, labels, images=images, **generate_kwargs)]
+    def _dispatch(self, prompts: list[str], labels: list[str], **generate_kwargs: Any) -> list[list[Any]]:
+        """The references of each prompt, one for each part of its group."""
         count = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         limit = generate_kwargs["max_new_tokens"]
         alike: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
         for number, prompt in enumerate(prompts):
-            for part, sampling in enumerate(sampling_of(self._objective, prompt, count, limit)):
-                text = sampling.prompt + sampling.forced
-                self._parts[text] = (sampling.prompt, part, sampling)
-                sampled_tokens = sampling.max_new_tokens - len(self._reader.ids(sampling.forced))
-                if sampling.prompt != prompt:  # else it fits, as was seen before the run
-                    room = self.args.data.max_len - len(self._reader.ids(text))
-                    sampled_tokens = max(1, min(sampled_tokens, room))
-                alike[sampling.count, sampled_tokens].append((number, text))
+            if self._evaluating:
+                requests = [SamplingRequest(self._objective.eval_prompt(prompt), count, limit)]
+            else:
+                requests = sampling_of(self._objective, prompt, count, limit)
+            for part, request in enumerate(requests):
+                text = request.prompt + request.forced
+                # OpenRLHF looks an evaluation's data source up by the prompt of its own.
+                self._sources[text] = (prompt if self._evaluating else request.prompt, part, request)
+                tokens = request.max_new_tokens - len(self._reader.ids(request.forced))
+                if request.prompt != prompt:  # else it fits, as was seen before the run
+                    tokens = max(1, min(tokens, self.args.data.max_len - len(self._reader.ids(text))))
+                alike[request.count, tokens].append((number, text))
 
         parts: list[list[Any]] = [[] for _ in prompts]
         for (samples, tokens), members in alike.items():
             changed = {**generate_kwargs, "n_samples_per_prompt": samples, "max_new_tokens": tokens}
-            numbers = [number for number, _ in members]
             texts = [text for _, text in members]
-            dispatched = self._dispatch_prompts_to_vllm(texts, [labels[n] for n in numbers], **changed)
-            for number, ref in zip(numbers, dispatched, strict=True):
+            refs = self._dispatch_prompts_to_vllm(texts, [labels[number] for number, _ in members], **changed)
+            for (number, _), ref in zip(members, refs, strict=True):
                 parts[number].append(ref)
         return parts
 
-    def _process_response_into_experience(self, response: EngineResponse, **generate_kwargs: Any) -> Experience:
-        """Overrides SamplesGenerator: the sample has the response that the objective trains on, and its rollout."""
+    def _make_sample(self, rollout: Rollout, context: int) -> Sample:
+        """The sample with the response that the objective trains on."""
+        prompt, part, request = self._sources[rollout.prompt]
         if self._evaluating:
-            rollout = rollout_of(response)
-            # OpenRLHF's evaluation counts rewards: a share of passed tests is no correct response.
+            # OpenRLHF's evaluation counts rewards: a share of passed tests is not a correct response.
             reward = rollout.reward if rollout.graded_correct is None else float(rollout.graded_correct)
-            prompt = self._plain[response["prompt"]]  # which tells its data source
-            response = {**response, "prompt": prompt, "reward": reward}
-            return super()._process_response_into_experience(response, **generate_kwargs)
-        prompt, part, sampling = self._parts[response["prompt"]]
-        rollout = rollout_of(response)
-        forced = self._reader.ids(sampling.forced)
-        if forced:
-            head = response["observation_tokens"][: rollout.start]
-            if head[-len(forced) :] != forced:
-                raise CompatibilityError(
-                    f"the tokenizer merges the forced text {sampling.forced!r} with the prompt; use another one"
-                )
+            return make_sample(replace(rollout, prompt=prompt, reward=reward), context)
+        forced, start = self._reader.ids(request.forced), rollout.start
+        if forced and list(rollout.prompt_ids[-len(forced) :]) != forced:
+            raise CompatibilityError(
+                f"the tokenizer merges the forced text {request.forced!r} with the prompt; use another one"
+            )
         rollout = replace(
             rollout,
             prompt=prompt,
-            start=rollout.start - len(forced),
+            prompt_ids=rollout.prompt_ids[: start - len(forced)],
             response_ids=[*forced, *rollout.response_ids],
             metadata={"part": float(part), **rollout.metadata},
         )
-        rollout = within_context(edited(self._objective, rollout, self._reader), generate_kwargs["max_len"])
-        experience = super()._process_response_into_experience(with_rollout(response, rollout), **generate_kwargs)
-        return Sample(**vars(experience), rollout=rollout)
+        return make_sample(edited(self._objective, rollout, self._reader), context)

@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,13 @@ from support.actors import CLOSE, make_config
 from openrlhf_swap.errors import ConfigError, SwapError
 from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.integration.generation import sampling
-from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor, TokenRequest
+from openrlhf_swap.integration.generation.continuations import ContinuationRequest
+from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rewards.verifiers import GRADED_CORRECT
 from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 
 THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
 PROMPTS = {"<|user|>What is 121 + 113?<|assistant|><think>\n": "234", "<|user|>What is 5?<|assistant|><think>\n": "5"}
@@ -70,7 +72,7 @@ def drawn(tokenizer, monkeypatch):
         if seed is not None:
             actor.seed_samples(seed)
         engine = SimpleNamespace(
-            continue_responses=SimpleNamespace(remote=lambda *args: Ref(actor.continue_responses(*args)))
+            continue_rollouts=SimpleNamespace(remote=lambda *args: Ref(actor.continue_rollouts(*args)))
         )
         reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
         args = SimpleNamespace(
@@ -82,7 +84,7 @@ def drawn(tokenizer, monkeypatch):
             SimpleNamespace(args=args), None, None, tokenizer, [engine], objective=objective, reader=reader
         )
 
-        def first(prompts, labels, images=None, n_samples_per_prompt=GROUP, **kwargs):
+        def first(prompts, labels, n_samples_per_prompt=GROUP, **kwargs):
             params = sampling.SamplingParams(max_tokens=kwargs["max_new_tokens"])
             common = {"sampling_params": params, "max_length": max_len, "hf_tokenizer": tokenizer}
             calls = [
@@ -168,11 +170,13 @@ def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn, tokenizer):
     actor = Actor(tokenizer)
     actor.seed_samples("1")
     ids = tokenizer("a{", add_special_tokens=False)["input_ids"]
-    request = TokenRequest("a", ids, 8, 1)
+    prefix = Rollout("a", "1", ids[1:], ids[:1], 0.0, record={"label": "1"})
     params = sampling.SamplingParams(max_tokens=1)
-    (((response,),)) = asyncio.run(actor.continue_responses([request], "1", params, 99, tokenizer))
+    request = ContinuationRequest(0, Continuation(0, "{", 8), prefix)
+    (((whole,),)) = asyncio.run(actor.continue_rollouts([request], params, 99, tokenizer))
     assert actor.asked == [("a{", 8, zlib.crc32(f"1:0:a:{ids}".encode()))]
-    assert tokenizer.decode(response["observation_tokens"]) in ("7}<|end|>", "234}<|end|>")
+    assert (whole.prompt, whole.prompt_ids) == ("a", ids[:1])
+    assert tokenizer.decode(whole.response_ids) in ("{7}<|end|>", "{234}<|end|>")
 
 
 def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
@@ -213,15 +217,14 @@ def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
     assert [sample.rewards.item() for sample in samples] == [1] * GROUP + [0] * GROUP
 
 
-@pytest.mark.parametrize(
-    ("verdict", "counted"), [({GRADED_CORRECT: 0.0}, 0.0), ({GRADED_CORRECT: 1.0}, 1.0), ({}, 0.9)]
-)
+@pytest.mark.parametrize(("verdict", "counted"), [(False, 0.0), (True, 1.0), (None, 0.9)])
 def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(drawn, monkeypatch, verdict, counted):
     generate = Actor.generate_responses
 
     async def partly(self, *args, **kwargs):
-        responses = await generate(self, *args, **kwargs)
-        return [{**response, "reward": 0.9, "extra_logs": verdict} for response in responses]
+        return [
+            replace(rollout, reward=0.9, graded_correct=verdict) for rollout in await generate(self, *args, **kwargs)
+        ]
 
     monkeypatch.setattr(Actor, "generate_responses", partly)
     samples, *_ = drawn(vsrm(), evaluating=True)

@@ -5,17 +5,13 @@ import pickle
 import random
 
 import pytest
+import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.generation.response import (
-    Sample,
-    action_range,
-    rollout_of,
-    with_rollout,
-    within_context,
-)
+from openrlhf_swap.integration.generation.response import make_sample, read_response
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT
 
 RESPONSE = {
     "prompt": "2 + 2?",
@@ -29,44 +25,49 @@ RESPONSE = {
 }
 
 
-def make_sample(response, context):
-    rollout = within_context(rollout_of(response), context)
-    stock = SamplesGenerator._process_response_into_experience(None, with_rollout(response, rollout), max_len=context)
-    return Sample(**vars(stock), rollout=rollout)
-
-
 def test_a_response_is_read():
-    rollout = rollout_of(RESPONSE)
+    rollout = read_response(RESPONSE)
     assert (rollout.prompt, rollout.answer, rollout.response_ids, rollout.start) == ("2 + 2?", "4", [1, 2, 3, 4], 3)
     assert (rollout.reward, rollout.truncated, rollout.correct) == (1.0, True, True)
-    assert with_rollout(RESPONSE, rollout) == RESPONSE
+    assert not read_response({**RESPONSE, "extra_logs": {GRADED_CORRECT: 0.0}}).correct
+    continued = read_response(RESPONSE, start=1)
+    assert (continued.prompt_ids, continued.response_ids) == ([7], [8, 9, 1, 2, 3, 4])
+
+
+def test_a_sample_is_what_openrlhf_makes_of_the_response():
+    response = {**RESPONSE, "reward": 1.0, "extra_logs": {"mine": 2.0}, "rollout_log_probs": [0.0] * 7}
+    stock = SamplesGenerator._process_response_into_experience(None, response, max_len=5)
+    ours = vars(make_sample(read_response(response), 5))
+    for name, value in vars(stock).items():
+        torch.testing.assert_close(ours[name], value) if isinstance(value, torch.Tensor) else None
+        assert isinstance(value, torch.Tensor) or ours[name] == value, name
 
 
 def test_a_response_without_a_reward_is_an_error():
     with pytest.raises(DataError, match="gave no reward for a response"):
-        rollout_of({**RESPONSE, "reward": None})
+        read_response({**RESPONSE, "reward": None})
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
 def test_a_reward_that_is_not_finite_is_an_error(reward):
     with pytest.raises(DataError, match=f"reward function of --reward.remote_url gave {reward} for a response"):
-        rollout_of({**RESPONSE, "reward": reward})
+        read_response({**RESPONSE, "reward": reward})
 
 
 @pytest.mark.parametrize("reward", [[1.0, 0.0], [], {"score": 1}, "good"])
 def test_a_reward_that_is_no_number_is_an_error(reward):
     with pytest.raises(DataError, match=r"--reward.remote_url gave .* as the reward of a response; it has to be one"):
-        rollout_of({**RESPONSE, "reward": reward})
+        read_response({**RESPONSE, "reward": reward})
 
 
 def test_a_response_of_several_turns_is_refused():
     with pytest.raises(ValueError):
-        action_range({**RESPONSE, "action_ranges": [(1, 2), (3, 7)]})
+        read_response({**RESPONSE, "action_ranges": [(1, 2), (3, 7)]})
 
 
 @pytest.mark.parametrize("context", [3, 5, 7, 9])
 def test_the_rollout_has_the_tokens_that_openrlhf_keeps(context):
-    sample = make_sample(RESPONSE, context)
+    sample = make_sample(read_response(RESPONSE), context)
     kept = sample.sequences[0, 1:][sample.action_mask[0].bool()].tolist()
     assert sample.rollout.response_ids == kept
 
@@ -77,7 +78,7 @@ def test_the_index_of_a_micro_batch_finds_the_rollouts():
     for number in range(6):
         ids = [rng.randrange(50) for _ in range(rng.randint(4, 9))]
         response = {**RESPONSE, "observation_tokens": ids, "action_ranges": [(2, len(ids))], "prompt": str(number)}
-        samples.append(pickle.loads(pickle.dumps(make_sample(response, 20))))  # as Ray carries it
+        samples.append(pickle.loads(pickle.dumps(make_sample(read_response(response), 20))))  # as Ray carries it
         samples[-1].index = [number]
     merged = Experience.concat_experiences([samples[4], samples[1], samples[3]], pad_token_id=0)
     assert merged.index == [4, 1, 3]

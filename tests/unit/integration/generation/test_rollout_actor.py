@@ -10,8 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.generation.response import reward_of
+from openrlhf_swap.integration.generation.response import read_response
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
+
+RESPONSE = {  # as OpenRLHF's actor returns it, without its reward
+    "prompt": "p",
+    "label": "4",
+    "observation_tokens": [1, 2],
+    "action_ranges": [(1, 2)],
+    "reward": None,
+    "scores": None,
+    "rollout_log_probs": None,
+}
 
 
 @pytest.fixture
@@ -66,9 +76,8 @@ def test_a_reward_function_that_fails_says_why(told):
     }
     for reason, function in functions.items():
         result = told(function)(["pr"], ["p"], ["l"])
-        response = {"reward": result["rewards"], "extra_logs": result["extra_logs"]}
         with pytest.raises(DataError) as error:
-            reward_of(response)
+            read_response({**RESPONSE, "reward": result["rewards"], "extra_logs": result["extra_logs"]})
         assert str(error.value) == (
             f"the reward function of --reward.remote_url gave no reward for a response: {reason}"
         )
@@ -104,16 +113,17 @@ def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
     async def answered(self, prompt, label, *_, num_samples, **__):
         """OpenRLHF's, after the engine: it asks the server about the response "four"."""
         (given,) = await self.executor._fetch_rewards_via_http(["four"], [prompt], [label])
-        return [{"reward": given["rewards"], **{name: given[name] for name in ("scores", "extra_logs")}}] * num_samples
+        reward = {"reward": given["rewards"], **{name: given[name] for name in ("scores", "extra_logs")}}
+        return [{**RESPONSE, "prompt": prompt, "label": label, **reward}] * num_samples
 
     monkeypatch.setattr(rollout_actor._StockRolloutActor, "generate_responses", answered)
     with ThreadingHTTPServer(("127.0.0.1", 0), RewardServer) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         actor = Actor(f"http://127.0.0.1:{server.server_port}/get_reward")
-        responses = asyncio.run(actor.generate_responses("2 + 2?", "4", SimpleNamespace(clone=SimpleNamespace)))
+        (rollout,) = asyncio.run(actor.generate_responses("2 + 2?", "4", SimpleNamespace(clone=SimpleNamespace)))
         server.shutdown()
-    assert responses == [{"reward": 4.0, "scores": 4.0, "extra_logs": {"dummy_scores": 4.0}}]
-    assert reward_of(responses[0]) == 4.0
+    assert (rollout.reward, rollout.record["scores"]) == (4.0, 4.0)
+    assert rollout.record["extra_logs"] == {"dummy_scores": 4.0}
 
 
 # Each with arguments that OpenRLHF gives it.
