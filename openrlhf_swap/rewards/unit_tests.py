@@ -4,8 +4,9 @@ Tests are Python statements (`assert add(1, 2) == 3`; each assert is a test, oth
 them), or JSON: a list of {"input", "output"}, for programs that read and print, or, with a column `fn_name`, for a
 function: a line of JSON for each argument, and one for what it returns. LiveCodeBench's files are of the second kind.
 
-The score is the share of tests that pass; correct is all of them. `sandbox.py` says what the code cannot do, and
-what it still can. It shares a process with the asserts and calls, so code that sets out to deceive them can.
+The score is the share of tests that pass; correct is all of them. `sandbox.py` says what the code can do. Expected
+outputs and results stay outside, where they are compared with what the code returned. Asserts run beside the code, so
+code that sets out to deceive them can.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-import secrets
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from openrlhf_swap.rewards.sandbox import Limits, Run, run_python
+from openrlhf_swap.rewards.sandbox import Limits, find_bwrap, run_python
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
 FUNCTION = "fn_name"  # the column with the name of the function to call; empty in the rows of a table that have none
@@ -36,63 +36,63 @@ _MODULES = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
     *("itertools", "functools", "operator", "io", "sys", "json"),
 )
-_DEPTH = 50_000
-_STACK = 64 * 2**20  # bytes; that many calls through C (`map`, `__init__`) take half of them, and 8 MiB are usual
 _PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
-_PRELUDE += f"import {', '.join(_MODULES)}\nsys.setrecursionlimit({_DEPTH})\n"
+_PRELUDE += f"import {', '.join(_MODULES)}\nsys.setrecursionlimit(50_000)\n"
 # The code is compiled apart from all that stands before it, as `from __future__` has to come first.
-_PREPARE = f"""\
-def prepare(space):
-    import resource
-    most = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = {_STACK} if most == resource.RLIM_INFINITY else min({_STACK}, most)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
-    exec({_PRELUDE!r}, space)
-
+_PROGRAM = f"""\
+exec({_PRELUDE!r})
+exec(compile(%r, "program.py", "exec"))
 """
-# Prints a line for each test as it ends, behind a mark that the code does not know: `exit()` in it passes nothing.
-_RUNNER = """\
+# Prints a line for each test as it ends: [what it returned], [true] after an assert, [] if it failed. What the code
+# itself prints goes nowhere.
+_RUNNER = f"""\
 import json, os, signal, sys, types
 
-def run(given):
-    mark, out = given["mark"], sys.__stdout__
+def run(given, results):
     sys.modules["solution"] = types.ModuleType("solution")  # where a dataclass looks for its module
     space = vars(sys.modules["solution"])
-    prepare(space)
+    exec({_PRELUDE!r}, space)
     signal.setitimer(signal.ITIMER_PROF, given["seconds"])  # the process ends with them: what is left has failed
     exec(compile(given["code"], "solution.py", "exec"), space)
-    for number, (kind, *test) in enumerate(given["tests"]):
+    for test in given["tests"]:
         signal.setitimer(signal.ITIMER_PROF, given["seconds"])
         try:
-            if kind == "statement":
-                exec(compile(test[0], "tests.py", "exec"), space)
-                passed = True
+            if isinstance(test, str):
+                exec(compile(test, "tests.py", "exec"), space)
+                result = [True]
             else:
-                function = getattr(space["Solution"](), kind) if "Solution" in space else space[kind]
-                found = json.loads(json.dumps(function(*test[0])))
-                passed = found == test[1]
+                name, arguments = test
+                function = getattr(space["Solution"](), name) if "Solution" in space else space[name]
+                result = [function(*arguments)]
+            line = json.dumps(result)
         except BaseException:
-            passed = False
-        print(f"\\n{mark} {number} {int(passed)}", file=out, flush=True)
+            line = "[]"
+        print(line, file=results, flush=True)
 
-given = sys.stdin.read()
-os.remove("input")
-run(json.loads(given))
+results = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+run(json.load(sys.stdin), results)
 """
 
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """The share of tests that the last block of code in a response passes."""
+    find_bwrap()  # refused at the start if there is none: a grader is tried with a response without code
     code = last_code(response)
     if code is None:
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = _seconds(len(tests))
-    if isinstance(tests[0], str) or metadata.get(FUNCTION):
-        passed = _passed_in_one_process(code, tests, metadata, seconds)
+    total = len(tests)
+    if isinstance(tests[0], str):
+        total = sum(map(_is_assert, tests))
+        results = _run_in_one_process(code, tests, [True] * len(tests), seconds)
+        passed = sum(result for result, test in zip(results, tests, strict=False) if _is_assert(test))
+    elif function := metadata.get(FUNCTION):
+        calls = [(function, arguments) for arguments, _ in tests]
+        passed = sum(_run_in_one_process(code, calls, [result for _, result in tests], seconds))
     else:
-        passed = sum(_passes(code, tests, seconds))
-    total = sum(test.startswith("assert") if isinstance(test, str) else True for test in tests)
+        passed = sum(_run_programs(code, tests, seconds))
     return Verdict(passed / total, why=f"{passed} of {total} tests passed")
 
 
@@ -111,6 +111,10 @@ def seconds_for(answer: str, metadata: Metadata) -> float:
         return _seconds(len(read_tests(answer, metadata)))
     except _UNREADABLE:
         return 0.0
+
+
+def _is_assert(statement: str) -> bool:
+    return statement.startswith("assert")
 
 
 def _seconds(tests: int) -> float:
@@ -143,7 +147,7 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
         rows = json.loads(answer)
     except ValueError:
         statements = [ast.unparse(node) for node in ast.parse(answer).body]
-        if not any(statement.startswith("assert") for statement in statements):
+        if not any(map(_is_assert, statements)):
             raise ValueError(NO_TESTS) from None
         return statements
     if not isinstance(rows, list) or not rows:
@@ -153,43 +157,38 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
     return [([json.loads(line) for line in row["input"].splitlines()], json.loads(row["output"])) for row in rows]
 
 
-def _passed_in_one_process(code: str, tests: Sequence[Any], metadata: Metadata, seconds: float) -> int:
-    mark = secrets.token_hex(8)
-    kinds = ["statement" if isinstance(test, str) else metadata[FUNCTION] for test in tests]
-    words = [[test] if isinstance(test, str) else test for test in tests]
-    listed = [[kind, *its] for kind, its in zip(kinds, words, strict=True)]
-    given = {"mark": mark, "code": code, "tests": listed, "seconds": SECONDS}
-    run = run_python(_PREPARE + _RUNNER, json.dumps(given), Limits(cpu=int(seconds), wall=seconds))
-    results = dict(re.findall(rf"^{mark} (\d+) ([01])$", run.output, re.MULTILINE))
-    counted = [n for n, test in enumerate(tests) if not isinstance(test, str) or test.startswith("assert")]
-    return sum(results.get(str(number)) == "1" for number in counted)
+def _run_in_one_process(code: str, tests: Sequence[Any], expected: Sequence[Any], seconds: float) -> list[bool]:
+    """Whether each test of the process's lifetime gave what is expected; it may have ended before the last ones."""
+    given = json.dumps({"code": code, "tests": tests, "seconds": SECONDS})
+    output = run_python(_RUNNER, given, Limits(cpu=int(seconds), wall=seconds)).output
+    results = [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith("\n")]
+    return [result == [right] for result, right in zip(results, expected, strict=False)]
 
 
-def _passes(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
+def _run_programs(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
     """Whether each test passes. A program that ran out of time once is not given more."""
-    program = f"{_PREPARE}prepare(globals())\ndel prepare\nexec(compile({code!r}, 'program.py', 'exec'))\n"
     deadline = time.monotonic() + seconds
     for given, expected in tests:
         left = min(Limits().wall, deadline - time.monotonic())
         if left <= 0:
             return
-        run: Run = run_python(program, given, Limits(cpu=SECONDS, wall=left))
+        run = run_python(_PROGRAM % code, given, Limits(cpu=SECONDS, wall=left))
         yield run.status == "ok" and _same_output(run.output, expected)
         if run.status == "timeout":
             return
 
 
-def _same_output(found: str, expected: str) -> bool:
+def _same_output(printed: str, expected: str) -> bool:
     """Line by line, word by word; 1.0 and 1 are the same word."""
-    lines = [[line.split() for line in text.strip().splitlines()] for text in (found, expected)]
+    lines = [[line.split() for line in text.strip().splitlines()] for text in (printed, expected)]
     return [len(line) for line in lines[0]] == [len(line) for line in lines[1]] and all(
         _same_word(*words) for pair in zip(*lines, strict=True) for words in zip(*pair, strict=True)
     )
 
 
-def _same_word(found: str, expected: str) -> bool:
+def _same_word(printed: str, expected: str) -> bool:
     try:
-        return found == expected or Decimal(found) == Decimal(expected)
+        return printed == expected or Decimal(printed) == Decimal(expected)
     except InvalidOperation:
         return False
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openrlhf_swap.rewards.grading import grade, is_gradable
-from openrlhf_swap.rewards.sandbox import close_to_others
-from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Verdict, Verifier, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, Verdict, Verifier, find_verifier
 
 TRACEBACKS = 3  # that a process prints: a verifier that fails mostly fails every time
 
@@ -35,8 +34,6 @@ def serve(memory_limit: int, cpu_limit: float, verifier: str = MATH) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes standard input
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
-    if verifier == UNIT_TESTS:
-        close_to_others()  # it holds the expected outputs and the verdicts on the programs that it starts
     judge = _mathematics() if verifier == MATH else _own(find_verifier(verifier))
     print(json.dumps("ready"), file=answers, flush=True)
     tracebacks = TRACEBACKS if verifier != MATH else 0  # a parser fails on many a text

@@ -4,10 +4,9 @@ import json
 import time
 
 import pytest
+from support.confined import confined
 
 from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
-
-confined = pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
 
 
 @pytest.mark.parametrize(

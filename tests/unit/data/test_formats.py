@@ -7,6 +7,7 @@ import pickle
 import zlib
 
 import pytest
+from support.confined import confined
 
 from openrlhf_swap.data.benchmarks import load_benchmark
 from openrlhf_swap.data.formats import CHOOSE, PROGRAM, gpqa
@@ -17,7 +18,7 @@ from openrlhf_swap.evaluation.problems import load_problems
 from openrlhf_swap.evaluation.run import missing_samples, parse
 from openrlhf_swap.evaluation.samples import grades_path, problems_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards import Grader, sandbox
+from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
 
 GPQA = {
@@ -169,7 +170,7 @@ def test_choices_are_evaluated_by_their_letters(tmp_path, own_file):
     assert values["accuracy"] == 0.5 and "score" not in values
 
 
-@pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
+@confined
 def test_code_is_evaluated_by_its_tests(tmp_path, own_file):
     program = "```python\nprint(2 * int(input()) if {} else 0)\n```"
     texts = [program.format("True"), program.format("int(input) < 3")]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.confined import confined
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
@@ -10,8 +11,6 @@ from openrlhf_swap.rewards.multiple_choice import stated_letter
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
 from openrlhf_swap.rewards.verifiers import Reference, Verdict, find_verifier
-
-confined = pytest.mark.skipif(not sandbox.is_available(), reason="needs Linux on x86_64 or arm64")
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +276,7 @@ def test_all_tests_together_have_seven_seconds_each_and_five_more(monkeypatch):
         clock[0] += float(given)
         return sandbox.Run("ok", given)
 
+    monkeypatch.setattr(unit_tests, "find_bwrap", lambda: "bwrap")
     monkeypatch.setattr(unit_tests, "run_python", run)
     monkeypatch.setattr(unit_tests.time, "monotonic", lambda: clock[0])
     for seconds, passed in (("6.9", 40), ("9", 32)):  # the 32nd begins at 279 of 285 seconds

@@ -1,0 +1,16 @@
+"""A mark for tests that run code in the sandbox."""
+
+import pytest
+
+from openrlhf_swap.rewards.sandbox import find_bwrap
+
+
+def _works():
+    try:
+        find_bwrap()
+    except OSError:
+        return False
+    return True
+
+
+confined = pytest.mark.skipif(not _works(), reason="no bwrap works here")
