@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap import __version__
 from openrlhf_swap.command import ADAPTERS, PROGRAM
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, SwapError, reader_errors
-from openrlhf_swap.files import Row, read_rows, write_text
+from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.objectives.ablation import ABLATION
-from openrlhf_swap.rewards.verifiers import MATH
-from openrlhf_swap.runs.card_tables import (
-    FLAGS,
-    draw_curves,
-    duration,
-    equation,
-    file_rows,
-    hardware,
-    last_tenth,
-    measures,
-    rounded,
-    shown,
-    swap_settings,
-)
+from openrlhf_swap.objectives.registry import objective_class
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, METRICS
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 CARD, PICTURE, TEMPLATE = "README.md", "training.png", Path(__file__).with_name("card.md")
-LICENCE = ("license", "license_name", "license_link")
-UNKNOWN = "unknown"
+TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
+CURVES = {"accuracy of rollouts, %": ("swap/accuracy", 100), "tokens per rollout": ("length/mean", 1)}
 
 
 def try_write_card(policy: Path, run: Path) -> None:
@@ -55,119 +47,134 @@ def write_card(policy: Path, run: Path) -> None:
     Raises:
         DataError: when there is no policy here, as on a driver that shares no disk with the policy's process.
         OSError: when they cannot be written.
-        ImportError: without huggingface_hub, Jinja2 or matplotlib.
+        ImportError: without huggingface_hub, Jinja2, pandas or matplotlib.
     """
-    import jinja2
-    from huggingface_hub import ModelCard
+    import yaml
+    from huggingface_hub import ModelCard, ModelCardData
+    from pandas import DataFrame
 
-    if not (policy / "config.json").exists() and not (policy / ADAPTERS).exists():
+    adapter = (policy / ADAPTERS).exists()
+    if not adapter and not (policy / "config.json").exists():
         raise DataError(f"{policy} holds no policy")
     about = json.loads((run / CONFIGURATION).read_text(encoding="utf-8"))
-    steps = list(read_rows(run / METRICS))
-    if steps:
-        draw_curves(steps).savefig(policy / PICTURE, dpi=100)
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    text = template.render(**card_contents(about, steps, list(read_rows(run / EVALUATIONS)), policy))
-    write_text(policy / CARD, str(ModelCard(text)))  # which reads the metadata
-
-
-def card_contents(about: Row, steps: Sequence[Row], evaluations: Sequence[Row], policy: Path) -> dict[str, Any]:
-    """What the template takes.
-
-    Args:
-        about: the run's configuration and provenance.
-        steps: a row of metrics for each step.
-        evaluations: a row for each evaluation during training.
-        policy: its folder.
-    """
-    words = shlex.split(about["command_with_defaults"])
-    flags = flag_values(words)
-    objective, inputs = about["swap"]["objective"], about["inputs"]
-    base = inputs["weights"][0]
-    licence = licence_of(base["name"])
-    measured = evaluations[-1] if evaluations else {}
-    return {
-        "command": about["command"],
-        "commit": about["commit"],
-        "version": __version__,
-        "versions": {name: number for name, number in about["versions"].items() if name != PROGRAM},
-        "metadata": _metadata(inputs, licence),
-        "base": Path(base["name"]).name,
-        "base_link": f"[{base['name']}](https://huggingface.co/{base['name']})" if _of_hub(base) else shown(base),
-        "licence": licence_words(licence),
-        "objective": objective,
-        "equation": equation(objective),
-        "paper": objective in ABLATION,
-        "steps": len(steps),
-        "responses": f"{sum(row.get('swap/responses') or 0 for row in steps):,.0f}",
-        "hours": duration(sum(row.get("timing/step_total") or 0 for row in steps)),
-        "hardware": hardware(flags),
-        "grader": str(about["swap"].get("grader", MATH)).replace("|", "\\|"),
-        "picture": PICTURE,
-        "last_steps": last_tenth(steps),
-        "measures": measures(steps) if steps else {},
-        "evaluated": flags.get("--eval.dataset"),
-        "evaluation": {name: rounded(value) for name, value in measured.items() if name.startswith("eval/")},
-        "evaluation_step": measured.get("step"),
-        "adapter": (policy / ADAPTERS).exists(),
-        "chat": "--data.apply_chat_template" in words,
-        "max_new_tokens": flags["--rollout.max_new_tokens"],
-        "temperature": flags["--rollout.temperature"],
-        "files": [row for role, models in inputs.items() for model in models for row in file_rows(role, model)],
-        "settings": {**swap_settings(about["swap"]), **{flag: flags[flag] for flag in FLAGS if flag in flags}},
-    }
-
-
-def flag_values(words: Sequence[str]) -> dict[str, str]:
-    """The value of each flag in a command line that has one; the last one of several."""
-    values: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
-        flag, equals, value = word.partition("=")
-        if word.startswith("--") and (equals or not following.startswith("--")):
-            values[flag] = value if equals else following
-    return values
-
-
-def licence_of(base: str) -> dict[str, str]:
-    """What the base's own card says of its licence; empty when there is no card, or it says nothing."""
-    from huggingface_hub import hf_hub_download, metadata_load
-
-    try:
-        local = Path(base).is_dir()
-        card = Path(base, CARD) if local else Path(hf_hub_download(base, CARD, etag_timeout=10))
-        stated = metadata_load(card) or {}
-    except (OSError, ValueError):  # there is none, the Hub cannot be reached, or the name is not one of the Hub
-        return {}
-    return {name: str(stated[name]) for name in LICENCE if stated.get(name)}
-
-
-def licence_words(licence: Mapping[str, str]) -> str:
-    """A licence as the card names it."""
-    if not licence:
-        return "unknown: the base has no card that says so"
-    name = licence.get("license_name") or licence.get("license") or UNKNOWN
-    link = licence.get("license_link")
-    return f"[{name}]({link}), as the base" if link else f"{name}, as the base"
-
-
-def _metadata(inputs: Mapping[str, Sequence[Row]], licence: Mapping[str, str]) -> str:
-    """The YAML that the Hub reads, without its marks."""
-    from huggingface_hub import ModelCardData
-
-    base = inputs["weights"][0]
-    return ModelCardData(
-        base_model=base["name"] if _of_hub(base) else None,
-        datasets=[data["name"] for data in inputs["data"] if _of_hub(data)] or None,
+    flags = yaml.safe_load((run / "run.yaml").read_text(encoding="utf-8"))["flags"]
+    base, sources = about["inputs"]["weights"][0], about["inputs"]
+    data = ModelCardData(
+        base_model=base["name"] if _is_of_hub(base) else None,
+        datasets=[source["name"] for source in sources["data"] if _is_of_hub(source)] or None,
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=["openrlhf-swap", "openrlhf", "grpo", "reasoning"],
-        license=licence.get("license", UNKNOWN),
-        license_name=licence.get("license_name"),
-        license_link=licence.get("license_link"),
-    ).to_yaml()
+        tags=TAGS,
+        **licence_of(base["name"]),
+    )
+    files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
+    evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
+    evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval/")}
+    objective = flags["swap.objective"]
+    unused = {} if objective in ABLATION else SwapConfig().to_dict()
+    settings = {name: _without_folder(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
+    if len(steps):
+        draw_curves(steps, policy / PICTURE)
+    card = ModelCard.from_template(
+        data,
+        str(TEMPLATE),
+        about=about,
+        adapter=adapter,
+        base=base["name"] if data.base_model else _shown(base),
+        version=__version__,
+        versions=", ".join(f"{name} {n}" for name, n in about["versions"].items() if name != PROGRAM),
+        objective=objective,
+        equation=equation(objective),
+        paper=objective in ABLATION,
+        grader=flags["swap.grader"].replace("|", "\\|"),
+        steps=len(steps),
+        responses=f"{steps['swap/responses'].sum():,.0f}" if len(steps) else "0",
+        time=timedelta(seconds=round(steps["timing/step_total"].sum())) if len(steps) else "no time",
+        hardware=hardware(),
+        measures=measures(steps).to_markdown(floatfmt=",.1f") if len(steps) else "",
+        picture=PICTURE,
+        evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g") if evaluation else "",
+        evaluation_step=(evaluations or [{}])[-1].get("step"),
+        flags=flags,
+        files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(index=False, intfmt=","),
+        settings=yaml.safe_dump(settings, sort_keys=False),
+    )
+    card.save(policy / CARD)
 
 
-def _of_hub(source: Row) -> bool:
+def licence_of(base: str) -> dict[str, Any]:
+    """What the base's own card says of its licence; unknown when there is no card, or it says nothing."""
+    from huggingface_hub import ModelCard
+
+    try:
+        stated = ModelCard.load(Path(base, CARD) if Path(base).is_dir() else base, ignore_metadata_errors=True).data
+    except (OSError, ValueError):  # there is none, the Hub cannot be reached, or the name is not one of the Hub
+        return {"license": "unknown"}
+    entries = {name: stated.get(name) for name in ("license", "license_name", "license_link")}
+    return {"license": "unknown"} | {name: str(value) for name, value in entries.items() if value}
+
+
+def equation(objective: str) -> str:
+    """The objective's equation, and what it changes in SWAP when it is a row of the ablation table."""
+    changes = ABLATION[objective](SwapConfig(objective=objective)) if objective in ABLATION else {}
+    lines = (objective_class(objective).__doc__ or "").splitlines() or [""]
+    return "; ".join([lines[0], *(f"{name} {value}" for name, value in changes.items())]).replace("|", "\\|")
+
+
+def hardware() -> str:
+    """The device of the process that writes this."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    return "GPUs of other nodes" if torch.version.cuda else f"no GPU: {len(os.sched_getaffinity(0))} cores"
+
+
+def measures(steps: DataFrame) -> DataFrame:
+    """Each curve's first and last value, and its mean over the last tenth of the steps."""
+    from pandas import DataFrame
+
+    tenth = max(1, round(len(steps) / 10))
+    curves = {name: scale * steps[key].dropna() for name, (key, scale) in CURVES.items() if key in steps}
+    values = {name: [curve.iloc[0], curve.iloc[-1], curve.tail(tenth).mean()] for name, curve in curves.items()}
+    return DataFrame(values, index=["first step", "last step", f"mean of the last {tenth}"]).T
+
+
+def draw_curves(steps: DataFrame, path: Path) -> None:
+    """Write a picture with a panel for each curve, by step."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(8, 2.8), layout="constrained")
+    for panel, (name, (key, scale)) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
+        if key in steps:
+            panel.plot(steps["step"], scale * steps[key], marker="." if len(steps) < 50 else None)
+        panel.set(xlabel="step", ylabel=name)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=100)
+
+
+def _is_of_hub(source: Row) -> bool:
     """Whether a model or a data set is the Hub's: no folder or file of this machine, unless the Hub's cache."""
     return "revision" in source or not (source["files"] or Path(source["name"]).exists())
+
+
+def _files(source: Row) -> Sequence[tuple[str, str, int | str, str]]:
+    """A row for each file of a source: the source, the file, its bytes and its hash."""
+    rows = [
+        (_shown(source), file, entry["bytes"], *(f"`{kind}:{entry[kind]}`" for kind in entry if kind != "bytes"))
+        for file, entry in source["files"].items()
+    ]
+    return rows or [(_shown(source), "not on this machine", "", "")]
+
+
+def _shown(source: Row) -> str:
+    """A source's name and, of the Hub's, its revision."""
+    revision = f" at {source['revision']}" if "revision" in source else ""
+    return f"`{_without_folder(source['name'])}`{revision}"
+
+
+def _without_folder(value: Any) -> Any:
+    """An absolute path without the folders of this machine; any other value as it is."""
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
