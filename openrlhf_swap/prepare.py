@@ -22,19 +22,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 
-from openrlhf_swap.command import Parser, flags_called, run_command
+from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, Problem, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
-from openrlhf_swap.data.instructions import Instruction
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
-from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.errors import ConfigError, DataError, reader_errors
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.golds import examples
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
@@ -50,12 +48,7 @@ def main(argv: list[str]) -> None:
         DataError: when the input or a benchmark cannot be read, or no row is usable.
     """
     args = _parser().parse_args(argv)
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all rows")
-    if args.grader != MATH:
-        with flags_called({FLAG: "--grader"}):
-            find_verifier(args.grader)
-    make_output_folder(args.output, args.input)
+    _check(args)
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix, args.grader)
@@ -65,30 +58,43 @@ def main(argv: list[str]) -> None:
     dropped = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason is not None]
     if not kept:
         counts = Counter(reason["reason"] for _, reason in dropped)
-        summary = ", ".join(f"{counts[reason]} with {reason}" for reason in sorted(counts, key=_place))
+        summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items()) or "it is empty"
         raise DataError(f"--input is {args.input}, of which no row can be used: {summary}")
-    _write(
-        removed_path(args.output),
-        ({"row": row.index, **row.id_column, **reason, "problem": row.problem} for row, reason in dropped),
-    )
     as_chat = any(len(row.messages) > 1 for row in kept)  # for all rows or none: a column has one type
-    _write(
-        args.output,
-        (
-            {**row.id_column, "problem": row.prompt(args.suffix, as_chat), "answer": row.answer, **row.metadata}
+    contents = {
+        removed_path(args.output): (
+            {"row": row.index, **row.id, **reason, "problem": row.problem} for row, reason in dropped
+        ),
+        args.output: (
+            {
+                **row.id,
+                "problem": row.prompt(args.suffix, as_chat),
+                "answer": row.reference.answer,
+                **row.reference.metadata,
+            }
             for row in kept[: args.limit]
         ),
-    )
-    record = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
-    _write(source_path(args.output), [record])
+        args.output.with_name(args.output.name + ".source.json"): [
+            {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
+        ],
+    }
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        with reader_errors(f"--output needs {path}, which cannot be written ({{reason}}); use another", ConfigError):
+            write_rows(path, content)
     print("\n".join(_summary(args, len(kept), dropped)))
-    print("".join(f"{_described(instruction)}\n" for instruction in instructions), end="")
+    for instruction in instructions:
+        words = " ".join(instruction.words)
+        shown = words if len(words) <= 60 else words[:29] + "..." + words[-28:]
+        print(
+            f"{instruction.count} problems {instruction.place} with {shown!r}: kept in the prompts, and ignored where "
+            "problems are compared with the benchmarks"
+        )
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
-    if not answer_is_text(args.grader):
-        return
-    print("Answers as they are graded and scored, for example:")
-    print("\n".join(f"  {line}" for line in examples((row.given, row.answer) for row in kept)))
+    if answer_is_text(args.grader):
+        print("Answers as they are graded and scored, for example:")
+        print("\n".join(f"  {line}" for line in examples((row.given, row.reference.answer) for row in kept)))
 
 
 def _parser() -> Parser:
@@ -118,23 +124,18 @@ def _parser() -> Parser:
     return parser
 
 
-def make_output_folder(output: Path, source: str) -> None:
-    """Create the output's folder, and check before any work that the output can be written there.
-
-    Raises:
-        ConfigError: when it cannot.
-    """
-    if output.suffix != ".jsonl":
-        raise ConfigError(f"--output is {output}; training recognises files by their extension: use .jsonl")
-    if output.exists() and Path(source).exists() and output.samefile(source):
-        raise ConfigError(f"--output is {output}, which is the input; use another file")
-    if output.is_dir():
-        raise ConfigError(f"--output is {output}, which is a folder; name a file in it")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=output.parent).close()
-    except OSError as error:
-        raise _not_writable(output, error) from error
+def _check(args: argparse.Namespace) -> None:
+    """Raise ConfigError for what would fail, or do harm, after the data set is read."""
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all rows")
+    if args.output.suffix != ".jsonl":
+        raise ConfigError(f"--output is {args.output}; training recognises files by their extension: use .jsonl")
+    if args.output.exists() and Path(args.input).exists() and args.output.samefile(args.input):
+        raise ConfigError(f"--output is {args.output}, which is the input; use another file")
+    check_writable("--output", args.output.parent)
+    if args.grader != MATH:
+        with flags_called({FLAG: "--grader"}):
+            find_verifier(args.grader)
 
 
 def load_benchmarks(folder: Path | None) -> dict[str, list[Problem]]:
@@ -155,35 +156,6 @@ def load_benchmarks(folder: Path | None) -> dict[str, list[Problem]]:
 def removed_path(output: Path) -> Path:
     """The file that lists the dropped rows."""
     return output.with_name(output.name + ".removed.jsonl")
-
-
-def source_path(output: Path) -> Path:
-    """The file that records what was read: data set, split and the commit of the hub."""
-    return output.with_name(output.name + ".source.json")
-
-
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    try:
-        write_rows(path, rows)
-    except OSError as error:
-        raise _not_writable(path, error) from error
-
-
-def _not_writable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"--output needs {path}, which cannot be written to ({error.strerror}); use another folder")
-
-
-def _described(instruction: Instruction) -> str:
-    words = " ".join(instruction.words)
-    shown = words if len(words) <= 60 else words[:29] + "..." + words[-28:]
-    return (
-        f"{instruction.count} problems {instruction.place} with {shown!r}: "
-        "kept in the prompts, and ignored where problems are compared with the benchmarks"
-    )
-
-
-def _place(reason: str) -> int:
-    return REASONS.index(reason) if reason in REASONS else len(REASONS)
 
 
 def _summary(args: argparse.Namespace, kept: int, dropped: Sequence[tuple[SourceRow, Reason]]) -> list[str]:

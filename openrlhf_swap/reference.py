@@ -22,8 +22,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.data.references import read_task, try_grader
-from openrlhf_swap.errors import reader_errors
+from openrlhf_swap.data.references import read_references, try_grader
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
@@ -132,13 +131,8 @@ def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
     training = SimpleNamespace(data=data, train=SimpleNamespace(seed=0))
     rows, _ = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
-    tasks = {}
-    for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True), 1):
-        with reader_errors(f"--dataset is {args.dataset}, row {number}: {{reason}}; give the reference answer alone"):
-            task = read_task(row, args.input_key, args.label_key, args.grader)
-        if prompt:
-            tasks[prompt] = task
-    return tasks
+    references = read_references(rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}")
+    return {prompt: reference for prompt, reference in zip(prompts, references, strict=True) if prompt}
 
 
 def sample_reference(

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from openrlhf_swap.data.instructions import Instruction, without_instructions
-from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Match, read_text
-from openrlhf_swap.data.references import answer_of, faults_of
+from openrlhf_swap.data.near_duplicates import BenchmarkIndex, read_text
+from openrlhf_swap.data.references import find_faults, problem_text, read_references
 from openrlhf_swap.data.rows import read_column
-from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row
-from openrlhf_swap.rewards.golds import (
-    EMPTY_ANSWER,
-    LONG_ANSWER,
-    PROSE_ANSWER,
-    UNPARSABLE_ANSWER,
-)
+from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
@@ -43,29 +37,22 @@ class SourceRow:
 
     Attributes:
         index: its position in the input.
-        id: the value of its id column, if there is one.
+        id: the value of its id column as a column of the output; empty if there is none.
         messages: the chat that poses the problem, the last message being the user's; empty for an unusable problem.
-        answer: the normalised answer.
+        reference: its answer; for other graders than math-verify with the columns that the output does not use itself.
         given: the answer as it stands in its column.
-        metadata: for other graders than math-verify, the other columns, less those whose names the output uses itself.
     """
 
     index: int
-    id: Any
-    messages: tuple[Row, ...]
-    answer: str
+    id: Row
+    messages: list[Row]
+    reference: Reference
     given: object = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> str:
         """The text of the user's messages, which is compared with other problems."""
-        return "\n".join(message["content"] for message in self.messages if message["role"] == "user")
-
-    @property
-    def id_column(self) -> Row:
-        """The id as a column of the output; none where the input has none."""
-        return {} if self.id is None else {"id": self.id}
+        return problem_text(self.messages)
 
     def prompt(self, suffix: str, as_chat: bool) -> str | list[Row]:
         """The problem to train on, with a suffix: as text, or as a chat that training puts into the template."""
@@ -77,44 +64,44 @@ class SourceRow:
 def source_rows(
     table: Dataset, source: str, problem_key: str, answer_key: str, suffix: str, grader: str = MATH
 ) -> list[SourceRow]:
-    """Read the rows of a table.
+    """Read the rows of a table, which is called `source` in errors.
 
-    Args:
-        table: the data set.
-        source: its name, for errors.
-        problem_key: column of the problems.
-        answer_key: column of the answers; both may be nested fields, as in `reward_model.ground_truth`.
-        suffix: removed from problems that already have it, so that a prepared file can be prepared again.
-        grader: the verifier's name.
+    The keys name columns, or fields in them. The suffix is removed from problems that already have it, so that a
+    prepared file can be prepared again.
 
     Raises:
-        DataError: when it has no rows, or lacks a column.
+        DataError: when it lacks a column.
     """
-    if len(table) == 0:
-        raise DataError(f"--input is {source}, which has no rows; give a data set with at least one")
     problems = read_column(table, problem_key, "--problem-key", source)
     answers = read_column(table, answer_key, "--answer-key", source)
     ids = table["id"] if "id" in table.column_names else [None] * len(table)
     used = {problem_key, answer_key, "id", "problem", "answer"}  # the last two name columns of the output
-    others = (
+    others: Iterable[Row] = (
         repeat({}, len(table))  # without reading the other columns
         if grader == MATH
-        else ({name: row[name] for name in row if name not in used} for row in table)
+        else ({name: value for name, value in row.items() if name not in used} for row in table)
     )
+    rows: list[Row] = [
+        {**other, "problem": problem, "answer": answer}
+        for problem, answer, other in zip(problems, answers, others, strict=True)
+    ]
+    references = read_references(rows, "problem", "answer", grader, f"--input is {source}")
     return [
-        SourceRow(index, row_id, _messages(problem, suffix), answer_of(answer, grader), answer, metadata)
-        for index, (row_id, problem, answer, metadata) in enumerate(zip(ids, problems, answers, others, strict=True))
+        SourceRow(
+            index, {} if own is None else {"id": own}, _messages(row["problem"], suffix), reference, row["answer"]
+        )
+        for index, (own, row, reference) in enumerate(zip(ids, rows, references, strict=True))
     ]
 
 
-def _messages(problem: object, suffix: str) -> tuple[Row, ...]:
+def _messages(problem: object, suffix: str) -> list[Row]:
     """The chat of a problem, without the suffix; empty unless it is text or a chat that ends with the user's turn."""
-    chat = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
+    chat: Any = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
     if not isinstance(chat, list) or not chat or not all(map(_is_message, chat)) or chat[-1]["role"] != "user":
-        return ()
+        return []
     messages = [{"role": message["role"], "content": message["content"]} for message in chat]
     messages[-1]["content"] = messages[-1]["content"].removesuffix(suffix)
-    return tuple(messages)
+    return messages
 
 
 def _is_message(value: object) -> bool:
@@ -129,38 +116,29 @@ def find_reasons(
     If several reasons apply, the first in REASONS is given. Of rows with the same problem, the first usable one is
     kept. With the benchmarks a problem is compared as it stands and without the instructions.
     """
-    problems = [row.problem for row in rows]
-    reading = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
+    reading = tqdm(dict.fromkeys(row.problem for row in rows), desc="[prepare] reading", unit="problem")
     texts = {problem: read_text(problem) for problem in reading}  # each once: a set may repeat a problem 100 times
     bare, instructions = without_instructions(list(texts))
-    matches: dict[str, Match] = {}
-    if index:
-        comparing = tqdm(texts.items(), desc="[prepare] comparing", unit="problem")
-        for (problem, text), rest in zip(comparing, bare, strict=True):
-            match = (index.find(read_text(rest)) if instructions else None) or index.find(text)
-            if match:
-                matches[problem] = match
-    reasons = [_own_reason(problem, matches.get(problem)) for problem in problems]
-    left = [place for place, reason in enumerate(reasons) if reason is None]
-    tasks = [Reference(rows[place].answer, problems[place], rows[place].metadata) for place in left]
-    for place, fault in zip(left, faults_of(tasks, grader, "prepare"), strict=True):
-        if fault is not None:
-            reasons[place] = {"reason": fault}
+    faults: dict[str, Reason] = {}  # of problems
+    comparing = tqdm(texts.items(), desc="[prepare] comparing", unit="problem", disable=index is None)
+    for (problem, text), rest in zip(comparing, bare, strict=True):
+        match = index and ((index.find(read_text(rest)) if instructions else None) or index.find(text))
+        if not problem.strip():
+            faults[problem] = {"reason": EMPTY_PROBLEM}
+        elif match:
+            reason = SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK
+            faults[problem] = {"reason": reason, "benchmark": match.benchmark, "benchmark_id": match.id}
+    left = [row for row in rows if row.problem not in faults]
+    wrong = find_faults([row.reference for row in left], grader, "prepare")
+    wrong_answers = {row.index: fault for row, fault in zip(left, wrong, strict=True) if fault}
     first: dict[str, int] = {}
-    for place, (row, problem) in enumerate(zip(rows, problems, strict=True)):
-        if reasons[place] is not None:
-            continue
-        key = texts[problem].key
-        if first.setdefault(key, row.index) != row.index:
-            reasons[place] = {"reason": DUPLICATE, "duplicate_of": first[key]}
-    return reasons, instructions
 
+    def find_reason(row: SourceRow) -> Reason | None:
+        if reason := faults.get(row.problem):
+            return reason
+        if fault := wrong_answers.get(row.index):
+            return {"reason": fault}
+        earlier = first.setdefault(texts[row.problem].key, row.index)
+        return None if earlier == row.index else {"reason": DUPLICATE, "duplicate_of": earlier}
 
-def _own_reason(problem: str, match: Match | None) -> Reason | None:
-    """The reason to drop a problem, as far as it needs neither the grader nor the other rows."""
-    if not problem.strip():
-        return {"reason": EMPTY_PROBLEM}
-    if match:
-        reason = SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK
-        return {"reason": reason, "benchmark": match.benchmark, "benchmark_id": match.id}
-    return None
+    return [find_reason(row) for row in rows], instructions

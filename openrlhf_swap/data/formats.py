@@ -1,6 +1,6 @@
 """Rows of benchmarks beyond mathematics as problems: GPQA's, MMLU-Pro's and LiveCodeBench's columns.
 
-A file is recognised by its columns. The problem ends with an instruction of its own, so no suffix belongs behind it.
+A file is recognised by its columns. The problem ends with an instruction of its own, so no suffix belongs after it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pickle
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from openrlhf_swap.rewards.multiple_choice import LETTERS, OPTIONS
 from openrlhf_swap.rewards.unit_tests import FUNCTION
+from openrlhf_swap.rewards.verifiers import UNIT_TESTS
 
 CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."
 PROGRAM = (
@@ -25,50 +25,27 @@ PROGRAM = (
 )
 COMPLETE = "Complete this Python code. Put the whole of it into one fenced code block."
 LONGEST_SHOWN = 40  # characters of a value in a message
-_WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 
 
 class Asked(NamedTuple):
-    """A problem as it is asked, its reference answer and what else its verifier looks at."""
+    """A problem as it is asked, its reference answer, what else its verifier looks at, and that verifier's name."""
 
     problem: str
     answer: str
     metadata: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Format:
-    """Rows of a kind.
-
-    Attributes:
-        columns: by which it is recognised.
-        read: makes a problem of a row.
-        grader: the verifier that judges responses.
-    """
-
-    columns: frozenset[str]
-    read: Callable[[Mapping[str, Any]], Asked]
     grader: str
 
 
 def gpqa(row: Mapping[str, Any]) -> Asked:
-    """A question of GPQA. The order of the options is drawn by the question, so the same in every run.
-
-    Raises:
-        ValueError: for a column that is not text.
-    """
-    question, correct, *wrong = (_text(row, name) for name in ("Question", "Correct Answer", *_WRONG))
+    """A question of GPQA. The order of the options is drawn by the question, so the same in every run."""
+    question, correct, *wrong = (_text(row, name) for name in _GPQA)
     options = [text.strip() for text in (correct, *wrong)]
     random.Random(question).shuffle(options)
     return _choice(question, options, LETTERS[options.index(correct.strip())])
 
 
 def mmlu_pro(row: Mapping[str, Any]) -> Asked:
-    """A question of MMLU-Pro, which has up to ten options.
-
-    Raises:
-        ValueError: for a column that is not text, or options that are none.
-    """
+    """A question of MMLU-Pro, which has up to ten options."""
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts")
@@ -78,24 +55,39 @@ def mmlu_pro(row: Mapping[str, Any]) -> Asked:
 def livecodebench(row: Mapping[str, Any]) -> Asked:
     """A task of LiveCodeBench: a program, or a class to complete where the row names a function."""
     tests = [*_tests(row["public_test_cases"]), *_tests(row.get("private_test_cases") or "[]")]
-    name = json.loads(row.get("metadata") or "{}").get("func_name")
-    kept = [{"input": test["input"], "output": test["output"]} for test in tests]
-    instruction = f"{COMPLETE}\n\n```python\n{row['starter_code']}\n```" if name else PROGRAM
-    return Asked(f"{row['question_content']}\n\n{instruction}", json.dumps(kept), {FUNCTION: name} if name else {})
+    kept = json.dumps([{"input": test["input"], "output": test["output"]} for test in tests])
+    if name := json.loads(row.get("metadata") or "{}").get("func_name"):
+        instruction = f"{COMPLETE}\n\n```python\n{row['starter_code']}\n```"
+    else:
+        instruction = PROGRAM
+    metadata = {FUNCTION: name} if name else {}
+    return Asked(f"{row['question_content']}\n\n{instruction}", kept, metadata, UNIT_TESTS)
 
 
-FORMATS = {
-    "gpqa": Format(frozenset(("Question", "Correct Answer", *_WRONG)), gpqa, "multiple_choice"),
-    "mmlu_pro": Format(frozenset(("question", "options", "answer")), mmlu_pro, "multiple_choice"),
-    "livecodebench": Format(frozenset(("question_content", "public_test_cases")), livecodebench, "unit_tests"),
+_GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
+FORMATS: dict[tuple[str, ...], Callable[[Mapping[str, Any]], Asked]] = {
+    _GPQA: gpqa,
+    ("question", "options", "answer"): mmlu_pro,
+    ("question_content", "public_test_cases"): livecodebench,
 }
+"""The columns by which rows are recognised -> what makes a problem of a row."""
 
 
-def format_of(row: Mapping[str, Any]) -> Format | None:
-    """The format whose columns a row has; None for a row of problem and answer."""
+def read_format(row: Mapping[str, Any]) -> Asked | None:
+    """The problem in a row of one of these formats; None for a row of problem and answer.
+
+    Raises:
+        ValueError: for a row with the columns, and something wrong in them.
+    """
     if "problem" in row:
         return None
-    return next((one for one in FORMATS.values() if one.columns <= row.keys()), None)
+    for columns, read in FORMATS.items():
+        if row.keys() >= set(columns):
+            try:
+                return read(row)
+            except (LookupError, AttributeError, TypeError, EOFError, zlib.error, pickle.UnpicklingError) as error:
+                raise ValueError(f"{type(error).__name__}: {error}") from error
+    return None
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -107,7 +99,7 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _choice(question: str, options: Sequence[str], letter: str) -> Asked:
     listing = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
-    return Asked(f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", letter, {OPTIONS: list(options)})
+    return Asked(f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", letter, {OPTIONS: list(options)}, "multiple_choice")
 
 
 def _tests(text: str) -> list[dict[str, str]]:

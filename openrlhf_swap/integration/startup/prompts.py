@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.data.references import answer_is_text, faults_of, labelled, read_task, try_grader
+from openrlhf_swap.data.references import answer_is_text, find_faults, labelled, read_references, try_grader
 from openrlhf_swap.data.rows import (
     as_table,
     causes_of_loaders,
@@ -166,10 +166,10 @@ def write_usable_prompts(
             f"one batch of --rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
         )
     if answer_is_text(grader):
-        for line in examples((row.given[args.data.label_key], row.task.answer) for row in usable):
+        for line in examples((row.given[args.data.label_key], row.reference.answer) for row in usable):
             print(f"[swap] reference answer, as it is graded and scored: {line}")
     objective.check_prompts([row.prompt for row in usable])
-    try_grader(grader, [row.task for row in usable])
+    try_grader(grader, [row.reference for row in usable])
     return source
 
 
@@ -189,10 +189,10 @@ def write_usable_evaluation(
 
 @dataclass(frozen=True)
 class _Usable:
-    """A row that is trained or evaluated on: as it was given, as a task of the grader, and its rendered prompt."""
+    """A row that is trained or evaluated on: as it was given, its reference answer, and its rendered prompt."""
 
     given: Row
-    task: Reference
+    reference: Reference
     prompt: str
 
 
@@ -210,13 +210,10 @@ def _usable_rows(
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     table, is_as_given = load_prompts(args, flags)
     given = list(table)
-    tasks = []
-    for number, row in enumerate(given, 1):
-        with reader_errors(f"--{flags.dataset} is {name}, row {number}: {{reason}}; give the reference answer alone"):
-            tasks.append(read_task(row, args.data.input_key, key, grader))
-    rows = [{**rewrite(row), key: task.answer} for row, task in zip(given, tasks, strict=True)]
+    references = read_references(given, args.data.input_key, key, grader, f"--{flags.dataset} is {name}")
+    rows = [{**rewrite(row), key: reference.answer} for row, reference in zip(given, references, strict=True)]
     prompts = render_prompts(rows, args, tokenizer)
-    reasons = reasons_to_drop(prompts, tasks, capacity, tokenizer, grader)
+    reasons = reasons_to_drop(prompts, references, capacity, tokenizer, grader)
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
     kind = "data" if flags is TRAINING else "evaluation data"
@@ -225,10 +222,10 @@ def _usable_rows(
     if not left:
         raise DataError(f"--{flags.dataset} is {name}, of which no row can be used: {summary}")
     usable, written = [], []
-    for before, row, task, prompt, reason in zip(given, rows, tasks, prompts, reasons, strict=True):
+    for before, row, reference, prompt, reason in zip(given, rows, references, prompts, reasons, strict=True):
         if prompt is not None and reason is None:
-            usable.append(_Usable(before, task, prompt))
-            written.append(row if grader == MATH else labelled(row, task, args.data.input_key, key))
+            usable.append(_Usable(before, reference, prompt))
+            written.append(row if grader == MATH else labelled(row, reference, args.data.input_key, key))
     if written == given and is_as_given:
         return usable, str(name)
     if character := special_in(output):
@@ -243,7 +240,7 @@ def _usable_rows(
 
 def reasons_to_drop(
     prompts: Sequence[str | None],
-    tasks: Sequence[Reference],
+    references: Sequence[Reference],
     capacity: int,
     tokenizer: PreTrainedTokenizerBase,
     grader: str = MATH,
@@ -264,6 +261,6 @@ def reasons_to_drop(
 
     faults = [fault_of_prompt(prompt) for prompt in tqdm(prompts, "[swap] checking prompts", unit="row", leave=False)]
     left = [number for number, fault in enumerate(faults) if fault is None]
-    for number, fault in zip(left, faults_of([tasks[number] for number in left], grader, "swap"), strict=True):
+    for number, fault in zip(left, find_faults([references[number] for number in left], grader, "swap"), strict=True):
         faults[number] = fault
     return faults

@@ -237,7 +237,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     (tmp_path / "rows.tsv").write_text("problem\tanswer\np\t1\n")
     (tmp_path / "torn.csv").write_text("problem,answer\np,1\nq,2,3\n")
     inner = write_rows(tmp_path / "inner.jsonl", [{"problem": "p", "reward_model": {"ground_truth": "1"}}])
-    useless = write_rows(tmp_path / "useless.jsonl", [{"problem": "p", "answer": ""}, {"problem": "", "answer": "1"}])
+    useless = write_rows(tmp_path / "useless.jsonl", [{"problem": "", "answer": "1"}, {"problem": "p", "answer": ""}])
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [

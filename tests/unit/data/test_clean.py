@@ -13,6 +13,7 @@ from openrlhf_swap.data.clean import (
 )
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.rewards.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
+from openrlhf_swap.rewards.verifiers import Reference
 
 
 def test_every_reason():
@@ -30,7 +31,7 @@ def test_every_reason():
         ("What is $3+6$?", r"\frac{18}{2}", None),
     ]
     rows = [
-        SourceRow(100 + n, None, ({"role": "user", "content": problem},), answer)
+        SourceRow(100 + n, {}, [{"role": "user", "content": problem}], Reference(answer))
         for n, (problem, answer, _) in enumerate(table)
     ]
     assert find_reasons(rows, index)[0] == [expected for *_, expected in table]

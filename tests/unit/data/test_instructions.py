@@ -14,6 +14,7 @@ from openrlhf_swap.data.clean import SourceRow, find_reasons
 from openrlhf_swap.data.instructions import Instruction, without_instructions
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.prepare import load_benchmarks, main
+from openrlhf_swap.rewards.verifiers import Reference
 
 # As the files of verl's examples and of DAPO's authors have them.
 VERL = "{} Let's think step by step and output the final answer within \\boxed{{}}."
@@ -27,7 +28,7 @@ PROBLEMS = [f"{12 + n} {kind} hang in a tree, {n} fall. Count those {kind}" for 
 
 
 def as_rows(problems):
-    return [SourceRow(n, None, ({"role": "user", "content": text},), "1") for n, text in enumerate(problems)]
+    return [SourceRow(n, {}, [{"role": "user", "content": text}], Reference("1")) for n, text in enumerate(problems)]
 
 
 def test_the_words_around_all_problems_are_found():
