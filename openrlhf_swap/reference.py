@@ -143,7 +143,7 @@ def sample_reference(
 ) -> Iterator[Row]:
     """Sample and grade prompts with their tasks; yields an output row for each, in order."""
     from openrlhf_swap.integration.generation.engine import open_engine
-    from openrlhf_swap.objectives.adaptthink import is_right
+    from openrlhf_swap.objectives.formats import is_right
     from openrlhf_swap.rollouts.rollout import prompt_key
 
     # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.

@@ -28,9 +28,8 @@ class Both(VSRM):
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
         """Answers after each step of a correct response: no other is scored."""
         assert isinstance(reader, StepReader)
-        have = self.settings
         ends = reader.step_ends(rollout.response_ids) if rollout.correct else ()
-        return [Continuation(end + 1, reader.end_of_thought, have.answer_tokens, have.answers) for end in ends]
+        return [Continuation(end + 1, reader.end_of_thought, self.answer_tokens, self.answers) for end in ends]
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """Those of vsrm; keeps both kinds of levels and rewards for `metrics`."""
@@ -40,7 +39,7 @@ class Both(VSRM):
             accuracies = [accuracy for _, accuracy in rollout.probes]
             probabilities = torch.tensor(rollout.answer_logprobs[1:]).exp().tolist()
             levels += list(zip(accuracies, probabilities, strict=True))
-            sampled = step_rewards(accuracies, self.settings.least_change)
+            sampled = step_rewards(accuracies, self.least_change)
             rewards += list(zip(sampled, step_rewards(probabilities, NOISE), strict=True))
         self._agreement = {"accuracy": torch.tensor(levels), "reward": torch.tensor(rewards)}
         return super().token_advantages(batch)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import torch
+from pydantic import create_model
+from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import FlagSettings, SwapConfig, extra, short_name
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.ablation import plain_coefficients
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader
@@ -28,26 +31,33 @@ from openrlhf_swap.rollouts.rollout import Rollout
 class SamplingRequest:
     """How to sample a part of a group: `count` responses to a prompt, as the chat template renders it.
 
-    Every response starts with the text `forced`, which counts as generated and is trained on.
+    Every response starts with the text `forced`, which counts as generated and is trained on. If the policy should
+    learn to choose between the parts of a group, `chance` is the probability with which it counts as having chosen
+    this one: of a response's first token if that is forced, times the policy's own if not.
     """
 
     prompt: str
     count: int
     max_new_tokens: int
     forced: str = ""
+    chance: float | None = None
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A second generation, `count` times, from the first `kept` tokens of a response and a text behind them.
+    """A second generation, `count` times, from the first `kept` tokens of a response and a text after them.
 
-    `suffix` counts as part of the response. Where the context is full, fewer tokens follow it, but one at least.
+    `suffix` counts as part of the response. Where the context is full, fewer tokens follow it, but at least one.
     """
 
     kept: int
     suffix: str
     max_new_tokens: int
     count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kept < 0:  # it would drop tokens of the prompt
+            raise ObjectiveError(f"a Continuation keeps {self.kept} tokens of the response; use at least 0")
 
 
 @dataclass(frozen=True)
@@ -59,10 +69,10 @@ class Monitor:
 
 
 class Objective:
-    """Plain GRPO as it stands; a subclass overrides what differs.
+    """Plain GRPO; a subclass overrides what differs.
 
-    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. Its
-    methods follow the order of a run: before Ray starts, generation, training; then what is kept across steps.
+    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. The methods
+    follow the order of a run: before Ray starts, generation, training.
     """
 
     normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
@@ -79,32 +89,34 @@ class Objective:
     """Whether it asks for a boxed answer, looks for one, or looks for the reference answer in a thought."""
     needs_all_groups: bool = True
     """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
-    needs_closed_thought: ClassVar[bool] = False
-    """Whether an answer counts as correct only behind a closed thought. The grader does not ask for one: it also finds
-    a box in a thought that never closes."""
-    needs_end: ClassVar[bool] = False
-    """Whether a response that the token limit cut off counts as wrong, whatever the grader says."""
     reshapes_responses: ClassVar[bool] = False
-    """Whether responses differ from what the engine sampled (forced or deleted tokens)."""
+    """Whether responses differ from what the engine sampled (forced, deleted or joined tokens)."""
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
+    state: ClassVar[tuple[str, ...]] = ()
+    """The attributes that make up the state; a checkpoint holds them as plain values."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
-    settings: Any
-    """The objective's own settings, an instance of its class `Settings`."""
-
-    class Settings(FlagSettings):
-        """The objective's own settings, each a flag `--swap.<objective>.<name>`."""
+    predicted_tokens_left: Sequence[Sequence[float]] | None = None
+    """Predicted to be left at each state of each response of the last batch, for the table of rollouts."""
+    Settings: ClassVar[type[FlagSettings]] = FlagSettings
+    """The attributes declared by `setting(...)`, here and in base classes: each a flag `--swap.<objective>.<name>`."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls.reshapes_responses |= cls.continues == "join"
+        hints, fields = get_type_hints(cls), dict[str, Any]()
+        for kind in reversed(cls.__mro__):
+            declared = {name: value for name, value in vars(kind).items() if isinstance(value, FieldInfo)}
+            fields |= {name: (hints[name], value) for name, value in declared.items()}
+        cls.Settings = create_model("Settings", __base__=FlagSettings, **fields)
 
     def __init__(self, config: SwapConfig) -> None:
-        """Reads the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
+        """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
         self.config = config
         self.name = short_name(config.objective)
-        self.settings = self.Settings.from_text(config.options, f"swap.{self.name}")
+        for name, value in self.Settings.from_text(config.options, f"swap.{self.name}"):
+            setattr(self, name, value)
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""
         self.step = 0
@@ -112,36 +124,8 @@ class Objective:
 
     @property
     def reads_answers(self) -> bool:
-        """Whether it needs reference answers that a response could state: not, say, unit tests."""
+        """Whether it needs reference answers that a response could state, which unit tests are not."""
         return self.scores_steps or self.boxes_answers
-
-    def numbers(self, name: str, remedy: str, most: int | None = None) -> list[int]:
-        """A setting such as 10,30,50 as whole numbers from 1 to `most`; raises ConfigError with the remedy."""
-        text = getattr(self.settings, name)
-        try:
-            found = [int(word) for word in text.split(",")]
-        except ValueError:
-            found = [0]
-        if min(found) < 1 or max(found) > (most or max(found)):
-            raise ConfigError(f"--swap.{self.name}.{name} is {text!r}; use {remedy}")
-        return found
-
-    def stage_limits(self, stages: int) -> list[int]:
-        """The setting `limits`: a token limit for each of this many stages, or none at all; raises ConfigError."""
-        if not self.settings.limits:
-            return []
-        example = ",".join(str(2048 * (stage + 1)) for stage in range(stages))
-        found = self.numbers("limits", f"{stages} token limits such as {example}")
-        if len(found) != stages:
-            raise ConfigError(f"--swap.{self.name}.limits is {self.settings.limits!r}; use {stages} token limits")
-        return found
-
-    def check_limits(self, limits: Sequence[int], args: SimpleNamespace) -> None:
-        """Raise ConfigError for a stage's limit above the longest response."""
-        longest, limit = max(limits, default=0), args.rollout.max_new_tokens
-        if longest > limit:
-            found = f"--swap.{self.name}.limits has {longest}, but --rollout.max_new_tokens is {limit}"
-            raise ConfigError(f"{found}; raise that, or lower the limit")
 
     def check(self, args: SimpleNamespace) -> None:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""
@@ -157,21 +141,6 @@ class Objective:
         """What an evaluation during the training asks, instead of a prompt as the chat template renders it."""
         return prompt
 
-    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """How to sample the `count` responses to a prompt."""
-        return [SamplingRequest(prompt, count, max_new_tokens)]
-
-    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-        """What to generate from a response of the engine, by `continues`.
-
-        Those that join come behind the group's responses, and with them fill it; their metadata has `kept`.
-        """
-        return []
-
-    def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
-        """The response to train on instead of the sampled one, and what to remember of it in `metadata`."""
-        return rollout
-
     def monitor(self) -> Monitor | None:
         """What to sample before the next step, if anything."""
         return None
@@ -179,12 +148,28 @@ class Objective:
     def observe_monitor(self, batch: Batch) -> None:
         """Look at what `monitor` asked for."""
 
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+        """How to sample the `count` responses to a prompt."""
+        return [SamplingRequest(prompt, count, max_new_tokens)]
+
+    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
+        """What to generate from a response of the engine, by `continues`.
+
+        Those that join come after the group's responses, and with them fill it; their metadata has `kept`.
+        """
+        return []
+
+    def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
+        """The response to train on instead of the sampled one, and what to remember of it in `metadata`."""
+        return rollout
+
     def correct(self, batch: Batch) -> Tensor:
-        """(G, N) bool, what counts as correct: by the grader, `needs_closed_thought` and `needs_end`."""
-        correct = batch.correct
-        if self.needs_closed_thought:
-            correct = correct & batch.closed
-        return correct & ~batch.truncated if self.needs_end else correct
+        """(G, N) bool, what counts as correct.
+
+        The grader also finds a box in a thought that never closes, and in a response that the token limit cut off:
+        an objective that accepts neither says so here.
+        """
+        return batch.correct
 
     def filter_scores(self, batch: Batch) -> Tensor:
         """(G, N) float64: dynamic filtering keeps the groups whose mean lies within its range, the ends excluded.
@@ -201,30 +186,19 @@ class Objective:
         """(G, N, A) what is added to each token's normalised outcome, times `process_weight`; None for nothing."""
         return None
 
-    def first_logprob(self, rollout: Rollout, logprob: float) -> float:
-        """Behaviour log-probability of the response's first token; `logprob` is the policy's."""
-        return logprob
-
     def metrics(self) -> dict[str, float]:
         """Numbers worth a curve, under `swap/`."""
         return {}
 
-    def end_sampling(self) -> None:
-        """Count a step whose batch was sampled."""
-        self.step += 1
-
-    def resume(self, step: int, state: dict[str, Any] | None = None) -> None:
-        """Go on behind a step, with a checkpoint's state where there is one."""
-        self.step = step
-        if state is not None:
-            self.load_state_dict(state)
-
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold."""
-        return {}
+        """The state by name; in an asynchronous run every batch brings the one it was sampled with."""
+        return {name: copy(getattr(self, name)) for name in self.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
+    def resume(self, step: int, state: Mapping[str, Any] | None = None) -> None:
+        """Go on after a step, with the state of a checkpoint or a batch where there is one."""
+        self.step = step
+        for name, value in (state or {}).items():
+            setattr(self, name, value)
 
     def learned(self) -> dict[str, Any]:
         """What `token_advantages` has learned from batches, for a checkpoint.
@@ -236,9 +210,15 @@ class Objective:
     def load_learned(self, learned: dict[str, Any]) -> None:
         """Go on from what a checkpoint holds of it."""
 
-    def predicted_tokens_left(self) -> Sequence[Sequence[float]] | None:
-        """What was predicted to be left at each state of each response of the last batch, in tokens; None if not."""
-        return None
+
+def numbers_pattern(more: str, number: str = r"[1-9]\d*") -> str:
+    """The pattern of a setting such as 10,30,50; `more` says how many numbers follow the first: "*", or "{2}"."""
+    return rf"^\s*{number}\s*(,\s*{number}\s*){more}$"
+
+
+def parse_numbers(text: str) -> list[int]:
+    """The numbers of such a setting; none of an empty one."""
+    return [int(word) for word in text.split(",") if word]
 
 
 def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[str, str]:

@@ -27,19 +27,19 @@ def variance_of(values: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
     return mean_of(squares, mask)
 
 
-def least_of(values: Tensor, mask: Tensor) -> Tensor:
+def smallest_of(values: Tensor, mask: Tensor) -> Tensor:
     """(G, 1) smallest of (G, N) values where `mask`; infinity for a group without any."""
     return torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
 
 
-def most_of(values: Tensor, mask: Tensor) -> Tensor:
+def largest_of(values: Tensor, mask: Tensor) -> Tensor:
     """(G, 1) largest of (G, N) values where `mask`; minus infinity for a group without any."""
     return torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
 
 
 def relative_place(lengths: Tensor, mask: Tensor, guard: float = 0.0) -> Tensor:
     """(G, N) (L - shortest)/(longest - shortest + guard) of those where `mask`; NaN where all are as long."""
-    shortest, longest = least_of(lengths, mask), most_of(lengths, mask)
+    shortest, longest = smallest_of(lengths, mask), largest_of(lengths, mask)
     return (lengths - shortest) / (longest - shortest + guard)
 
 

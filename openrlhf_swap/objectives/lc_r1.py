@@ -1,22 +1,23 @@
-"""LC-R1: correct thoughts are cut where they reach the answer; rewards for the length, and for the cut at `</think>`.
+"""LC-R1 and DECS: what a thought says after its first correct answer is cut off, or earns less.
 
-After github.com/zxiangx/LC-R1 (2025-06-25). Its extractor is a fine-tuned 3B model; the default here is a rule (the
-first place where the reference answer appears), so results are not comparable to the paper's. As in the code, wrong
-answers get the length reward too, and advantages are centred, not divided by a deviation.
+How much of a thought is needed is judged by a model there, and here by a function that a flag names. The default is a
+rule (the first place where the reference answer appears), so results are not comparable with the papers'.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.errors import ConfigError, ObjectiveError, reader_errors
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.extractor import Extractor
+from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
@@ -35,38 +36,63 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
     return tokens_for(thought, end.end() if end else len(text), reader)
 
 
-class LCR1(Objective):
-    """R = [one `</think>`] + c + length_weight (1 - L/longest correct L), centred; plus rho at `</think>`."""
-
+class _Extracting(Objective):
     boxes_answers = True
-    normaliser = "centre"
-    reshapes_responses = True
 
-    class Settings(FlagSettings):
-        """Flags `--swap.lc_r1.*`."""
-
-        length_weight: float = setting(1.0, "of the length reward")
-        compress_weight: float = setting(1.0, "of the reward at </think>")
-        extractor: str = setting(
-            "openrlhf_swap.objectives.lc_r1:first_right_answer",
-            "module:function (thought ids, answer, reader) -> valid thinking tokens",
-        )
-
-    settings: Settings
+    extractor: str = setting(
+        "openrlhf_swap.objectives.lc_r1:first_right_answer",
+        "module:function (thought ids, answer, reader) -> thinking tokens up to the first correct answer, or 0",
+    )
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self._extract = Extractor(self.settings.extractor, f"--swap.{self.name}.extractor")
+        flag = f"--swap.{self.name}.extractor"
+        self._flag = f"{flag} is {self.extractor!r}"
+        self._extractor: Callable[[Sequence[int], str, ResponseReader], int] = import_named(self.extractor, flag)
+        if not callable(self._extractor):
+            raise ConfigError(f"{self._flag}, which is not a function; use module:function")
+
+    def _needed(self, thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
+        """Tokens of the thought that are needed, from 0 (none of it names the answer) to all of them.
+
+        Raises:
+            ObjectiveError: when the function raises, or returns anything else.
+        """
+        call = f"for a thought of {len(thought)} tokens and answer {answer!r}"
+        with reader_errors(f"{self._flag}, which failed {call}: {{reason}}; fix the function", ObjectiveError):
+            kept = self._extractor(thought, answer, reader)
+        if isinstance(kept, bool) or not isinstance(kept, Integral) or not 0 <= kept <= len(thought):
+            raise ObjectiveError(
+                f"{self._flag}, which returned {kept!r} {call}; expected a whole number of tokens from 0 to "
+                f"{len(thought)}: fix the function"
+            )
+        return int(kept)
+
+
+class LCR1(_Extracting):
+    """R = [one `</think>`] + c + length_weight (1 - L/longest correct L), centred; plus rho at `</think>`.
+
+    Correct thoughts are cut where they reach the answer; rho is the share that was cut.
+
+    After github.com/zxiangx/LC-R1 (2025-06-25), whose extractor is a fine-tuned 3B model. As in the code, wrong
+    answers get the length reward too, and advantages are centred, not divided by a deviation.
+    """
+
+    normaliser = "centre"
+    reshapes_responses = True
+
+    length_weight: float = setting(1.0, "of the length reward")
+    compress_weight: float = setting(1.0, "of the reward at </think>")
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """A correct response without what follows its valid thinking: think[:v] + `</think>` and the answer."""
         ids = list(rollout.response_ids)
         thought = reader.reasoning_length(ids)
         correct = rollout.correct and reader.text(ids).count(reader.end_of_thought) == 1
-        kept = self._extract(ids[:thought], rollout.answer, reader) if correct else 0
-        found = {"lc_r1_correct": float(correct), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
+        kept = self._needed(ids[:thought], rollout.answer, reader) if correct else 0
+        numbers = {"lc_r1_correct": float(correct), "lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
         edited = ids[:kept] + ids[thought:] if kept else ids
-        return replace(rollout, response_ids=edited, metadata={**rollout.metadata, **found})
+        return replace(rollout, response_ids=edited, metadata={**rollout.metadata, **numbers})
 
     def rewards(self, batch: Batch) -> Tensor:
         """Format, accuracy and length."""
@@ -77,7 +103,7 @@ class LCR1(Objective):
         lengths = batch.lengths.double()
         longest_correct = torch.where(correct, lengths, 0.0).amax(-1, keepdim=True)
         shortness = torch.where(correct.any(-1, keepdim=True), 1 - lengths / (longest_correct + 1e-4), 0.0)
-        return base + self.settings.length_weight * shortness
+        return base + self.length_weight * shortness
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """The share of the thought that was cut, at `</think>`; -1 where a correct thought shows no valid part."""
@@ -88,5 +114,43 @@ class LCR1(Objective):
                 if seen["lc_r1_correct"]:
                     kept, thought = seen["lc_r1_kept"], seen["lc_r1_thought"]
                     share = 1 - kept / (thought + 1e-4) if kept else -1.0
-                    term[g, n, int(kept or thought)] = self.settings.compress_weight * share
+                    term[g, n, int(kept or thought)] = self.compress_weight * share
         return term
+
+
+class DECS(_Extracting):
+    """A_t = (r_t - mean)/sd over the group at the same position; r_t = c (1 + b), 1 + b (1 - L/L_max) where redundant.
+
+    The tokens of a correct response between its first correct answer and the end of its thought are redundant. After
+    its end a response counts with c (1 + b).
+
+    After its code (commit 0d12e53; ICLR 2026), where a judge model reads pieces of the thought. The released choice of
+    groups by difficulty is left out.
+    """
+
+    outcome_weight = 0.0
+    needs_all_groups = False
+
+    bonus: float = setting(0.1, "b", "use at least 0", ge=0)
+    max_length: int = setting(16384, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        """The whole advantage."""
+        tokens, bonus = int(batch.lengths.max()), self.bonus
+        groups = []
+        for group in batch.groups:
+            rewards = torch.tensor([[rollout.correct * (1 + bonus)] for rollout in group], dtype=torch.float64)
+            rewards = rewards.repeat(1, tokens)
+            for row, rollout in enumerate(group):
+                first, end = self._redundant(rollout, batch)
+                rewards[row, first:end] = 1 + bonus * (1 - len(rollout.response_ids) / self.max_length)
+            groups.append((rewards - rewards.mean(0)) / (rewards.std(0) + 1e-6))
+        return torch.stack(groups)
+
+    def _redundant(self, rollout: Rollout, batch: Batch) -> tuple[int, int]:
+        """The first redundant token and the first after them; the same where there is none."""
+        thought = batch.reader.reasoning_length(rollout.response_ids)
+        if not rollout.correct:
+            return thought, thought
+        kept = self._needed(rollout.response_ids[:thought], rollout.answer, batch.reader)
+        return kept or thought, thought

@@ -21,9 +21,9 @@ from openrlhf_swap.algorithm.length_critic import (
     step_costs,
 )
 from openrlhf_swap.algorithm.state_critic import StateCritic
-from openrlhf_swap.config import FlagSettings, SwapConfig, setting
+from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.state_values import StateObjective, StateValues
+from openrlhf_swap.objectives.state_values import StateObjective
 from openrlhf_swap.rollouts.batch import Batch
 
 
@@ -32,63 +32,53 @@ class LengthCritic(StateObjective):
 
     reads_states = True
 
-    class Settings(FlagSettings):
-        """Flags `--swap.length_critic.*`."""
-
-        gae_lambda: float = setting(
-            0.9,
-            "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for itself alone",
-            "use a number between 0 and 1",
-            ge=0,
-            le=1,
-        )
-        pays: Literal["correct", "all"] = setting(
-            "correct", "which responses pay for their length: correct, or all", "use correct or all"
-        )
-        target: Literal["none", "group"] = setting(
-            "none",
-            "group: a response that is no longer than the median of its group's correct ones pays nothing",
-            "use none or group",
-        )
-        unit: Literal["length", "deviation"] = setting(
-            "length",
-            "what costs are divided by: the payers' mean length (--swap.process_weight 4 is then about what 1 is "
-            "with deviation), or their deviation, which falls with what is left to save, so that a token gets ever "
-            "dearer",
-            "use length or deviation",
-        )
-
-    settings: Settings
+    gae_lambda: float = setting(
+        0.9,
+        "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for itself alone",
+        "use a number between 0 and 1",
+        ge=0,
+        le=1,
+    )
+    pays: Literal["correct", "all"] = setting(
+        "correct", "which responses pay for their length: correct, or all", "use correct or all"
+    )
+    target: Literal["none", "group"] = setting(
+        "none",
+        "group: a response that is no longer than the median of its group's correct ones pays nothing",
+        "use none or group",
+    )
+    unit: Literal["length", "deviation"] = setting(
+        "length",
+        "what costs are divided by: the payers' mean length (--swap.process_weight 4 is then about what 1 is "
+        "with deviation), or their deviation, which falls with what is left to save, so that a token gets ever "
+        "dearer",
+        "use length or deviation",
+    )
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
         self.outcome_weight = self.coefficients.outcome_weight
         self.process_weight = self.coefficients.process_weight
-        self._predictions: list[list[float]] = []
         self._unit = 0.0
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        """What the steps of those who pay cost, with a minus."""
-        return self.of_states(batch.states)
+        """The negative costs of the steps of those who pay."""
+        return self.state_advantages(batch.states)
 
-    def of_states(self, states: StateBatch) -> Tensor:
-        """(G, N, A) the same, of the responses' states."""
-        predicted = self.values.of(states, states.tokens_left, states.state_mask).clamp(min=0)
+    def state_advantages(self, states: StateBatch) -> Tensor:
+        """(G, N, A) the same, for responses given by their states."""
+        predicted = self.predict_returns(states, states.tokens_left, states.state_mask).clamp(min=0)
         rows = zip(predicted.flatten(0, 1), states.state_mask.flatten(0, 1), strict=True)
-        self._predictions = [row[mask].tolist() for row, mask in rows]
-        costs = step_costs(states.tokens_left, predicted, self.settings.gae_lambda)
-        pays = paying(states, self.settings.pays == "correct", self.settings.target == "group")
-        by_length = self.settings.unit == "length"
+        self.predicted_tokens_left = [row[mask].tolist() for row, mask in rows]
+        costs = step_costs(states.tokens_left, predicted, self.gae_lambda)
+        pays = paying(states, self.pays == "correct", self.target == "group")
+        by_length = self.unit == "length"
         self._unit = mean_length(states, pays) if by_length else spread(states, costs, pays, self.coefficients.eps)
         return length_advantages(states, costs, pays, self._unit)
 
     def metrics(self) -> dict[str, float]:
-        """How well the states predict, and what a cost of 1 is."""
+        """How well the states predict, and the tokens that cost 1."""
         return {**super().metrics(), "swap/critic_unit": self._unit}
-
-    def predicted_tokens_left(self) -> Sequence[Sequence[float]] | None:
-        """Tokens left at each state."""
-        return self._predictions
 
 
 def length_critic_advantages(
@@ -112,9 +102,9 @@ def length_critic_advantages(
     if config.objective != "length_critic":
         raise ConfigError(f"--swap.objective is {config.objective}; length_critic_advantages needs length_critic")
     objective = LengthCritic(config)
-    objective.values = StateValues(critic)
+    objective.critic = critic
     batch = StateBatch.from_traces(groups)
-    process = objective.of_states(batch)
+    process = objective.state_advantages(batch)
     outcome = outcome_advantages(batch.correct.double(), objective.coefficients.eps)
     advantages = unified_advantages(
         outcome.unsqueeze(-1).expand_as(process), process, objective.outcome_weight, objective.process_weight

@@ -1,4 +1,4 @@
-"""A critic of states in the hands of an objective: values in place, its metrics, one warning, and what it learned."""
+"""What the objectives share that may predict returns from the policy's states."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Objective
 
 
-class StateValues:
-    """Predicts a return at each state of a batch, and remembers how well."""
+class StateObjective(Objective):
+    """Has a critic, whose quality is in the metrics; checkpoints hold what its regression learned."""
 
-    def __init__(self, critic: StateCritic | None = None) -> None:
-        """Take a critic; a new one if None."""
-        self.critic = critic or StateCritic()
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.critic = StateCritic()
         self._metrics: dict[str, float] = {}
         self._warned = False
 
-    def of(self, batch: StateBatch, returns: Tensor, mask: Tensor) -> Tensor:
+    def predict_returns(self, batch: StateBatch, returns: Tensor, mask: Tensor) -> Tensor:
         """(G, N, K+1) float64 the predicted returns, 0 where there is none; the critic learns from the true ones.
 
         Args:
@@ -50,25 +50,11 @@ class StateValues:
         return values
 
     def metrics(self) -> dict[str, float]:
-        """Of the last batch."""
+        """How well the states predicted the last batch; nothing before they did."""
         return self._metrics
 
-
-class StateObjective(Objective):
-    """An objective that may predict returns from states; its checkpoints hold what the regression learned."""
-
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        self.values = StateValues()
-
-    def metrics(self) -> dict[str, float]:
-        """How well the states predict; nothing before they did."""
-        return self.values.metrics()
-
     def learned(self) -> dict[str, Any]:
-        """The regression's sums."""
-        return self.values.critic.state_dict()
+        return self.critic.state_dict()
 
     def load_learned(self, learned: dict[str, Any]) -> None:
-        """As saved."""
-        self.values.critic.load_state_dict(learned)
+        self.critic.load_state_dict(learned)

@@ -59,7 +59,7 @@ class Swap(StateObjective):
         to_come[..., :steps] = signals.normalised.flip(-1).cumsum(-1).flip(-1)
         # A group without a signal has rewards of 0, and needs no baseline.
         counted[..., :steps] = batch.steps.step_mask & ~signals.deviation.isnan()[:, None, None]
-        predicted = self.values.of(states, to_come, counted)
+        predicted = self.predict_returns(states, to_come, counted)
         return per_token(predicted, states.step_ends, states.step_mask, tokens)
 
 

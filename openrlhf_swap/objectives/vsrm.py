@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import process_advantages
-from openrlhf_swap.config import FlagSettings, setting
+from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rewards.answers import last_boxed
 from openrlhf_swap.rollouts.batch import Batch
@@ -43,15 +43,15 @@ def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float
 def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[int]:
     """Where the sentences begin that contain one of the words, anywhere and in any other word too.
 
-    A sentence begins behind the last of `.!?` and newline before the word; a text without one is cut at the word. A
-    word counts from `first` characters on, and `apart` characters behind the cut before it.
+    A sentence begins after the last of `.!?` and newline before the word; a text without one is cut at the word. A
+    word counts from `first` characters on, and `apart` characters after the cut before it.
     """
     places: list[int] = []
     for word in re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), text):
         if word.start() < first or (places and word.start() - places[-1] < apart):
             continue
-        behind = 1 + max(text.rfind(mark, 0, word.start()) for mark in ".!?\n")
-        places.append(behind or word.start())
+        sentence = 1 + max(text.rfind(mark, 0, word.start()) for mark in ".!?\n")
+        places.append(sentence or word.start())
     return sorted(set(places))
 
 
@@ -59,6 +59,7 @@ class _VSRM(Objective):
     """A = GRPO(outcome) + rewards of the cuts to come; outcome 1, 0, -9.5 without a box, -10 with an open thought."""
 
     boxes_answers = True
+    least_change: float
 
     def rewards(self, batch: Batch) -> Tensor:
         """The outcome."""
@@ -72,12 +73,12 @@ class _VSRM(Objective):
         return batch.each(reward)
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        """Of each token, the rewards of all cuts behind it."""
+        """Of each token, the rewards of all cuts after it."""
         term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
         for g, group in enumerate(batch.groups):
             for n, rollout in enumerate(group):
                 probes = self.probes(rollout)
-                earned = step_rewards([accuracy for _, accuracy in probes], self.settings.least_change)
+                earned = step_rewards([accuracy for _, accuracy in probes], self.least_change)
                 if earned:
                     ends = torch.tensor([kept - 1 for kept, _ in probes[:-1]])
                     values = torch.tensor(earned, dtype=torch.float64)
@@ -94,26 +95,20 @@ class VSRM(_VSRM):
 
     continues = "grade"
 
-    class Settings(FlagSettings):
-        """Flags `--swap.vsrm.*`."""
-
-        words: str = setting(WORDS, "a thought is cut before a sentence that contains one of these")
-        first_characters: int = setting(1000, "before the first cut, at least", ge=0)
-        apart_characters: int = setting(400, "between two cuts, at least", ge=1)
-        answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)
-        answer_tokens: int = setting(768, "most tokens of such an answer", ge=1)
-        least_change: float = setting(1e-5, "changes of the accuracy below this count as none", "use at least 0", ge=0)
-
-    settings: Settings
+    words: str = setting(WORDS, "a thought is cut before a sentence that contains one of these")
+    first_characters: int = setting(1000, "before the first cut, at least", ge=0)
+    apart_characters: int = setting(400, "between two cuts, at least", ge=1)
+    answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)
+    answer_tokens: int = setting(768, "most tokens of such an answer", ge=1)
+    least_change: float = setting(1e-5, "changes of the accuracy below this count as none", "use at least 0", ge=0)
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
         """Answers at each cut and at the end; none where nothing is cut."""
-        have = self.settings
         ids = list(rollout.response_ids[: reader.reasoning_length(rollout.response_ids)])
-        places = cut_places(reader.text(ids), have.words.split(","), have.first_characters, have.apart_characters)
+        places = cut_places(reader.text(ids), self.words.split(","), self.first_characters, self.apart_characters)
         kept = tokens_for_each(ids, places, reader)
         ends = [*kept, len(ids)] if kept else []
-        return [Continuation(end, reader.end_of_thought, have.answer_tokens, have.answers) for end in ends]
+        return [Continuation(end, reader.end_of_thought, self.answer_tokens, self.answers) for end in ends]
 
 
 class VSRMScores(_VSRM):
@@ -121,14 +116,7 @@ class VSRMScores(_VSRM):
 
     scores_steps = True
 
-    class Settings(FlagSettings):
-        """Flags `--swap.vsrm_scores.*`."""
-
-        least_change: float = setting(
-            0.02, "changes of the probability below this count as none", "use at least 0", ge=0
-        )
-
-    settings: Settings
+    least_change: float = setting(0.02, "changes of the probability below this count as none", "use at least 0", ge=0)
 
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
         """Each step's end, and the reference answer's probability a token: exp(l_k)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.contract import first_logprob_of, rewards_of, token_advantages_of
+from openrlhf_swap.objectives.contract import rewards_of, token_advantages_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -118,7 +119,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         )
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
-        left = self._objective.predicted_tokens_left()
+        left = self._objective.predicted_tokens_left
         self.rollout_table = rollout_rows(shown, batch.steps, batch.signals, self._reader, left)
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list[Any]:
@@ -186,12 +187,13 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return self._branches[answer]
 
     def _patch_behaviour(self, experience: Experience) -> None:
-        """Replace the log-probability of forced first tokens, which the policy did not sample."""
+        """Count the choice of a part of the group (`SamplingRequest.chance`) in the first token's log-probability."""
         for row, index in enumerate(experience.index):
             rollout = self._rollouts[index]
-            action = rollout.start - 1
-            logprob = experience.action_log_probs[row, action].item()
-            experience.action_log_probs[row, action] = first_logprob_of(self._objective, rollout, logprob)
+            if "chance" in rollout.metadata:
+                action = rollout.start - 1
+                own = 0.0 if rollout.metadata["forced"] else experience.action_log_probs[row, action].item()
+                experience.action_log_probs[row, action] = math.log(rollout.metadata["chance"]) + own
 
     def _outcome_term(self, experience: Experience, rewards: Tensor) -> Tensor:
         """(B, A) the normalised outcome rewards; with group normalisation, those of the stock path.

@@ -21,7 +21,6 @@ from openrlhf_swap.integration.inventory import TRAINER
 from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.ablation import penalty_temperature
-from openrlhf_swap.objectives.contract import metrics_of
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
@@ -123,7 +122,7 @@ class TrainerMixin(BasePPOTrainer):
             reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
             metrics = self.experience_maker.metrics
             status.update(metrics)
-            status.update(metrics_of(self._objective))
+            status.update(self._objective.metrics())
             self._self_test.observe(metrics)
             warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
             if global_step == 1:

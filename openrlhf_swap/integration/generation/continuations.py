@@ -7,7 +7,6 @@ from statistics import fmean
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation, Objective
-from openrlhf_swap.objectives.contract import continuations_of
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -44,7 +43,7 @@ class Continuations:
         return [
             self._request(row, rollout, wanted)
             for row, rollout in enumerate(group)
-            for wanted in continuations_of(self._objective, rollout, self._reader)
+            for wanted in self._objective.continuations(rollout, self._reader)
         ]
 
     def _request(self, row: int, rollout: Rollout, wanted: Continuation) -> ContinuationRequest:

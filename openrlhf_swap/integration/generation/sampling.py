@@ -21,7 +21,7 @@ from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import Sample, make_sample
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
-from openrlhf_swap.objectives.contract import edited, sampling_of
+from openrlhf_swap.objectives.contract import edited_rollout, sampling_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -74,7 +74,7 @@ class SwapSamplesGenerator(SamplesGenerator):
                     "nor too hard, or leave the filter out"
                 )
         if samples:
-            self._objective.end_sampling()
+            self._objective.step += 1
         return samples, rate, consumed, exhausted
 
     def _sample_monitor(self, request: Monitor, **generate_kwargs: Any) -> Batch:
@@ -245,11 +245,14 @@ class SwapSamplesGenerator(SamplesGenerator):
             raise CompatibilityError(
                 f"the tokenizer merges the forced text {request.forced!r} with the prompt; use another one"
             )
+        metadata = {"part": float(part), **rollout.metadata}
+        if request.chance is not None:
+            metadata |= {"chance": request.chance, "forced": float(bool(forced))}
         rollout = replace(
             rollout,
             prompt=prompt,
             prompt_ids=rollout.prompt_ids[: start - len(forced)],
             response_ids=[*forced, *rollout.response_ids],
-            metadata={"part": float(part), **rollout.metadata},
+            metadata=metadata,
         )
-        return make_sample(edited(self._objective, rollout, self._reader), context)
+        return make_sample(edited_rollout(self._objective, rollout, self._reader), context)

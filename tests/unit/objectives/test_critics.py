@@ -61,8 +61,8 @@ def test_its_predictions_are_listed_for_every_state_of_every_response():
     objective, groups = build(MARKS.replaced(objective="length_critic")), rollouts()
     objective.token_advantages(batch_of(objective, groups))
     flat = [r for group in groups for r in group]
-    assert [len(row) for row in objective.predicted_tokens_left()] == [len(r.step_ends) + 1 for r in flat]
-    starts = torch.tensor([row[0] for row in objective.predicted_tokens_left()])
+    assert [len(row) for row in objective.predicted_tokens_left] == [len(r.step_ends) + 1 for r in flat]
+    starts = torch.tensor([row[0] for row in objective.predicted_tokens_left])
     lengths = torch.tensor([float(len(r.response_ids)) for r in flat])
     assert (starts - lengths).abs().mean() < 4
 
@@ -70,7 +70,7 @@ def test_its_predictions_are_listed_for_every_state_of_every_response():
 def swap_process(baseline, groups, critic=None):
     objective = build(MARKS.replaced(step_baseline=baseline))
     if critic is not None:
-        objective.values.critic = critic
+        objective.critic = critic
     return objective.token_advantages(batch_of(objective, groups))
 
 

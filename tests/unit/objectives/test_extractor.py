@@ -51,7 +51,7 @@ def test_what_it_may_not_return(with_extractor, name, case):
         use(with_extractor(name, function))
     assert str(error.value) == (
         f"--swap.{name}.extractor is 'mine:cut', which {found} for a thought of 20 tokens and answer '42'; expected a "
-        "whole number of tokens from 0 to 20: mend the function"
+        "whole number of tokens from 0 to 20: fix the function"
     )
 
 
@@ -68,7 +68,7 @@ def test_what_it_raises(with_extractor, name, function, reason):
         use(with_extractor(name, function))
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"--swap.{name}.extractor is 'mine:cut', which failed for a thought of 20 tokens")
-    assert reason in line and line.endswith("; mend the function")
+    assert reason in line and line.endswith("; fix the function")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -13,8 +13,7 @@ from support.objectives import RIGHT, UNBOXED, assert_rows, batch, objective, ro
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.arlcp import _REFLECTION
-from openrlhf_swap.objectives.smartthinker import best_lengths
+from openrlhf_swap.objectives.group_rewards import REFLECTION, best_lengths
 
 LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
 
@@ -176,7 +175,7 @@ def test_arlcp():
     assert_rows(rewards("arlcp", many), [[2 * 0.9, 0]], 1e-6)
     # Words: whole ones, whatever their case; "double-check" is one.
     text = "HMM, butter: double-check, hold on. Alternatively oh"
-    assert len(_REFLECTION.findall(text)) == 5
+    assert len(REFLECTION.findall(text)) == 5
 
 
 def test_smartthinker():

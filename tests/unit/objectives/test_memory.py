@@ -26,7 +26,7 @@ def test_hapo_remembers_each_problem():
     first = group((1000, 1700), (True, True), prompt="x")
     assert_rows(method.rewards(batch(first)), [[1, 1]])  # nothing is known yet
     restored = objective("hapo")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.resume(0, json.loads(json.dumps(method.state_dict())))
     # h = 1000: cos(pi/2 L/h) = .7071, 0, -.7071, -1 (kept at -.7 for a right one); a short wrong one earns nothing.
     second = [*group(prompt="x"), rollout(RIGHT, 500, False, prompt="x")]
     for either in (method, restored):
@@ -43,7 +43,7 @@ def test_hapo_remembers_each_problem():
     # h = (1000 + 1700 + 675)/3 = 1125: every correct response counts once, a wrong one does not.
     assert_rows(by_mean.rewards(batch(group((1125, 1), (True, False), prompt="x"))), [[1, 0]], 1e-9)
     restored = objective("hapo", memory="mean", weight=0.5)
-    restored.load_state_dict(json.loads(json.dumps(by_mean.state_dict())))
+    restored.resume(0, json.loads(json.dumps(by_mean.state_dict())))
     for either in (by_mean, restored):  # (3375 + 1125)/4 = 1125 again, then (4500 + 3500)/5 = 1600
         assert_rows(either.rewards(batch(group((3500,), (True,), prompt="x"))), [[1 - 0.35]], 1e-9)
         assert_rows(either.rewards(batch(group((1600,), (False,), prompt="x"))), [[0]], 1e-9)
@@ -57,7 +57,7 @@ def test_a_dlp_moves_its_price_after_use():
     assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
     assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
     restored = objective("a_dlp")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.resume(0, json.loads(json.dumps(method.state_dict())))
     for either in (method, restored):
         assert_rows(either.rewards(batch(group((100,), (False,)))), [[-0.113]])
         assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
@@ -80,7 +80,7 @@ def test_lapo_learns_lengths_and_then_promises_them():
 
     method.step = 1
     restored = objective("lapo", first_stage_steps=1)
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.resume(0, json.loads(json.dumps(method.state_dict())))
     restored.step = 1
     for either in (method, restored):
         prompts = [either.sampling(problem, 2, 9000)[0].prompt for problem in ("x", "z")]
@@ -132,7 +132,7 @@ def test_short_rl():
     # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
     assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
     restored = objective("short_rl")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.resume(0, json.loads(json.dumps(method.state_dict())))
     half = batch(group((500, 900), (True, False)))
     for either in (method, restored):
         assert_rows(either.rewards(half), [[3, -0.5]])

@@ -11,7 +11,7 @@ from support.objectives import RIGHT, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Monitor
-from openrlhf_swap.objectives.repetition import is_degenerate
+from openrlhf_swap.objectives.formats import is_degenerate
 
 
 def test_decs():
@@ -63,7 +63,7 @@ def test_aalc_counts_the_length_where_all_are_right():
     # Half of the target: as far as an accuracy of .5. State goes with a checkpoint.
     method = measured(0.5, target=0.5)
     restored = objective("aalc", target=0.5)
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.resume(0, json.loads(json.dumps(method.state_dict())))
     assert torch.equal(restored.rewards(batch(groups)), measured(1).rewards(batch(groups)))
     assert restored.monitor() is None
     restored.step = 10
@@ -125,7 +125,7 @@ def test_autothink():
     pair = [rollout(RIGHT, n, False) for n in (20, 30)]
     assert_rows(method.rewards(batch(pair)), [[1 - math.exp(0.05 * 0.5**0.5), 1 - math.exp(-0.05 * 0.5**0.5)]], 1e-6)
     restored = objective("autothink")
-    restored.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    restored.resume(0, json.loads(json.dumps(method.state_dict())))
     assert torch.equal(restored.rewards(batch(thinks)), method.rewards(batch(thinks)))
 
 

@@ -1,7 +1,6 @@
 """Every method against numbers worked out by hand from its formula; the working is in the comments."""
 
 import json
-import math
 import random
 
 import pytest
@@ -10,9 +9,8 @@ from support.objectives import MARKS, READER, RIGHT, UNBOXED, assert_rows, batch
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.adaptthink import is_right
 from openrlhf_swap.objectives.base import Monitor
-from openrlhf_swap.objectives.laser_de import is_repetitive
+from openrlhf_swap.objectives.formats import is_repetitive, is_right
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -26,7 +24,7 @@ def test_every_method_can_be_built_and_saves_a_state_that_it_reads(name):
     method, again = objective(name), objective(name)
     if method.state_dict():
         method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))
-    again.load_state_dict(json.loads(json.dumps(method.state_dict())))
+    again.resume(0, json.loads(json.dumps(method.state_dict())))
     assert again.state_dict() == method.state_dict()
     scored = ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty", "vsrm_scores")
     assert method.scores_steps == (name in scored)
@@ -111,7 +109,7 @@ def test_laser_d_thresholds_of_coverage():
 def test_laser_d_keeps_its_targets_in_the_checkpoint():
     first = monitored()
     second = objective("laser_d", shortest=20, longest=100, grid=10, monitor_every=3)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    second.resume(0, json.loads(json.dumps(first.state_dict())))
     assert second.metrics() == first.metrics()
     assert second.monitor() is None  # not twice before the same step
     second.step = 2
@@ -281,15 +279,13 @@ def test_adaptthink_rewards(reference_file):
 def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
     method = objective("adaptthink", reference=reference_file, no_thinking_tokens=100)
     without, thinking = method.sampling("p", 16, 400)
-    assert (without.count, without.forced, without.max_new_tokens) == (8, "</think>", 100)
+    assert (without.count, without.forced, without.max_new_tokens, without.chance) == (8, "</think>", 100, 0.5)
     # The template leaves the thought to the model: it is opened in the prompt, for an evaluation as well.
     assert without.prompt == thinking.prompt == method.eval_prompt("p") == OPENED
     assert method.sampling(OPENED, 16, 400)[0].prompt == OPENED
-    assert (thinking.count, thinking.forced, thinking.max_new_tokens) == (8, "Alright", 400)
-    assert method.first_logprob(rollout(part=0), -3.0) == math.log(0.5)
-    assert method.first_logprob(rollout(part=1), -3.0) == math.log(0.5)
+    assert (thinking.count, thinking.forced, thinking.max_new_tokens, thinking.chance) == (8, "Alright", 400, 0.5)
     free = objective("adaptthink", reference=reference_file, thinking_start="", no_thinking_share=0.25)
-    assert free.first_logprob(rollout(part=1), -3.0) == pytest.approx(math.log(0.75) - 3.0)
+    assert [(part.forced, part.chance) for part in free.sampling("p", 16, 400)] == [("</think>", 0.25), ("", 0.75)]
 
 
 def test_adaptthink_needs_an_accuracy_for_every_prompt(reference_file):

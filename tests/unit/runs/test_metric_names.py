@@ -3,7 +3,6 @@
 import inspect
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def test_every_metric_of_a_step_is_declared_once():
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objectives_metrics_are_declared(name):
-    source = Path(inspect.getfile(objective_class(name))).read_text()
+    source = "".join(inspect.getsource(kind) for kind in objective_class(name).__mro__[:-1])
     for found in re.findall(r'"(swap/[^"]+)"', source):
         assert meaning(found.replace("{name}", name).replace("{band}", "high")), found
 

@@ -70,8 +70,8 @@ REWARDS = {
         "nan at group 1, response 2, and 0 more that are not finite; expected finite numbers",
     ),
     "infinite": (lambda self, batch: batch.rewards / 0, "group 0, response 0, and 15 more that are not finite"),
-    "a list": (lambda self, batch: batch.rewards.tolist(), "a list; expected a tensor of shape (4, 4)"),
-    "integers": (lambda self, batch: batch.lengths, "one of int64; expected a tensor of float64"),
+    "a list": (lambda self, batch: batch.rewards.tolist(), "a list; expected a tensor of float64"),
+    "integers": (lambda self, batch: batch.lengths, "torch.int64; expected a tensor of float64"),
     "nothing": (lambda self, batch: None, "a NoneType; expected a tensor"),
 }
 
@@ -83,7 +83,7 @@ def test_wrong_rewards(experiences_of, case):
         experiences_of(objective_with(rewards=method))
     assert str(error.value).startswith("--swap.objective is my_module:Mine, whose `rewards` returned ")
     assert message in str(error.value)
-    assert str(error.value).endswith("mend Mine.rewards")
+    assert str(error.value).endswith("fix Mine.rewards")
 
 
 def test_rewards_of_another_order_of_axes(experiences_of):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.actors import CLOSE, make_config
 
-from openrlhf_swap.errors import ConfigError, SwapError
+from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.integration.generation import sampling
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
@@ -250,36 +250,20 @@ def test_a_group_of_another_size_is_refused(drawn):
         drawn(Short(make_config(objective="test_continuations:Short")))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ([Continuation(-1, "", 9)], "-1; expected a whole number of at least 0 as `kept`"),
-        ([Continuation(2.0, "", 9)], "2.0; expected a whole number of at least 0 as `kept`"),
-        ([Continuation(2, "", 0)], "0; expected a whole number of at least 1 as `max_new_tokens`"),
-        ([Continuation(2, "", 9, -1)], "-1; expected a whole number of at least 1 as `count`"),
-        ([Continuation(2, None, 9)], "None; expected a text as `suffix`"),
-        ([(2, "", 9)], "a tuple in it; expected a list of Continuation"),
-        (None, "a NoneType; expected a list of Continuation"),
-    ],
-)
-def test_wrong_continuations_are_refused(drawn, wanted, message):
-    kind = type("Mine", (Objective,), {"continues": "grade", "continuations": lambda self, *_: wanted})
-    with pytest.raises(SwapError) as error:
-        drawn(kind(make_config(objective="my_module:Mine")))
-    assert f"my_module:Mine, whose `continuations` returned {message}" in str(error.value)
+def test_a_continuation_of_less_than_nothing_is_refused():
+    with pytest.raises(ObjectiveError, match="keeps -1 tokens of the response; use at least 0"):
+        Continuation(-1, "", 9)
 
 
 @pytest.mark.parametrize(
     ("method", "result", "message"),
     [
         ("sampling", [SamplingRequest("p", 2, 9)], "2; expected 3 responses to a prompt"),
-        ("sampling", [SamplingRequest("p", 3, -9)], "-9; expected a whole number of at least 1 as `max_new_tokens`"),
-        ("sampling", [SamplingRequest("p", 3, 9, None)], "None; expected a text as `forced`"),
-        ("edit", "a text", "a str; expected a Rollout"),
+        ("edit", Rollout("p", "a", [], [], 0.0), "none; expected a response of at least one token"),
     ],
 )
 def test_wrong_samples_are_refused(drawn, method, result, message):
     kind = type("Mine", (Objective,), {method: lambda self, *_: result})
-    with pytest.raises(SwapError) as error:
+    with pytest.raises(ObjectiveError) as error:
         drawn(kind(make_config(objective="my_module:Mine")))
     assert f"my_module:Mine, whose `{method}` returned {message}" in str(error.value)

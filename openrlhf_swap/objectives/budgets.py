@@ -1,0 +1,150 @@
+"""Objectives that ask for a number of tokens: L1-Exact, L1-Max and HBPO."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import outcome_advantages
+from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
+from openrlhf_swap.objectives.formats import UNFORMATTED, base_scores
+from openrlhf_swap.objectives.groups import EPS
+from openrlhf_swap.rewards.answers import SUFFIX
+from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.families import opens_thought
+from openrlhf_swap.rollouts.rollout import Rollout
+
+INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
+EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."
+_BUDGET = re.compile(r" Think for (maximum )?(\d+) tokens\.")
+PROMISE = "I will answer the question with {n} tokens"
+
+
+def asked_budget(rollout: Rollout) -> tuple[int, bool]:
+    """N of the last budget in a rollout's prompt, and whether it is a maximum."""
+    maximum, n = _BUDGET.findall(rollout.prompt)[-1]
+    return int(n), bool(maximum)
+
+
+class L1Exact(Objective):
+    """R = c - alpha |n - L|, normalised in the group; c only after a closed thought.
+
+    The prompt asks for n thinking tokens. After github.com/cmu-l3/l1 (2025-05-13).
+    """
+
+    boxes_answers = True
+
+    shortest: int = setting(100, "smallest budget, in tokens")
+    longest: int = setting(4000, "largest; drawn uniformly once a row")
+    alpha: float = setting(0.0003, "taken off for each token of difference")
+    instruction: str = setting(INSTRUCTION, "goes before the budget, instead of openrlhf-swap prepare's")
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        if not 1 <= self.shortest <= self.longest:
+            found = f"--swap.{self.name}.shortest is {self.shortest}, .longest {self.longest}"
+            raise ConfigError(f"{found}; use 1 <= shortest <= longest")
+
+    def rewrite_problem(self, problem: str, rng: random.Random) -> str:
+        """Ask for n tokens, in an objective's wording."""
+        wording, n = self._wording(rng), rng.randint(self.shortest, self.longest)
+        return problem.removesuffix(SUFFIX) + self.instruction + wording.format(n=n)
+
+    def _wording(self, rng: random.Random) -> str:
+        return EXACT
+
+    def correct(self, batch: Batch) -> Tensor:
+        return batch.correct & batch.closed
+
+    def rewards(self, batch: Batch) -> Tensor:
+        distance = (self._budgets(batch) - batch.lengths).abs()
+        return self.correct(batch).double() - self.alpha * distance
+
+    def _budgets(self, batch: Batch) -> Tensor:
+        return batch.each(lambda rollout: asked_budget(rollout)[0])
+
+
+class L1Max(L1Exact):
+    """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the other half.
+
+    The slope is the first release's 1/1000, which made the published models; its paper says 0.0003. Meant to start
+    from an L1-Exact policy.
+    """
+
+    slope: float = setting(0.001, "of the reward in the tokens that are left")
+    delta: float = setting(0.5, "reward of a correct answer that uses its budget up")
+    exact_share: float = setting(0.5, "share of the rows with an exact budget")
+
+    def _wording(self, rng: random.Random) -> str:
+        return EXACT if rng.random() < self.exact_share else MAXIMUM
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """By the wording of each prompt."""
+        left = self._budgets(batch) - batch.lengths
+        within = self.correct(batch) * (self.slope * left + self.delta).clamp(0, 1)
+        is_maximum = batch.each(lambda rollout: asked_budget(rollout)[1]).bool()
+        return within.where(is_maximum, super().rewards(batch))
+
+
+class HBPO(Objective):
+    """A = GRPO(R) + weight (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
+
+    R = min(f(L) - |n - L|/L_max, f(n)) for a correct answer within L_max, -1 without the format, else 0; n is the
+    budget. Each group explores several budgets, and a response is rewarded for staying near its own.
+
+    After its code (commit 5c8991d), whose released branch does not pass the budget and cannot run as it is. It adds
+    the second term of the advantage twice, which `budget_weight` keeps.
+    """
+
+    normaliser = "none"
+    boxes_answers = True
+    reshapes_responses = True
+
+    budgets: str = setting(
+        "512,1024,2048,2560",
+        "tokens; each has its share of a group",
+        "use tokens such as 512,1024,2048,2560",
+        pattern=numbers_pattern("*"),
+    )
+    max_length: int = setting(4096, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
+    budget_weight: float = setting(2.0, "of the difference between a budget's mean reward and its best")
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self._budgets = parse_numbers(self.budgets)
+
+    def check(self, args: SimpleNamespace) -> None:
+        """A group must hold each budget as often."""
+        size, budgets = args.rollout.n_samples_per_prompt, len(self._budgets)
+        if size % budgets:
+            found = f"--rollout.n_samples_per_prompt is {size}, but --swap.hbpo.budgets has {budgets}"
+            raise ConfigError(f"{found}; use a multiple of it")
+
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+        """One part a budget; each response begins with its promise, which is trained on."""
+        start = self.config.start_of_thought
+        promise = PROMISE if opens_thought(prompt, start) else f"{start} {PROMISE}"
+        share = count // len(self._budgets)
+        return [SamplingRequest(prompt, share, max_new_tokens, promise.format(n=n)) for n in self._budgets]
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """The advantage itself."""
+        budgets = batch.each(lambda rollout: self._budgets[int(rollout.metadata["part"])])
+        lengths, longest, best = batch.lengths.double(), self.max_length, self._best(budgets)
+        near = (self._best(lengths) - (budgets - lengths).abs() / longest).minimum(best)
+        rewards = torch.where(batch.correct & (lengths <= longest), near, 0.0)
+        rewards = torch.where(base_scores(batch) == UNFORMATTED, -1.0, rewards)
+        same = budgets.unsqueeze(-1) == budgets.unsqueeze(-2)
+        means = (same * rewards.unsqueeze(-2)).sum(-1) / same.sum(-1)
+        return outcome_advantages(rewards, EPS) + self.budget_weight * (means - best)
+
+    def _best(self, lengths: Tensor) -> Tensor:
+        """F, the most that a response of this many tokens can earn."""
+        return 4 * torch.cos(math.pi * lengths / (2 * self.max_length))

@@ -1,0 +1,237 @@
+"""Rewards that compare the lengths of a group's responses, and remember nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.formats import is_right
+from openrlhf_swap.objectives.groups import EPS, largest_of, mean_of, relative_place, smallest_of, variance_of
+from openrlhf_swap.rollouts.batch import Batch
+
+REFLECTION_WORDS = (
+    "wait|alternatively|hold on|another thought|verify|think again|but|however|alternative|check|double-check|oh|hmm"
+)
+REFLECTION = re.compile(rf"\b(?:{REFLECTION_WORDS})\b", re.IGNORECASE)
+
+
+class Kimi(Objective):
+    """R = c + weight l; l = .5 - (L - shortest)/(longest - shortest) of the group, at most 0 for a wrong answer.
+
+    The length reward of Kimi k1.5. Its own weight and warm-up are not published; 1 is that of open-r1 (commit
+    1416fa0), LASER's comparison takes 0.4.
+    """
+
+    weight: float = setting(1.0, "of the length reward beside the answer's")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """The length reward is 0 where all are as long."""
+        everyone = torch.ones_like(batch.correct)
+        length_reward = (0.5 - relative_place(batch.lengths, everyone)).nan_to_num(0.0)
+        length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
+        return batch.correct.double() + self.weight * length_reward
+
+
+class O1Pruner(Objective):
+    """A = z-score over the batch of clip(mean L/L - 1 + alpha (c - p), -2, 4).
+
+    O1-Pruner's reward, online. The published method (github.com/StarDewXXX/O1-Pruner, commit 04c0863) trains offline:
+    the means are the reference model's, two samples a problem are kept, and a ratio of mean log-probabilities is
+    clipped. Here the group stands in for the reference and the batch for the data set; results are not comparable.
+    """
+
+    normaliser = "none"
+
+    alpha: float = setting(5.0, "weight of the answer; low values make short wrong answers attractive")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """The advantage itself; the deviation is the population's."""
+        lengths, correct = batch.lengths.double(), batch.correct.double()
+        shortness = lengths.mean(-1, keepdim=True) / lengths - 1
+        weights = (shortness + self.alpha * (correct - correct.mean(-1, keepdim=True))).clamp(-2, 4)
+        deviation = weights.std(correction=0)
+        return torch.zeros_like(weights) if deviation < EPS else (weights - weights.mean()) / deviation
+
+
+class ShorterBetter(Objective):
+    """R = 2 c - rate |L - L*|, normalised in the group; L* is the shortest correct length, or the mean without any.
+
+    After github.com/JingyangYi/ShorterBetter (commit 6399366).
+    """
+
+    correct_weight: float = setting(2.0, "reward of a correct answer")
+    rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Right answers longer than L* by over correct_weight/rate tokens fall below a wrong one of L* tokens."""
+        lengths = batch.lengths.double()
+        best = smallest_of(lengths, batch.correct)
+        best = torch.where(best.isinf(), lengths.mean(-1, keepdim=True), best)
+        return self.correct_weight * batch.correct - self.rate * (lengths - best).abs()
+
+
+class SmartThinker(Objective):
+    """R = c - alpha e, normalised in the group; e = max(0, L - L*) of correct answers, 0 of wrong ones.
+
+    L* is the length at which accuracy should be highest. alpha = (1 - p)/(largest e - mean e), so that no correct
+    answer falls below a wrong one; 0 unless both are there.
+
+    SmartThinker (2026), after github.com/SJTU-RTEAS/SmartThinker (commit e64d877; arXiv 2603.08000).
+    """
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """As above; groups that are all correct get no signal, as published."""
+        correct, lengths = batch.correct, batch.lengths.double()
+        excess = torch.where(correct, (lengths - best_lengths(lengths, correct)).clamp(min=0), 0.0)
+        accuracy = correct.double().mean(-1, keepdim=True)
+        scale = (1 - accuracy) / (excess.amax(-1, keepdim=True) - excess.mean(-1, keepdim=True) + 1e-6)
+        mixed = correct.any(-1, keepdim=True) & ~correct.all(-1, keepdim=True)
+        return correct.double() - torch.where(mixed, scale, 0.0) * excess
+
+
+def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
+    """(G, 1) L*: where two Gaussians, of all lengths and of the correct ones, put the highest accuracy.
+
+    Args:
+        lengths: (G, N) float64.
+        correct: (G, N) bool.
+    """
+    everyone = torch.ones_like(correct)
+    shortest, longest = smallest_of(lengths, everyone), largest_of(lengths, everyone)
+    mean, variance = mean_of(lengths, everyone), variance_of(lengths, everyone, unbiased=False)
+    correct_mean, correct_variance = mean_of(lengths, correct), variance_of(lengths, correct, unbiased=False)
+    peak = (variance * correct_mean - correct_variance * mean) / (variance - correct_variance)
+    best = torch.where(correct_variance > variance, shortest, peak.maximum(shortest).minimum(longest))
+    tied = torch.where(correct_mean < mean, longest, shortest)
+    best = torch.where(correct_variance == variance, tied, best)
+    best = torch.where(correct.all(-1, keepdim=True), shortest, best)
+    return torch.where(correct.any(-1, keepdim=True), best, longest)
+
+
+class _LeaveOneOut(Objective):
+    """A = N/(N-1) (R - mean): the mean of the other responses is the baseline."""
+
+    normaliser = "centre"
+
+    def rewards(self, batch: Batch) -> Tensor:
+        size = batch.lengths.shape[-1]
+        return torch.where(self.correct(batch), 1 - self._loss(batch), 0.0) * (size / max(1, size - 1))
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """(G, N) what a correct answer loses."""
+        raise NotImplementedError
+
+
+class Arora(_LeaveOneOut):
+    """A = N/(N-1) (R - mean), R = c (1 - alpha sigmoid((L - m)/s)); m and s of the group's correct lengths.
+
+    Training Language Models to Reason Efficiently (Arora and Zanette), after the authors' code (commit e3611e4).
+    """
+
+    alpha: float = setting(0.1, "most that a correct answer can lose", "use a number between 0 and 1", ge=0, lt=1)
+
+    def correct(self, batch: Batch) -> Tensor:
+        """A response that was cut off earns nothing."""
+        return batch.correct & ~batch.truncated
+
+    def _loss(self, batch: Batch) -> Tensor:
+        lengths, correct = batch.lengths.double(), self.correct(batch)
+        deviation = variance_of(lengths, correct, unbiased=False).sqrt()
+        return self.alpha * torch.sigmoid((lengths - mean_of(lengths, correct)) / (deviation + 1e-7))
+
+
+class ARLCP(_LeaveOneOut):
+    """A = N/(N-1) (R - mean), R = c - w sigmoid(z of its reflections) - (.2 - w) sigmoid(z of its length).
+
+    Both z are taken among the group's correct responses. Reflections are words such as "wait" and "however"; w is .05
+    of up to 40 of them, .1 of up to 80, else .15. A thought has to be closed once, and not opened again.
+
+    After github.com/ZeweiYu1/ARLCP (commit c8ff44f; ICLR 2026). Its KL penalty of .001 in the reward is a flag of
+    OpenRLHF, and stands in the loss here.
+    """
+
+    penalty: float = setting(0.2, "most that a correct answer can lose", "use a number in (0, 1)", gt=0, lt=1)
+
+    def correct(self, batch: Batch) -> Tensor:
+        """With the thought in its place."""
+        return batch.each(
+            lambda r: is_right(r.correct, r.prompt, batch.reader.text(r.response_ids), self.config)
+        ).bool()
+
+    def _loss(self, batch: Batch) -> Tensor:
+        counts = batch.each(lambda r: len(REFLECTION.findall(batch.reader.text(r.response_ids))))
+        share = torch.where(counts <= 40, 0.25, torch.where(counts <= 80, 0.5, 0.75)).double()
+        lost = share * _place(counts, batch.correct) + (1 - share) * _place(batch.lengths.double(), batch.correct)
+        return self.penalty * lost
+
+
+def _place(values: Tensor, correct: Tensor) -> Tensor:
+    """(G, N) sigmoid of a value's z-score among those of the correct responses."""
+    deviation = variance_of(values, correct, unbiased=True).sqrt()
+    return torch.sigmoid((values - mean_of(values, correct)) / (deviation + 1e-6))
+
+
+class GR3(Objective):
+    """R = r/(1 + alpha L/mean L), r the grader's reward and the mean the group's; normalised in the group.
+
+    After the formula of its paper (arXiv 2603.10535) as others quote it: no code of the authors was found. The paper
+    calibrates alpha by the advantages of a run; here it is a setting.
+    """
+
+    alpha: float = setting(0.33, "how much the length counts", "use at least 0", ge=0)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """A multiple of the reward: nothing is to be gained by a short wrong answer."""
+        lengths = batch.lengths.double()
+        return batch.rewards / (1 + self.alpha * lengths / lengths.mean(-1, keepdim=True))
+
+
+class Cosine(Objective):
+    """R = long + (short - long)/2 (1 + cos(pi L/L_max)), with numbers for correct and for wrong answers; in the group.
+
+    As published, a wrong answer earns more the longer it is: watch for repetition.
+
+    The cosine length reward of Demystifying Long Chain-of-Thought Reasoning, after its code (commit e90cf9b), with the
+    numbers of TRL (commit f2cd577), which counts tokens and clamps. The authors' own scripts: correct 2 to 1, wrong
+    -10 to 0.
+    """
+
+    right_short: float = setting(1.0, "reward of a correct answer of no length")
+    right_long: float = setting(0.5, "of one of L_max tokens")
+    wrong_short: float = setting(-1.0, "reward of a wrong answer of no length")
+    wrong_long: float = setting(-0.5, "of one of L_max tokens")
+    max_length: int = setting(12000, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Beyond L_max as at L_max."""
+        correct = batch.correct
+        share = (batch.lengths.double() / self.max_length).clamp(max=1)
+        short = torch.where(correct, self.right_short, self.wrong_short).double()
+        long = torch.where(correct, self.right_long, self.wrong_long).double()
+        return long + (short - long) / 2 * (1 + torch.cos(math.pi * share))
+
+
+class PrimeLinear(Objective):
+    """A = R - mean, R = c - p weight L/longest, p the group's accuracy; wrong answers pay unless it is gated.
+
+    prime-rl's `linear`, after its code (commit 559b447), without its terms for input tokens and turns. As merged,
+    wrong answers pay too, so that among them the shortest fares best: "fail fast". `gated` is the change proposed
+    there (pull request 3376).
+    """
+
+    normaliser = "centre"
+
+    weight: float = setting(0.25, "what the longest response of an all-correct group pays")
+    gated: int = setting(0, "1: only correct answers pay; 0: all, as merged", "use 0 or 1", ge=0, le=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Nothing is paid in a group without a correct answer."""
+        correct = batch.correct.double()
+        lengths = batch.lengths.double()
+        price = correct.mean(-1, keepdim=True) * self.weight * lengths / lengths.amax(-1, keepdim=True)
+        return correct - price * (correct if self.gated else 1.0)
