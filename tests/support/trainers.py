@@ -41,3 +41,12 @@ def make_generate_actor(strategy, engines=()):
 def remote(function):
     """A method of a Ray actor, of which the reference is the result: for a `ray.get` that returns what it is given."""
     return SimpleNamespace(remote=function)
+
+
+def make_rollout_batch(samples, objective_state, updates=0, step=0):
+    """A batch as the sampling half sends it."""
+    from openrlhf_swap.integration.driver.async_trainer import RolloutBatch
+
+    batch = RolloutBatch(samples)
+    batch.objective_state, batch.updates, batch.step = objective_state, updates, step
+    return batch

@@ -6,7 +6,6 @@ with every batch, and a checkpoint holds the state under which its last batch wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -15,7 +14,7 @@ from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerA
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.driver.trainer import BroadcastTimeoutMixin, TrainerMixin
+from openrlhf_swap.integration.driver.trainer import TrainerMixin, WeightSyncMixin
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.inventory import ASYNC_TRAINER
 from openrlhf_swap.objectives.registry import build
@@ -35,13 +34,9 @@ class RolloutBatch(list[Experience]):
         updates: how often the engines' weights had been replaced when the first token was sampled.
     """
 
-    def __init__(
-        self, samples: Iterable[Experience] = (), objective_state: Any = None, updates: int = 0, step: int = 0
-    ) -> None:
-        super().__init__(samples)
-        self.objective_state = objective_state
-        self.step = step
-        self.updates = updates
+    objective_state: dict[str, Any]
+    step: int
+    updates: int
 
 
 def weight_updates(engines: list[Any]) -> int:
@@ -55,7 +50,9 @@ class _BatchGenerator(SwapSamplesGenerator):
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         updates = weight_updates(self.vllm_engines)
         samples, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
-        batch = RolloutBatch(samples, self._objective.state_dict(), updates, self._objective.step)
+        batch = RolloutBatch(samples)
+        batch.objective_state, batch.step = self._objective.state_dict(), self._objective.step
+        batch.updates = updates
         return batch, rate, consumed, exhausted
 
 
@@ -79,7 +76,7 @@ class SwapGenerateActor(_StockGenerateActor):
         self._objective.resume(states["global_step"], states["objective_state"])
 
 
-class SwapTrainingActor(TrainerMixin, _StockTrainingActor, BroadcastTimeoutMixin):
+class SwapTrainingActor(TrainerMixin, _StockTrainingActor, WeightSyncMixin):
     """OpenRLHF's training actor on SWAP's advantages."""
 
     def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
+from contextlib import ExitStack
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from openrlhf_swap.integration.patches import in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.ablation import penalty_temperature
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.packages.replace import replaced
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
 from openrlhf_swap.runs.metric_names import named, named_evaluation, step_line
@@ -40,33 +43,34 @@ def _evaluated(key: str, logs: dict) -> str:
     return keys[key]
 
 
-class BroadcastTimeoutMixin(BasePPOTrainer):
-    """Limits how long the engines may take for new weights: a stuck one would be waited for forever.
+class WeightSyncMixin(BasePPOTrainer):
+    """Sends weights to engines that may be stuck, or have ended.
 
     It follows OpenRLHF's trainers in the method resolution order, because the asynchronous one first waits for an
     evaluation to end, which may take longer and has its own limit.
     """
 
-    _run_config: Any
-
     def broadcast_to_vllm(self) -> None:
-        """Overrides OpenRLHF's: limits the time.
+        """Overrides OpenRLHF's, which would wait for a stuck engine forever.
 
         Raises:
             GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
+            EngineDeadError: when an engine has ended; it is the error, not the broken connection.
         """
-        limit = self._run_config.generation_timeout
-        # The pool's thread is a daemon: if it hangs forever, it does not keep the process alive.
-        with ThreadPool(1) as pool:
-            broadcast = pool.apply_async(super().broadcast_to_vllm)
-            broadcast.wait(None if math.isinf(limit) else limit)
-            if not broadcast.ready():
-                raise GenerationError(
-                    f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} "
-                    "seconds: one is stuck. Start again with --ckpt.load_enable; give more time if they were still "
-                    "at work"
-                )
-            broadcast.get()
+        limit = self.args.swap_run.generation_timeout
+        try:
+            # The pool's thread is a daemon: if it hangs forever, it does not keep the process alive.
+            with ThreadPool(1) as pool:
+                pool.apply_async(super().broadcast_to_vllm).get(None if math.isinf(limit) else limit)
+        except multiprocessing.TimeoutError:
+            raise GenerationError(
+                f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} seconds: "
+                "one is stuck. Start again with --ckpt.load_enable; give more time if they were still at work"
+            ) from None
+        except ray.exceptions.RayTaskError:
+            time.sleep(NOTICE_SECONDS)
+            ray.get([engine.check_health.remote() for engine in self.vllm_engines])
+            raise
 
 
 class TrainerMixin(BasePPOTrainer):
@@ -81,7 +85,6 @@ class TrainerMixin(BasePPOTrainer):
         with in_force(TRAINER):
             super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
-        self._run_config = run
         self._folder = Path(run.output_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._objective = build(config)
@@ -137,15 +140,6 @@ class TrainerMixin(BasePPOTrainer):
         status["swap/skipped_steps"] = self._skipped.total
         return status, global_step
 
-    def broadcast_to_vllm(self) -> None:
-        """Overrides OpenRLHF's: if an engine has ended, that is the error, not the broken connection."""
-        try:
-            super().broadcast_to_vllm()
-        except ray.exceptions.RayTaskError:
-            time.sleep(NOTICE_SECONDS)
-            ray.get([engine.check_health.remote() for engine in self.vllm_engines])
-            raise
-
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
     ) -> None:
@@ -160,7 +154,7 @@ class TrainerMixin(BasePPOTrainer):
             if not self._memory_reported:
                 print(f"[swap] memory: {memory.used(metrics)}", flush=True)
                 self._memory_reported = True
-        every = self._run_config.rollouts_every
+        every = self.args.swap_run.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
         states = {} if client_states is None else client_states
@@ -169,18 +163,14 @@ class TrainerMixin(BasePPOTrainer):
         states["objective_learned"] = self._objective.learned()
         states["kl_coefficient"] = float(self.kl_ctl.value)  # NumPy's, once --algo.kl.target has adapted it
         states["collapse_guard"] = self._collapse.state_dict()
-        sample = {name: value for name, value in (logs_dict or {}).items() if name == trackers.SAMPLE}
-        if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
-            print(f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True)
-            self._log(global_step, {**metrics, **sample})
-        else:
-            super().save_logs_and_checkpoints(global_step, {**metrics, **sample}, states)
-
-    def _log(self, global_step: int, logs: dict) -> None:
-        """What OpenRLHF does with a step's logs before it saves a checkpoint."""
-        if global_step % self.args.logger.logging_steps == 0:
-            for logger in filter(None, (self.wandb_logger, self.tensorboard_logger)):
-                logger.log_train(global_step, logs)
+        with ExitStack() as changes:
+            if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
+                print(
+                    f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True
+                )
+                changes.enter_context(replaced(self.args.ckpt, "save_steps", math.inf))
+            logs = {**metrics, trackers.SAMPLE: (logs_dict or {}).get(trackers.SAMPLE)}
+            super().save_logs_and_checkpoints(global_step, logs, states)
 
     def _report_evaluation(self, global_step: int, logs: dict) -> None:
         metrics = named_evaluation(logs)
@@ -223,7 +213,7 @@ class TrainerMixin(BasePPOTrainer):
         return states
 
 
-class SwapTrainer(TrainerMixin, _StockTrainer, BroadcastTimeoutMixin):
+class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
     """OpenRLHF's PPO trainer on SWAP's advantages."""
 
     samples_generator: Any

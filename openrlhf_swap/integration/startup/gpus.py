@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,6 @@ BFLOAT16 = (8, 0)  # the first compute capability with it
 SHARED_MEMORY = GIB  # least of /dev/shm for several GPUs
 DEFAULT = "DEFAULT"
 COMPUTE_MODES = (DEFAULT, "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS")  # by NVML's numbers
-FREE = 0.9  # of a GPU's memory when nothing uses it; below, a note
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -48,7 +48,6 @@ class Machine:
     driver: str  # its version
     cuda: tuple[int, int]  # the newest version of CUDA that it runs
     gpus: tuple[Gpu, ...]  # those that a process would see, in its order
-    peers: bool  # each GPU can read the memory of each other
     shared_memory: int  # bytes free in /dev/shm
     memory: int  # bytes of main memory available
 
@@ -65,34 +64,19 @@ class Needs:
 
 
 def check(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> None:
-    """Check this machine, and print notes; nothing where a run is to join a cluster.
-
-    Raises:
-        ConfigError: as `check_machine`.
-    """
-    if "RAY_ADDRESS" not in os.environ and (machine := read_machine()):
-        for note in check_machine(machine, needs_of(args, config, run)):
-            print(f"[swap] note: {note}")
-
-
-def check_machine(machine: Machine, needs: Needs) -> list[str]:
-    """Notes on what a run should know of the machine.
+    """Check this machine; nothing where a run is to join a cluster, or NVIDIA's library does not answer.
 
     Raises:
         ConfigError: for what the run could not work with.
     """
-    used = machine.gpus[: needs.gpus]  # Ray takes the first ones
-    if problem := next(_problems(machine, used, needs), None):
+    machine = None if "RAY_ADDRESS" in os.environ else read_machine()
+    if machine and (problem := next(find_problems(machine, read_needs(args, config, run)), None)):
         raise ConfigError(problem)
-    return list(_notes(machine, used))
 
 
-def gib(size: float) -> str:
-    """Bytes as GiB with one decimal."""
-    return f"{size / GIB:.1f}"
-
-
-def _problems(machine: Machine, used: tuple[Gpu, ...], needs: Needs) -> Iterator[str]:
+def find_problems(machine: Machine, needs: Needs) -> Iterator[str]:
+    """What a run could not work with on a machine, each with its remedy."""
+    used = machine.gpus[: needs.gpus]  # Ray takes the first ones
     major = int(needs.cuda.partition(".")[0])
     if machine.cuda[0] < major:
         newest = ".".join(map(str, machine.cuda))
@@ -139,20 +123,12 @@ def _problems(machine: Machine, used: tuple[Gpu, ...], needs: Needs) -> Iterator
         )
 
 
-def _notes(machine: Machine, used: tuple[Gpu, ...]) -> Iterator[str]:
-    if len({(gpu.name, gpu.total) for gpu in used}) > 1:
-        listing = ", ".join(f"{gpu.name} {gib(gpu.total)} GiB" for gpu in used)
-        yield f"the GPUs differ ({listing}): the smallest decides what fits, the slowest how long a step takes"
-    if len(used) > 1 and not machine.peers:
-        yield "not all GPUs can read each other's memory: NCCL goes through main memory, which is slower"
-    for number, gpu in enumerate(used):
-        if gpu.mig:
-            yield f"GPU {number} ({gpu.name}) is a MIG instance, on which no run was ever tried"
-        elif gpu.free < FREE * gpu.total:
-            yield f"GPU {number} ({gpu.name}) is in use: {gib(gpu.free)} of {gib(gpu.total)} GiB are free"
+def gib(size: float) -> str:
+    """Bytes as GiB with one decimal."""
+    return f"{size / GIB:.1f}"
 
 
-def needs_of(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> Needs:
+def read_needs(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> Needs:
     """What a run takes of a machine, from its settings; no pinned memory where there is no formula for it."""
     # A run on a CPU does without the planner, whose import takes a moment.
     from openrlhf_swap.sizing.memory import host_bytes
@@ -180,12 +156,10 @@ def read_machine(nvml: Any = None) -> Machine | None:
     try:
         nvml.nvmlInit()
         version = nvml.nvmlSystemGetCudaDriverVersion_v2()
-        devices = [_device(nvml, name) for name in _visible(nvml)]
         return Machine(
             driver=nvml.nvmlSystemGetDriverVersion(),
             cuda=(version // 1000, version % 1000 // 10),
-            gpus=tuple(gpu for gpu, _ in devices),
-            peers=_are_peers(nvml, [handle for _, handle in devices]),
+            gpus=tuple(_read_gpu(nvml, name) for name in _visible_gpus(nvml)),
             shared_memory=shutil.disk_usage("/dev/shm").free,
             memory=available_memory(),
         )
@@ -193,17 +167,16 @@ def read_machine(nvml: Any = None) -> Machine | None:
         return None
 
 
-def _visible(nvml: Any) -> list[str]:
+def _visible_gpus(nvml: Any) -> list[str]:
     """Names of the GPUs that a process sees: numbers, or ids that begin with GPU or MIG."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
         return [str(number) for number in range(nvml.nvmlDeviceGetCount())]
-    names = [name.strip() for name in named.split(",")]
-    return names[: next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))]
+    return list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, listed.split(","))))
 
 
-def _device(nvml: Any, name: str) -> tuple[Gpu, Any]:
-    """A GPU and its handle; of a MIG instance, that of the GPU it belongs to."""
+def _read_gpu(nvml: Any, name: str) -> Gpu:
+    """A GPU; a MIG instance with its own memory, and the rest of the GPU that it belongs to."""
     by_number = name.isdecimal()
     handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
     memory, mig, mode = nvml.nvmlDeviceGetMemoryInfo(handle), name.startswith("MIG-"), 0
@@ -215,29 +188,18 @@ def _device(nvml: Any, name: str) -> tuple[Gpu, Any]:
     with suppress(nvml.NVMLError):  # one that has no modes
         mode = nvml.nvmlDeviceGetComputeMode(handle)
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    found = Gpu(nvml.nvmlDeviceGetName(handle), memory.total, memory.free, capability, mig, COMPUTE_MODES[mode])
-    return found, handle
-
-
-def _are_peers(nvml: Any, handles: list[Any]) -> bool:
-    read = 0  # NVML_P2P_CAPS_INDEX_READ, which is a tuple in vLLM's copy
-    pairs = [(one, other) for one in handles for other in handles if one is not other]
-    return all(nvml.nvmlDeviceGetP2PStatus(*pair, read) == nvml.NVML_P2P_STATUS_OK for pair in pairs)
+    return Gpu(nvml.nvmlDeviceGetName(handle), memory.total, memory.free, capability, mig, COMPUTE_MODES[mode])
 
 
 def available_memory(cgroup: Path = CGROUP) -> int:
-    """Bytes of main memory that processes can still take, in a container of what its limit leaves."""
+    """Bytes of main memory that processes can still take, in a container of what its limit leaves.
+
+    Cached files count as used there, and are given up when processes need the memory.
+    """
     available = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):  # no limit: no such file, or the word max
         limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-        available = min(available, limit - used + _file_cache(cgroup))
+        kinds = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        cached = sum(int(kinds[kind]) for kind in ("inactive_file", "active_file"))
+        available = min(available, limit - used + cached)
     return available
-
-
-def _file_cache(cgroup: Path) -> int:
-    """Bytes of cached files, which count as used and are given up when processes need the memory."""
-    kinds = ("inactive_file", "active_file")
-    with suppress(OSError, ValueError):
-        lines = (line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        return sum(int(size) for kind, size in lines if kind in kinds)
-    return 0

@@ -4,19 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from support.trainers import make_generate_actor, make_training_actor, strategy_of
+from support.trainers import make_generate_actor, make_rollout_batch, make_training_actor, strategy_of
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration.driver import async_trainer, trainer
-from openrlhf_swap.integration.driver.async_trainer import RolloutBatch
 from openrlhf_swap.integration.generation import sampling
 from openrlhf_swap.objectives.registry import build
 
 
 def test_a_batch_keeps_what_it_was_drawn_under_on_its_way():
-    sent = pickle.loads(pickle.dumps(RolloutBatch(["sample"], {"stage": 2}, 7)))
+    sent = pickle.loads(pickle.dumps(make_rollout_batch(["sample"], {"stage": 2}, 7)))
     assert (sent, sent.objective_state, sent.updates) == (["sample"], {"stage": 2}, 7)
-    assert not RolloutBatch()
+    assert not async_trainer.RolloutBatch()
 
 
 @pytest.fixture

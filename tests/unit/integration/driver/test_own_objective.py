@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.actors import GROUP_SIZE, GROUPS, make_config, make_sample
-from support.trainers import make_training_actor, strategy_of
+from support.trainers import make_rollout_batch, make_training_actor, strategy_of
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import SwapError
 from openrlhf_swap.integration.driver import async_trainer, trainer
-from openrlhf_swap.integration.driver.async_trainer import RolloutBatch
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -144,5 +143,5 @@ def test_the_step_of_a_batch_travels_with_it(monkeypatch, arguments, tmp_path):
     monkeypatch.setattr(trainer.TrainerMixin, "train_step", step)
     monkeypatch.setattr(async_trainer, "weight_updates", lambda _: 0)
     for number in (1, 2, 3, 7):
-        actor.train_step(pickle.loads(pickle.dumps(RolloutBatch(["sample"], {}, 0, number))), 0)
+        actor.train_step(pickle.loads(pickle.dumps(make_rollout_batch(["sample"], {}, 0, number))), 0)
     assert seen == [1, 2, 3, 7]
