@@ -11,7 +11,7 @@ from itertools import groupby
 
 from tabulate import tabulate
 
-from openrlhf_swap.runs.metric_names import METRICS
+from openrlhf_swap.runs.metrics import METRICS
 
 PAGE = """\
 # Metrics

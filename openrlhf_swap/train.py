@@ -249,7 +249,7 @@ def _print_objectives() -> None:
 
 def _print_metrics() -> None:
     """Print the meaning of each metric."""
-    from openrlhf_swap.runs.metric_names import METRICS
+    from openrlhf_swap.runs.metrics import METRICS
 
     rows = [(name, fill(text, 80)) for name, text in METRICS.items()]
     print(tabulate(rows, ("metric", "meaning"), "simple"))

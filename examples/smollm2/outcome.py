@@ -28,7 +28,7 @@ from openrlhf_swap.evaluation.samples import graded_samples, read_problems
 from openrlhf_swap.evaluation.stats import Floats, bootstrap_interval, paired_difference
 from openrlhf_swap.evaluation.traces import traces
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
-from openrlhf_swap.runs.metric_names import STEP_PHASES
+from openrlhf_swap.runs.metrics import STEP_PHASES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

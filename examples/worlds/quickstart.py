@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.runs.leash import ending_with_us
-from openrlhf_swap.runs.metric_names import STEP_PHASES
+from openrlhf_swap.runs.metrics import STEP_PHASES
 
 HERE = Path(__file__).parent
 SHOWN = 5  # problems on the page

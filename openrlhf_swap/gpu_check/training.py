@@ -13,7 +13,7 @@ from openrlhf_swap.gpu_check.findings import RESUME, WEIGHTS, Findings
 from openrlhf_swap.gpu_check.memory import Step
 from openrlhf_swap.gpu_check.problems import additions
 from openrlhf_swap.gpu_check.running import watch
-from openrlhf_swap.runs.metric_names import STEP_PHASES
+from openrlhf_swap.runs.metrics import STEP_PHASES
 
 STEPS = 3  # the last one after a kill
 PROMPTS_A_STEP, RESPONSES = 16, 8

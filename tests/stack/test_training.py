@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoTokenizer
 
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.runs.metric_names import meaning
+from openrlhf_swap.runs.metrics import meaning
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from openrlhf_swap.objectives.contract import rewards_of, token_advantages_of
 from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
-from openrlhf_swap.runs.metrics import StepMetrics, step_metrics
+from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import rollout_rows
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
@@ -48,7 +48,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._state_requests: list[list[StateRequest]] | None = None  # likewise; None if no states are read
         self._scored: list[ScoredForward] = []
         self._branches: dict[str, AnswerBranch] = {}
-        self.metrics: StepMetrics = {}
+        self.metrics: dict[str, float] = {}
         self.rollout_table: list[dict[str, Any]] = []
 
     def split_rollout_samples(self, rollout_samples: list[Sample]) -> list[Experience]:
@@ -114,9 +114,9 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             advantages=flat[0],
             outcome=flat[1],
             process=flat[2],
-            score_seconds=sum(seconds) / self._data_parallel_size(),
             process_weight=self._objective.process_weight,
         )
+        self.metrics["timing/score"] = sum(seconds) / self._data_parallel_size()
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
         left = self._objective.predicted_tokens_left

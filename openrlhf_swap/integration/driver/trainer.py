@@ -27,7 +27,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.packages.replace import replaced
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
-from openrlhf_swap.runs.metric_names import named, named_evaluation, step_line
+from openrlhf_swap.runs.metrics import named, named_evaluation, step_line
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
@@ -103,9 +103,8 @@ class TrainerMixin(BasePPOTrainer):
             reader=self._reader,
         )
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
-        self._collapse = guards.CollapseGuard()
-        self._uniform_weights = guards.UniformWeights(penalty_temperature(self._objective.config))
-        self._self_test = guards.SelfTest(run.self_test_steps if self._objective.scores_steps else 0)
+        self_test_steps = run.self_test_steps if self._objective.scores_steps else 0
+        self._guards = guards.Guards(penalty_temperature(self._objective.config), self_test_steps)
 
     def fit(self, global_step: int = 0) -> None:
         """Overrides OpenRLHF's: raises if the last step was skipped, so that no policy is exported."""
@@ -123,17 +122,10 @@ class TrainerMixin(BasePPOTrainer):
             reason: str | None = str(error)
         else:
             reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
-            metrics = self.experience_maker.metrics
-            status.update(metrics)
+            status.update(self.experience_maker.metrics)
             status.update(self._objective.metrics())
-            self._self_test.observe(metrics)
-            warnings = self._collapse.observe(metrics["swap/accuracy"], metrics["swap/response_length"])
-            if global_step == 1:
-                warnings += guards.first_step_warnings(status)
-            for note in self._uniform_weights.observe(metrics):
-                print(f"[swap] note at step {global_step}: {note}", flush=True)
-            for warning in warnings:
-                print(f"[swap] warning at step {global_step}: {warning}", flush=True)
+            for line in self._guards.observe(global_step, status):
+                print(f"[swap] {line}", flush=True)
         if reason is not None:
             print(f"[swap] warning: step {global_step} was skipped, because {reason}", flush=True)
         self._skipped.observe(reason)
@@ -162,7 +154,7 @@ class TrainerMixin(BasePPOTrainer):
         states["objective_state"] = self._objective.state_dict()
         states["objective_learned"] = self._objective.learned()
         states["kl_coefficient"] = float(self.kl_ctl.value)  # NumPy's, once --algo.kl.target has adapted it
-        states["collapse_guard"] = self._collapse.state_dict()
+        states["guards"] = self._guards.history
         with ExitStack() as changes:
             if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
                 print(
@@ -208,8 +200,7 @@ class TrainerMixin(BasePPOTrainer):
         drop_metrics_after(self._folder, states["global_step"])
         if self.tensorboard_logger and states["global_step"]:
             self.tensorboard_logger.resume_after(states["global_step"])
-        if "collapse_guard" in states:
-            self._collapse.load_state_dict(states["collapse_guard"])
+        self._guards.history = states.get("guards", [])
         return states
 
 

@@ -9,8 +9,7 @@ import torch
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.advantages import step_signals, step_tau
 from openrlhf_swap.algorithm.batch import StepBatch
-from openrlhf_swap.objectives.ablation import coefficients, penalty_temperature
-from openrlhf_swap.runs.guards import UniformWeights
+from openrlhf_swap.objectives.ablation import coefficients
 from openrlhf_swap.runs.metrics import distances_from_uniform
 
 # Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3. The median of the
@@ -74,38 +73,3 @@ def test_distances_from_uniform_by_hand():
     assert distances_from_uniform(torch.zeros_like(penalties), mask).numel() == 0
     uniform = signals(GROUP, SwapConfig(objective="uniform_penalty"))
     assert distances_from_uniform(uniform.penalties, StepBatch.from_traces([GROUP]).step_mask).tolist() == [0.0]
-
-
-def test_a_run_with_uniform_weights_says_so_once():
-    even = {"swap/weights_from_uniform": 0.01, "swap/local_gain_std": 0.034}
-    guard = UniformWeights(1.0)
-    notes = [note for step in ({}, *[even] * 9) for note in guard.observe(step)]
-    assert notes == [
-        "the penalty's weights are nearly uniform: only 1.0% of the penalty falls on other steps than uniform weights "
-        "would choose. Local gains have a standard deviation of 0.034 nats, and --swap.tau is 1.0; with 0.5sd "
-        "the weights would follow the gains"
-    ]
-    selective = UniformWeights(1.0)
-    assert not any(selective.observe({**even, "swap/weights_from_uniform": 0.3}) for _ in range(9))
-    assert not any(selective.observe(even) for _ in range(9))  # the first steps decide
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, 1.0),
-        ({"tau": "0.5sd"}, "0.5sd"),
-        ({"objective": "step_only"}, 1.0),
-        ({"tau": math.inf}, None),
-        ({"objective": "uniform_penalty"}, None),
-        ({"objective": "no_penalty"}, None),
-        ({"objective": "grpo"}, None),
-        ({"process_weight": 0.0}, None),
-        ({"objective": "kimi"}, None),
-    ],
-)
-def test_only_a_penalty_that_could_choose_is_looked_at(settings, expected):
-    assert penalty_temperature(SwapConfig(**settings)) == expected
-    guard = UniformWeights(penalty_temperature(SwapConfig(**settings)))
-    notes = [guard.observe({"swap/weights_from_uniform": 0.0, "swap/local_gain_std": 0.0}) for _ in range(guard.STEPS)]
-    assert bool(notes[-1]) == (expected is not None)

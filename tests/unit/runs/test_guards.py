@@ -1,9 +1,20 @@
 """What is monitored during a run."""
 
+import math
+
 import pytest
 
-from openrlhf_swap.errors import NonFiniteError
-from openrlhf_swap.runs.guards import CollapseGuard, SkippedSteps
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import InertRunError, NonFiniteError
+from openrlhf_swap.objectives.ablation import penalty_temperature
+from openrlhf_swap.runs.guards import (
+    Guards,
+    SkippedSteps,
+    check_process_term,
+    find_falls,
+    find_uniform_weights,
+    first_step_warnings,
+)
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
@@ -17,21 +28,30 @@ def test_only_skipped_steps_in_a_row_end_a_run():
         skipped.observe("inf")
 
 
-def below_the_start(watch, accuracy):
-    """The warnings of a step that compare it with the start of the run."""
-    return [warning for warning in watch.observe(accuracy, 100.0) if "look at rollouts/" in warning]
+def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
+    guard = SkippedSteps(5)
+    guard.observe("a loss was not finite")
+    guard.observe(None)
+    guard.end()
+    guard.observe("a loss was not finite")
+    with pytest.raises(NonFiniteError, match=r"ended with 1 skipped steps, and its policy was not exported: .*--a"):
+        guard.end()
 
 
-def sudden(watch, accuracy):
-    """Those that compare it with the steps before it."""
-    return [warning for warning in watch.observe(accuracy, 100.0) if "if it does not come back" in warning]
+def falls(accuracies, words, lengths=None, **options):
+    """Of each step, the warnings that have these words."""
+    rows = zip(accuracies, lengths or [100.0] * len(accuracies), strict=True)
+    history = [{"swap/accuracy": accuracy, "length/mean": length} for accuracy, length in rows]
+    steps = [find_falls(history[: step + 1], **options) for step in range(len(history))]
+    return [[warning for warning in warnings if words in warning] for warnings in steps]
+
+
+BELOW_THE_START, SUDDEN = "look at rollouts/", "if it does not come back"
 
 
 def test_accuracy_that_falls_in_is_reported_once_until_it_recovers():
-    watch = CollapseGuard(window=2)
-    reported = [
-        below_the_start(watch, accuracy) for accuracy in (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)
-    ]
+    accuracies = (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)
+    reported = falls(accuracies, BELOW_THE_START, window=2)
     # The measure is (0.8 + 0.6) / 2 = 0.7. Means of two: 0.6, 0.3 (below 0.35), 0.15, 0.15, 0.5, 0.9, 0.45, 0.05.
     assert [bool(warnings) for warnings in reported] == [False] * 4 + [True] + [False] * 5 + [True]
     assert reported[4] == [
@@ -40,22 +60,9 @@ def test_accuracy_that_falls_in_is_reported_once_until_it_recovers():
     ]
 
 
-def test_a_resumed_run_compares_with_the_same_start():
-    whole, first, second = CollapseGuard(window=2), CollapseGuard(window=2), CollapseGuard(window=2)
-    accuracies = (0.8, 0.8, 0.7, 0.1, 0.1)
-    for accuracy in accuracies[:3]:
-        first.observe(accuracy, 100.0)
-    second.load_state_dict(first.state_dict())
-    reported = [whole.observe(accuracy, 100.0) for accuracy in accuracies][3:]
-    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[3:]] == reported
-    assert any(reported)
-
-
 def test_shortening_is_no_collapse_but_vanishing_is():
-    watch = CollapseGuard(window=1)
-    assert watch.observe(1.0, 1000.0) == []
-    assert watch.observe(1.0, 150.0) == []
-    (warning,) = watch.observe(1.0, 99.0)
+    first, second, (warning,) = falls([1.0] * 3, "", lengths=[1000.0, 150.0, 99.0], window=1)
+    assert first == second == []
     assert warning.startswith("response length fell from 1000 tokens in the first 1 steps to 99 tokens")
 
 
@@ -71,8 +78,7 @@ CALM += [0.938, 0.93, 0.961, 0.992, 0.953, 0.898, 0.984, 0.953, 0.969, 0.977, 0.
 
 @pytest.mark.parametrize(("accuracies", "reported_at"), [(FELL, [25]), (FELL_FOR_A_STEP, []), (CALM, [])])
 def test_a_fall_is_reported_once_within_three_steps(accuracies, reported_at):
-    watch = CollapseGuard()
-    assert [step for step, accuracy in enumerate(accuracies, 1) if sudden(watch, accuracy)] == reported_at
+    assert [step for step, warnings in enumerate(falls(accuracies, SUDDEN), 1) if warnings] == reported_at
 
 
 def test_what_a_fall_is():
@@ -85,21 +91,12 @@ def test_what_a_fall_is():
         (steady, (0.69, 0.69, 0.7), True),
         (steady[1:], (0.1, 0.1, 0.1), False),  # four steps are too few to compare with
     ):
-        watch = CollapseGuard()
-        reported = [sudden(watch, accuracy) for accuracy in (*before, *recent)]
+        reported = falls((*before, *recent), SUDDEN)
         assert not any(reported[:-1]) and bool(reported[-1]) == fell
 
 
-def test_a_resumed_run_remembers_the_fall():
-    whole, first, second = CollapseGuard(), CollapseGuard(), CollapseGuard()
-    for accuracy in FELL[:26]:
-        first.observe(accuracy, 100.0)
-        whole.observe(accuracy, 100.0)
-    second.load_state_dict(first.state_dict())
-    rest = FELL[26:] + [0.9] * 10 + [0.2]
-    reported = [sudden(whole, accuracy) for accuracy in rest]
-    assert [sudden(second, accuracy) for accuracy in rest] == reported
-    assert reported[-1] == [
+def test_a_second_fall_is_reported_again():
+    assert falls(FELL + [0.9] * 10 + [0.2], SUDDEN)[-1] == [
         "accuracy fell from 89.0% to 66.7% within 3 steps: if it does not come back, stop, go back to a checkpoint "
         "and lower --actor.adam.lr"
     ]
@@ -108,20 +105,104 @@ def test_a_resumed_run_remembers_the_fall():
 @pytest.mark.parametrize("killed_after", [3, 12, 20, 26, 34])
 def test_a_resumed_run_warns_as_a_calm_one(killed_after):
     accuracies = FELL + [0.3] * 12 + [0.9] * 12
-    whole, first, second = CollapseGuard(), CollapseGuard(), CollapseGuard()
-    reported = [whole.observe(accuracy, 100.0) for accuracy in accuracies]
-    for accuracy in accuracies[:killed_after]:
-        first.observe(accuracy, 100.0)
-    second.load_state_dict(first.state_dict())
-    assert [second.observe(accuracy, 100.0) for accuracy in accuracies[killed_after:]] == reported[killed_after:]
+    rows = [
+        {"swap/accuracy": accuracy, "length/mean": 100.0, "swap/adv_process_absmean": 1.0, "other": 1.0}
+        for accuracy in accuracies
+    ]
+    whole, first, second = (Guards(tau=None, self_test_steps=0) for _ in range(3))
+    reported = [whole.observe(step, row) for step, row in enumerate(rows, 1)]
+    for step, row in enumerate(rows[:killed_after], 1):
+        first.observe(step, row)
+    second.history = first.history
+    resumed = [second.observe(step, row) for step, row in enumerate(rows[killed_after:], killed_after + 1)]
+    assert resumed == reported[killed_after:]
     assert sum(map(len, reported)) == 3  # it fell twice at once, and once far below the start
+    assert reported[24][0].startswith("warning at step 25: accuracy fell from ")
 
 
-def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
-    guard = SkippedSteps(5)
-    guard.observe("a loss was not finite")
-    guard.observe(None)
-    guard.end()
-    guard.observe("a loss was not finite")
-    with pytest.raises(NonFiniteError, match=r"ended with 1 skipped steps, and its policy was not exported: .*--a"):
-        guard.end()
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"swap/accuracy": 0.0}, "no rollout was graded correct"),
+        ({"swap/accuracy": 0.5}, "have no reasoning; check the chat template"),
+        ({"swap/accuracy": 0.5, "swap/steps_per_rollout": 1.0}, "has the same gain"),
+    ],
+)
+def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
+    check_process_term([metrics], 2)
+    with pytest.raises(InertRunError, match=rf"in the first 2 steps: .*{reason}"):
+        check_process_term([metrics] * 2, 2)
+
+
+def test_a_run_that_works_passes_the_self_test():
+    guards, scores = Guards(None, 2), {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
+    for step, process in enumerate((0.0, 0.1, 0.0, 0.0), start=2):
+        metrics = {"swap/accuracy": 0.5, "length/mean": 9.0, "swap/adv_process_absmean": process}
+        assert guards.observe(step, {**metrics, **(scores if process else {})}) == []
+    check_process_term([], 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "means_something"),
+    [
+        (-1.76, -0.001, True),  # the embedded policy after its own template
+        (-3.33, -1.24, True),  # SmolLM2-135M after R1's
+        (-0.2, -0.3, True),  # a model that knows the answers beforehand
+        (-8.60, -9.09, False),  # the embedded policy after "foo"
+        (-5.64, -5.27, False),  # SmolLM2-135M after "foo"
+        (-1.1, -1.2, False),
+    ],
+)
+def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_something):
+    metrics = {"swap/adv_process_absmean": 0.1, "swap/answer_logprob_first": first, "swap/answer_logprob_last": last}
+    history = [{"swap/accuracy": 0.0}, metrics]  # in the first step nothing was scored
+    if means_something:
+        check_process_term(history, 2)
+        return
+    with pytest.raises(InertRunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"):
+        check_process_term(history, 2)
+
+
+def test_what_most_responses_lack_is_reported_at_the_first_step():
+    assert first_step_warnings({"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2}) == []
+    shares = {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0}
+    cut_off, silent, unclosed = first_step_warnings(shares)
+    assert cut_off.startswith("90% of the responses were cut off at --rollout.max_new_tokens: raise it")
+    assert silent.startswith("60% of the responses state no answer")
+    assert unclosed.startswith("100% of the responses do not close their thought")
+
+
+def test_a_run_with_uniform_weights_says_so_once():
+    even = {"swap/weights_from_uniform": 0.01, "swap/local_gain_std": 0.034}
+
+    def notes_of(steps):
+        return [note for number in range(len(steps)) for note in find_uniform_weights(steps[: number + 1], 1.0)]
+
+    notes = notes_of([{}, *[even] * 9, {}])
+    assert notes == [
+        "the penalty's weights are nearly uniform: only 1.0% of the penalty falls on other steps than uniform weights "
+        "would choose. Local gains have a standard deviation of 0.034 nats, and --swap.tau is 1.0; with 0.5sd "
+        "the weights would follow the gains"
+    ]
+    selective = {**even, "swap/weights_from_uniform": 0.3}
+    assert notes_of([selective] * 9 + [even] * 9) == []  # the first steps decide
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 1.0),
+        ({"tau": "0.5sd"}, "0.5sd"),
+        ({"objective": "step_only"}, 1.0),
+        ({"tau": math.inf}, None),
+        ({"objective": "uniform_penalty"}, None),
+        ({"objective": "no_penalty"}, None),
+        ({"objective": "grpo"}, None),
+        ({"process_weight": 0.0}, None),
+        ({"objective": "kimi"}, None),
+    ],
+)
+def test_only_a_penalty_that_could_choose_is_looked_at(settings, expected):
+    assert penalty_temperature(SwapConfig(**settings)) == expected
+    history = [{"swap/weights_from_uniform": 0.0, "swap/local_gain_std": 0.0}] * 5
+    assert bool(find_uniform_weights(history, expected)) == (expected is not None)

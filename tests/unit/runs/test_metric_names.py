@@ -13,8 +13,16 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.runs.metric_names import DUPLICATES, METRICS, NAMES, meaning, named, named_evaluation, step_line
-from openrlhf_swap.runs.metrics import step_metrics
+from openrlhf_swap.runs.metrics import (
+    DUPLICATES,
+    METRICS,
+    NAMES,
+    meaning,
+    named,
+    named_evaluation,
+    step_line,
+    step_metrics,
+)
 
 SCRIPT = ROOT / "docs" / "make_metrics.py"
 # What OpenRLHF 0.11.2 logs in a step, without ours.
@@ -27,13 +35,11 @@ STOCK += " rollout/num_samples timing/make_experience timing/ppo_train timing/br
 def of_a_batch():
     batch = StepBatch.from_traces([[StepTrace(30, True, [-4.0, -3.0], [9]), StepTrace(10, False, [], [])]])
     flat = torch.tensor([1.0, -1.0])
-    return step_metrics(
-        batch, step_signals(batch, Coefficients()), flat, flat, flat, score_seconds=0.5, process_weight=0.3
-    )
+    return step_metrics(batch, step_signals(batch, Coefficients()), flat, flat, flat, process_weight=0.3)
 
 
 def test_every_metric_of_a_step_is_declared_once():
-    status = {**dict.fromkeys(STOCK.split(), 1.0), **of_a_batch(), "timing/step_total": 2.0}
+    status = {**dict.fromkeys(STOCK.split(), 1.0), **of_a_batch(), "timing/step_total": 2.0, "timing/score": 0.5}
     status |= reward_func(["no"], ["q"], ["1"])["extra_logs"]
     found = named(status)
     assert [name for name in found if meaning(name) is None] == []
@@ -55,7 +61,7 @@ def test_names_and_what_follows_from_them_by_hand():
         "rollout/reward_mean": 0.5,
         "reward": 0.5,
         "score": 0.5,
-        "swap/response_length": 100.0,
+        "length/mean": 100.0,
         "rollout/num_samples": 8.0,
         "timing/generation": 2.0,
         "timing/step_total": 10.0,

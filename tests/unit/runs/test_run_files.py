@@ -8,10 +8,8 @@ import torch
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.errors import InertRunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.flags.defaults import without
-from openrlhf_swap.runs.guards import SelfTest, first_step_warnings
 from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after
 from openrlhf_swap.train import redacted
@@ -21,9 +19,7 @@ def metrics_of(*groups):
     batch = StepBatch.from_traces(groups)
     signals = step_signals(batch, Coefficients())
     flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
-    return step_metrics(
-        batch, signals, advantages=flat, outcome=flat, process=2 * flat, score_seconds=0.5, process_weight=0.3
-    )
+    return step_metrics(batch, signals, advantages=flat, outcome=flat, process=2 * flat, process_weight=0.3)
 
 
 def test_metrics_by_hand():
@@ -34,11 +30,11 @@ def test_metrics_by_hand():
     ]
     metrics = metrics_of(group)
     assert metrics["swap/accuracy"] == pytest.approx(2 / 3)
-    assert metrics["swap/response_length"] == 30
-    assert metrics["swap/response_length_correct"] == 20
-    assert metrics["swap/response_length_wrong"] == 50
-    assert metrics["swap/target_length"] == 20
-    assert metrics["swap/over_target_frac"] == 0.5
+    assert metrics["length/mean"] == 30
+    assert metrics["length/correct"] == 20
+    assert metrics["length/wrong"] == 50
+    assert metrics["length/target"] == 20
+    assert metrics["length/over_target_frac"] == 0.5
     assert metrics["swap/penalty_mass"] == pytest.approx(0.25)  # (30-20)/20 and 0
     assert metrics["swap/steps_per_rollout"] == 1.5
     assert metrics["swap/gain_mean"] == pytest.approx(1.0)
@@ -49,7 +45,6 @@ def test_metrics_by_hand():
     assert metrics["swap/answer_logprob_last"] == pytest.approx((-3.5 - 2) / 2)
     assert metrics["swap/adv_process_absmean"] == 1.0
     assert metrics["swap/adv_negative_frac"] == 0.25
-    assert metrics["swap/score_seconds"] == 0.5
     # Of 10, 30 and 50 tokens, interpolated.
     quantiles = {name: metrics[f"length/{name}"] for name in ("p10", "p50", "p90", "max", "std")}
     assert quantiles == pytest.approx({"p10": 14, "p50": 30, "p90": 46, "max": 50, "std": 20})
@@ -114,60 +109,6 @@ def test_no_start_from_the_beginning_loses_what_an_earlier_run_measured(tmp_path
         **{"metrics.before3.jsonl": [3], "evaluations.before3.jsonl": [3]},
         **{"metrics.before4.jsonl": [4], "evaluations.before4.jsonl": [4]},
     }
-
-
-@pytest.mark.parametrize(
-    ("metrics", "reason"),
-    [
-        ({"swap/accuracy": 0.0}, "no rollout was graded correct"),
-        ({"swap/accuracy": 0.5}, "have no reasoning; check the chat template"),
-        ({"swap/accuracy": 0.5, "swap/steps_per_rollout": 1.0}, "has the same gain"),
-    ],
-)
-def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
-    test = SelfTest(2)
-    test.observe(metrics)
-    with pytest.raises(InertRunError, match=rf"in the first 2 steps: .*{reason}"):
-        test.observe(metrics)
-
-
-def test_a_run_that_works_passes_the_self_test():
-    test = SelfTest(2)
-    scores = {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
-    for process in (0.0, 0.1, 0.0, 0.0):
-        test.observe({"swap/accuracy": 0.5, "swap/adv_process_absmean": process, **(scores if process else {})})
-    SelfTest(0).observe({})
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "means_something"),
-    [
-        (-1.76, -0.001, True),  # the embedded policy after its own template
-        (-3.33, -1.24, True),  # SmolLM2-135M after R1's
-        (-0.2, -0.3, True),  # a model that knows the answers beforehand
-        (-8.60, -9.09, False),  # the embedded policy after "foo"
-        (-5.64, -5.27, False),  # SmolLM2-135M after "foo"
-        (-1.1, -1.2, False),
-    ],
-)
-def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_something):
-    test = SelfTest(2)
-    metrics = {"swap/adv_process_absmean": 0.1, "swap/answer_logprob_first": first, "swap/answer_logprob_last": last}
-    test.observe({"swap/accuracy": 0.0})  # nothing was scored
-    if means_something:
-        test.observe(metrics)
-        return
-    with pytest.raises(InertRunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"):
-        test.observe(metrics)
-
-
-def test_what_most_responses_lack_is_reported_at_the_first_step():
-    assert first_step_warnings({"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2}) == []
-    shares = {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0}
-    cut_off, silent, unclosed = first_step_warnings(shares)
-    assert cut_off.startswith("90% of the responses were cut off at --rollout.max_new_tokens: raise it")
-    assert silent.startswith("60% of the responses state no answer")
-    assert unclosed.startswith("100% of the responses do not close their thought")
 
 
 def test_a_flag_and_its_value_are_removed():
