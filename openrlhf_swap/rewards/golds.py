@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from decimal import Decimal
 from importlib.metadata import version
+from itertools import compress
 from pathlib import Path
 
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards import Grader, grading, notation
-from openrlhf_swap.rewards import answers as answer_texts
 from openrlhf_swap.rewards.answers import last_boxed, strip_answer
+from openrlhf_swap.rewards.grader import Grader
 from openrlhf_swap.rewards.notation import as_latex
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
@@ -84,34 +84,30 @@ def fault_of(answer: str) -> str | None:
 
 
 def gradable(answers: Iterable[str], label: str) -> set[str]:
-    """The answers that the grader can grade against; each is tried once, on all cores, with a progress bar.
+    """The answers that math-verify can grade against; each is tried once, on all cores, with a progress bar.
 
     Good answers are remembered for later calls, in other processes too; the others are tried again.
     """
-    distinct, memory = list(dict.fromkeys(answers)), remembered_file()
+    distinct, memory = set(answers), remembered_file()
     known = set(map(str, read_rows(memory)))
-    new = [answer for answer in distinct if answer not in known]
-    cores = len(os.sched_getaffinity(0))
-    grader = Grader(processes=min(cores, 1 + len(new) // ANSWERS_A_PROCESS))
-    found: set[str] = set()
-    with tqdm(
-        total=len(distinct), initial=len(distinct) - len(new), desc=f"[{label}] parsing answers", leave=False
-    ) as bar:
-        for start in range(0, len(new), GRADED_AT_ONCE):
-            part = new[start : start + GRADED_AT_ONCE]
-            found.update(answer for answer, good in zip(part, grader.is_gradable(part), strict=True) if good)
-            bar.update(len(part))
+    new = sorted(distinct - known)
+    grader = Grader(processes=min(len(os.sched_getaffinity(0)), 1 + len(new) // ANSWERS_A_PROCESS))
+    good: set[str] = set()
+    starts = range(0, len(new), GRADED_AT_ONCE)
+    for start in tqdm(starts, desc=f"[{label}] parsing answers", unit=f"{GRADED_AT_ONCE} answers", leave=False):
+        part = new[start : start + GRADED_AT_ONCE]
+        good.update(compress(part, grader.is_gradable(part)))
     grader.close()
-    if found:
+    if good:
         with suppress(OSError):  # a full disk, or no permission to write: parsed again next time
             memory.parent.mkdir(parents=True, exist_ok=True)
-            write_rows(memory, sorted(known | found))
-    return (known | found).intersection(distinct)
+            write_rows(memory, sorted(known | good))
+    return (known | good) & distinct
 
 
 def remembered_file() -> Path:
     """Where good answers are remembered: one file for each version of the grader."""
-    code = [Path(str(module.__file__)).read_bytes() for module in (grading, answer_texts, notation)]
+    code = [Path(__file__).with_name(name).read_bytes() for name in ("grading.py", "answers.py", "notation.py")]
     grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"

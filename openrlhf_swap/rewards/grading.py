@@ -1,11 +1,17 @@
-"""Whether an answer equals the reference answer: math-verify, and what it leaves out. Runs in a grading process."""
+"""`math`: whether an answer equals the reference answer, by math-verify and what it leaves out."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterator
 from typing import Any
+
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+from math_verify import verify as are_equal
+from sympy import Eq, Expr, Float
+from sympy.physics import units
 
 from openrlhf_swap.rewards.answers import (
     answer_start,
@@ -15,7 +21,9 @@ from openrlhf_swap.rewards.answers import (
     strip_answer,
     without_empty_boxes,
 )
+from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.notation import canonical, without_full_stop
+from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
 DIGITS = 4  # significant digits to which smaller numbers are compared
@@ -39,37 +47,44 @@ _UNIT = re.compile(  # behind a number, be it a fraction or a mixed one, that is
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 
 
-def grade(text: str, answer: str, thought_closed: bool = True) -> bool | str:
-    """True or False, or the status "no_answer" or "error".
+# It warns at every call that its own time limits are off; ours end the process.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+
+def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+    """Whether a response states the reference answer.
 
     A number is found in nearly every text. In a response that never closed its thought, only what it states counts. In
     what follows a thought, any number can be correct; one that is not and was not stated is no answer.
+
+    Raises:
+        ValueError: for a reference answer that cannot be parsed.
     """
     bare = _bare(canonical(strip_answer(answer)))
     if not bare:
-        return "error"
-    statement = text if thought_closed else final_statement(text)
+        raise ValueError("the reference answer is empty")
+    statement = response if metadata[THOUGHT_CLOSED] else final_statement(response)
     if statement is None:
-        return "no_answer"
+        return NO_ANSWER
     text = canonical(without_empty_boxes(statement))
     stated = _bare(stated_answer(text) or "")
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if stated == bare:
-        return True
+        return Verdict(1.0)
     if not _parse_answer(bare):
-        return "error"
+        raise ValueError("the reference answer cannot be parsed")
     if _other_unit(bare, stated):
-        return False
+        return Verdict(0.0)
     if any(_same(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction):
-        return True
-    return False if stated or answer_start(text) is not None else "no_answer"
+        return Verdict(1.0)
+    return Verdict(0.0) if stated or answer_start(text) is not None else NO_ANSWER
 
 
-def is_gradable(answer: str) -> bool:
-    """Whether a reference answer can be graded against: it is understood, and given as a response it is correct."""
+def find_fault(answer: str, metadata: Metadata) -> str | None:
+    """A reference answer must be understood, and be correct when it is given as a response."""
     bare = _bare(canonical(strip_answer(answer)))
     gold = _parse_answer(bare)
-    return bool(gold) and _same(gold, _parse_response(f"\\boxed{{{bare}}}"))
+    return None if gold and _same(gold, _parse_response(f"\\boxed{{{bare}}}")) else UNPARSABLE_ANSWER
 
 
 def _bare(answer: str) -> str:
@@ -100,8 +115,6 @@ def _without_unit(text: str) -> str:
 
 
 def _parse_answer(bare: str) -> list[Any]:
-    from math_verify import LatexExtractionConfig, parse
-
     if not bare:
         return []
     # Parsed bare, many answers are not recognised as mathematics at all.
@@ -109,20 +122,16 @@ def _parse_answer(bare: str) -> list[Any]:
 
 
 def _parse_response(text: str) -> list[Any]:
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-
     rules = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     return list(parse(text, rules, parsing_timeout=None))
 
 
 def _same(gold: list[Any], prediction: list[Any]) -> bool:
     """Whether two parsed answers are equal. Each holds an expression, if it has one, and the text it was read from."""
-    from math_verify import verify
-
     if _other_base(gold[-1], prediction[-1]) or _is_false(prediction[0]):
         return False
     return bool(
-        verify(
+        are_equal(
             gold,
             prediction,
             float_rounding=_decimals(gold[0], prediction[0]),
@@ -134,8 +143,6 @@ def _same(gold: list[Any], prediction: list[Any]) -> bool:
 
 def _decimals(gold: Any, prediction: Any) -> int:
     """The decimals that hold the significant digits of a small reference answer: 0.0000002 is not 0.0000001."""
-    from sympy import Expr, Float
-
     both = (gold, prediction)
     if not all(isinstance(one, Expr) for one in both) or not any(one.has(Float) for one in both):
         return DECIMALS
@@ -147,8 +154,6 @@ def _decimals(gold: Any, prediction: Any) -> int:
 
 def _is_false(prediction: Any) -> bool:
     """Whether an answer is an equation between different numbers, of which math-verify reads the last: 1 = 2."""
-    from sympy import Eq, Float
-
     if not isinstance(prediction, Eq) or prediction.free_symbols:
         return False
     left, right = prediction.lhs.evalf(), prediction.rhs.evalf()
@@ -167,8 +172,6 @@ def _other_unit(gold: str, prediction: str) -> bool:
     found = _units(gold, prediction)
     if len(found) < 2:
         return False
-    from sympy.physics import units
-
     known = [getattr(units, unit, None) for unit in found]
     return all(isinstance(unit, units.Quantity) for unit in known) and known[0] != known[1]
 
@@ -185,3 +188,6 @@ def _units(*texts: str) -> set[str]:
             unit = quantity[1].strip()
             found.add(_UNITS.get(unit, unit))
     return found
+
+
+verify.find_fault = find_fault  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Verifiers: functions that judge a response, by the name that `--swap.grader` gives them. Standard library only.
 
-`math` is math-verify behind the rules of `grading.py`. Every other verifier is a function
+A verifier is a function
 
     verify(problem, answer, response, metadata) -> Verdict, or a bool, or a number between 0 and 1
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,18 +20,17 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rewards.answers import as_text
 
-MATH = "math"
-REGEX = "regex"
-UNIT_TESTS = "unit_tests"
 FLAG = "--swap.grader"
+MATH = "math"
+UNIT_TESTS = "unit_tests"
+REGEX = "regex:"
 BUILT_IN = {
+    MATH: "openrlhf_swap.rewards.grading:verify",
     "multiple_choice": "openrlhf_swap.rewards.multiple_choice:verify",
     UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
-PATTERN = "openrlhf_swap.rewards.exact_match:by_pattern"  # makes a verifier of a pattern
 GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
-
 _LABEL_START = '{"reference_answer": '  # OpenRLHF carries one text a response, so an answer with its row is JSON
 
 Metadata = Mapping[str, Any]
@@ -104,18 +104,17 @@ class Verdict:
 
 NO_ANSWER = Verdict(0.0, answered=False)
 Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
-FindFault = Callable[[str, Metadata], "str | None"]
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """A verifier and what is known about its tasks.
+    """A verifier and what is known about its reference answers.
 
     Attributes:
         name: as `--swap.grader` gives it.
         verify: the function.
         answer_is_text: whether the reference answer is a text that a response could state, so that its probability
-            says how far the reasoning has come. Unit tests are none.
+            says how far the reasoning has come. Unit tests are not.
         find_fault: what is wrong with a reference answer and its metadata, worded to follow "dropped with"; None if
             nothing is.
     """
@@ -123,7 +122,7 @@ class Verifier:
     name: str
     verify: Verify
     answer_is_text: bool
-    find_fault: FindFault
+    find_fault: Callable[[str, Metadata], str | None]
 
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         """The verdict on a response.
@@ -132,12 +131,12 @@ class Verifier:
             TypeError, ValueError: when the function returns something else than a verdict, bool or number.
             Exception: whatever the function raises.
         """
-        found = self.verify(problem, answer, response, metadata)
-        if isinstance(found, Verdict):
-            return found
-        if not isinstance(found, bool | int | float):
-            raise TypeError(f"{self.name} returned {type(found).__name__}; return a Verdict, a bool or a number")
-        return Verdict(float(found))
+        verdict = self.verify(problem, answer, response, metadata)
+        if isinstance(verdict, Verdict):
+            return verdict
+        if not isinstance(verdict, bool | int | float):
+            raise TypeError(f"{self.name} returned {type(verdict).__name__}; return a Verdict, a bool or a number")
+        return Verdict(float(verdict))
 
 
 def find_verifier(name: str) -> Verifier:
@@ -148,26 +147,38 @@ def find_verifier(name: str) -> Verifier:
     Raises:
         ConfigError: for an unknown name, a bad pattern, or a function that cannot be imported.
     """
-    kind, colon, rest = name.partition(":")
-    if kind == REGEX:
-        function = import_named(PATTERN, FLAG)(rest)
-    elif name in BUILT_IN:
-        function = import_named(BUILT_IN[name], FLAG)
-    elif not colon:
-        known = ", ".join((MATH, *BUILT_IN, f"{REGEX}:PATTERN"))
-        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function")
+    if name.startswith(REGEX):
+        function: Any = _match_exactly(name.removeprefix(REGEX))
+    elif name in BUILT_IN or ":" in name:
+        function = import_named(BUILT_IN.get(name, name), FLAG)
     else:
-        function = import_named(name, FLAG)
-        if not callable(function):
-            raise ConfigError(f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md")
+        known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
+        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function")
+    if not callable(function):
+        raise ConfigError(f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md")
     is_text = bool(getattr(function, "answer_is_text", True))
-    find_fault = getattr(function, "find_fault", _empty if is_text else _nothing)
-    return Verifier(name, function, is_text, find_fault)
+
+    def find_empty(answer: str, metadata: Metadata) -> str | None:
+        return "an empty answer" if is_text and not answer.strip() else None
+
+    return Verifier(name, function, is_text, getattr(function, "find_fault", find_empty))
 
 
-def _empty(answer: str, metadata: Metadata) -> str | None:
-    return None if answer.strip() else "an empty answer"
+def _match_exactly(pattern: str) -> Verify:
+    """A verifier of the last match, which must be the reference answer: its first group, or all of it without one."""
+    if not pattern:
+        raise ConfigError(f"{FLAG} is '{REGEX}'; put the pattern after it, such as '{REGEX}Answer: (.+)'")
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{FLAG} is '{REGEX}{pattern}', which is not a regular expression: {error}") from None
 
+    def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+        matches = list(expression.finditer(response))
+        match = matches[-1][min(expression.groups, 1)] if matches else None
+        if match is None:
+            return NO_ANSWER
+        stated = match.strip()
+        return Verdict(float(stated == answer.strip()), why=f"read {stated[:60]!r}", stated=stated)
 
-def _nothing(answer: str, metadata: Metadata) -> str | None:
-    return None
+    return verify

@@ -97,7 +97,7 @@ def test_the_limit_is_cpu_time(make_grader, monkeypatch):
 
 
 # What a process may do instead of answering, after it said that it is ready.
-HALF_A_LINE = "sys.stdin.readline(); sys.stdout.write('[tr'); sys.stdout.flush(); time.sleep(60)"
+HALF_A_LINE = "sys.stdin.readline(); sys.stdout.write('[{'); sys.stdout.flush(); time.sleep(60)"
 A_FORK_HOLDS_ITS_OUTPUT = "sys.stdin.readline(); os.fork() or time.sleep(60); os._exit(0)"
 NEVER_READS = "time.sleep(60)"
 
@@ -116,14 +116,16 @@ def test_nothing_hangs(monkeypatch, make_grader, behaviour):
 
 @pytest.mark.parametrize(("seconds", "slow"), [(0.4, False), (0.6, True)])
 def test_half_of_the_limit_is_slow(monkeypatch, make_grader, seconds, slow):
-    answer = f"for _ in sys.stdin: print('[true, {seconds}]', flush=True)"
+    reply = f'[{{"correct": true, "status": "ok"}}, {seconds}]'
+    answer = f"for _ in sys.stdin: print({reply!r}, flush=True)"
     monkeypatch.setattr(module, "_PROGRAM", f"import sys\nprint('\"ready\"', flush=True)\n{answer}")
     grade = make_grader(1.0).grade(r"\boxed{3}", "3")
     assert grade == RIGHT and grade.slow is slow
 
 
 def test_slow_gradings_are_a_metric(monkeypatch, make_grader):
-    monkeypatch.setattr(module, "_shared", make_grader(0.3))
+    grader = make_grader(0.3)
+    monkeypatch.setattr(module, "_shared", lambda verifier: grader)
     logs = reward_func(["p </think>" + HANGS], ["p "], ["3"])["extra_logs"]
     assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (1.0, 1.0)
     assert reward_func([r"p </think>\boxed{3}"], ["p "], ["3"])["extra_logs"]["swap/grader_slow"] == 0.0

@@ -1,19 +1,14 @@
 """A grading process with the real limits and a grading that costs nothing, or hangs where the text has a tower."""
 
-import sys
-from types import ModuleType
+from openrlhf_swap.rewards import verifiers
+from openrlhf_swap.rewards.worker import serve
 
-from openrlhf_swap.rewards import worker
-
-sys.modules["math_verify"] = ModuleType("math_verify")  # `serve` imports it, which takes longer than all the rest
+__all__ = ["serve"]
 TOWER = "9^{9^{9^{9}}}"
+verifiers.BUILT_IN[verifiers.MATH] = "support.quick_grading:verify"
 
 
-def grade(text, answer, thought_closed):
-    while TOWER in text:
+def verify(problem, answer, response, metadata):
+    while TOWER in response:
         pass
-    return f"\\boxed{{{answer}}}" in text
-
-
-worker.grade = grade
-serve = worker.serve
+    return f"\\boxed{{{answer}}}" in response

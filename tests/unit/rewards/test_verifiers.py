@@ -96,7 +96,7 @@ def test_a_pattern_reads_the_answer(grade):
     ("name", "message"),
     [
         ("math_verify", "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a function of your own"),
-        ("regex:", "put the pattern behind it"),
+        ("regex:", "put the pattern after it"),
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
         ("support.verifiers:absent", "which cannot be imported"),
