@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
-from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, Problem, load_benchmark, title_of
+from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import answer_is_text
@@ -52,7 +52,10 @@ def main(argv: list[str]) -> None:
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix, args.grader)
-    index = None if args.no_benchmarks else BenchmarkIndex(load_benchmarks(args.benchmarks))
+    index = None
+    if not args.no_benchmarks:
+        with flags_called({"--data": "--benchmarks"}):
+            index = BenchmarkIndex({name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS})
     reasons, instructions = find_reasons(rows, index, args.grader)
     kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
     dropped = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason is not None]
@@ -136,21 +139,6 @@ def _check(args: argparse.Namespace) -> None:
     if args.grader != MATH:
         with flags_called({FLAG: "--grader"}):
             find_verifier(args.grader)
-
-
-def load_benchmarks(folder: Path | None) -> dict[str, list[Problem]]:
-    """The five benchmarks, from a folder with local copies or from the hub.
-
-    Raises:
-        DataError: when one of them cannot be read or is incomplete.
-    """
-    try:
-        return {name: load_benchmark(name, folder) for name in PAPER_BENCHMARKS}
-    except DataError as error:
-        problem = str(error).partition(";")[0]
-        raise DataError(
-            f"{problem}; give --benchmarks a folder with local copies, or --no-benchmarks to compare with none"
-        ) from error
 
 
 def removed_path(output: Path) -> Path:

@@ -23,6 +23,7 @@ from openrlhf_swap.runs.resume import identity, record_or_compare
 MODEL = "--model.model_name_or_path"
 DATA = "--data.dataset"
 FOLDER = "--ckpt.path"
+RESUME = "--ckpt.load_enable"
 NUMBERS = {"--adam.lr": float, "--train.batch_size": int}
 
 
@@ -36,10 +37,9 @@ def main(argv: list[str]) -> None:
     parser = Parser("openrlhf_swap.sft", add_help=False)
     for flag in (MODEL, DATA, FOLDER, *NUMBERS):
         parser.add_argument(flag, type=NUMBERS.get(flag, str), default=stock_parser("train_sft").get_default(flag[2:]))
-    parser.add_argument("--ckpt.load_enable", action="store_true")
+    parser.add_argument(RESUME, action="store_true")
     add_trust_flag(parser)
-    # Any prefix of the flag, as OpenRLHF's parser takes some of them.
-    parser.allow_abbrev = True
+    parser.allow_abbrev = True  # any prefix of a flag, as OpenRLHF's parser takes them
     args, _ = parser.parse_known_args(argv)
     given = {f"--{name}": value for name, value in vars(args).items()}
     if model := given[MODEL]:
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
         with reader_errors(f"{MODEL} is {model}, which cannot be read: {{reason}}", ConfigError):
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
         check_white_space(tokenizer)
-        if given["--ckpt.load_enable"] and given[DATA]:
+        if given[RESUME] and given[DATA]:
             refuse_another_training(given)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
@@ -67,11 +67,10 @@ def main(argv: list[str]) -> None:
 def refuse_another_training(given: dict[str, Any]) -> None:
     """Compare model, data, learning rate and batch size with those that the checkpoints to resume from were made with.
 
-    OpenRLHF would load any, and with enough rows behind them train nothing and export their policy. Before the first
-    checkpoint, writes what the run is made with beside their folder.
+    OpenRLHF would load any checkpoint, and where that has seen enough rows train nothing and export its policy.
 
     Raises:
-        ConfigError: for the first one that differs.
+        ConfigError: for the first setting that differs.
     """
     if os.environ.get("RANK", "0") == "0":
         settings = {MODEL: identity(given[MODEL]), DATA: identity(given[DATA])}

@@ -12,20 +12,12 @@ FEWEST_ROWS = 3
 SHARE = 0.1  # of the distinct problems that must have it; a set may mix the instructions of several sources
 AGREED = 0.9  # share of these that must have the next word too, or it belongs to problems
 
-Place = Literal["begin", "end"]
-
 
 @dataclass(frozen=True)
 class Instruction:
-    """Words at the beginning or the end of many problems.
+    """Words at the beginning or the end of `count` distinct problems."""
 
-    Attributes:
-        place: where they stand.
-        words: in reading order.
-        count: how many distinct problems have them.
-    """
-
-    place: Place
+    place: Literal["begin", "end"]
     words: tuple[str, ...]
     count: int
 
@@ -36,14 +28,17 @@ def without_instructions(problems: Sequence[str]) -> tuple[list[str], list[Instr
     A template's own words ("What is the remainder when") are taken for an instruction too. White space is not kept.
     """
     words = [problem.split() for problem in problems]
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     while instruction := _most_common(words, "end") or _most_common(words, "begin"):
-        found.append(instruction)
-        words = [_without(instruction, problem) for problem in words]
-    return [" ".join(problem) for problem in words], found
+        instructions.append(instruction)
+        length, is_end = len(instruction.words), instruction.place == "end"
+        for number, problem in enumerate(words):
+            if tuple(problem[-length:] if is_end else problem[:length]) == instruction.words:
+                words[number] = problem[:-length] if is_end else problem[length:]
+    return [" ".join(problem) for problem in words], instructions
 
 
-def _most_common(problems: Sequence[Sequence[str]], place: Place) -> Instruction | None:
+def _most_common(problems: Sequence[Sequence[str]], place: Literal["begin", "end"]) -> Instruction | None:
     """The words that most problems share in a place, as far as nearly all of these agree on the next word."""
     fewest = max(FEWEST_ROWS, SHARE * len(problems))
     group, length = problems, 0
@@ -59,10 +54,3 @@ def _most_common(problems: Sequence[Sequence[str]], place: Place) -> Instruction
         return None
     shared = group[0][:length] if place == "begin" else group[0][-length:]
     return Instruction(place, tuple(shared), len(group))
-
-
-def _without(instruction: Instruction, words: Sequence[str]) -> list[str]:
-    length = len(instruction.words)
-    if instruction.place == "begin":
-        return list(words[length:] if tuple(words[:length]) == instruction.words else words)
-    return list(words[:-length] if tuple(words[-length:]) == instruction.words else words)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from openrlhf_swap.data.benchmarks import Problem
@@ -58,23 +58,15 @@ _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
 
 @dataclass(frozen=True)
 class Text:
-    """What is compared about a problem.
+    """What is compared about a problem; figures count in the key alone."""
 
-    Attributes:
-        key: equal for two texts that differ only in spacing, punctuation, case and LaTeX spelling.
-        words: distinct words, LaTeX command names and operators; like the next two, without figures.
-        numbers: how often each number occurs.
-        triples: distinct runs of three words, operators or numbers.
-    """
-
-    key: str
-    words: frozenset[str]
-    numbers: Counter[str]
-    triples: frozenset[tuple[str, ...]]
+    key: str  # equal for two texts that differ only in spacing, punctuation, case and LaTeX spelling
+    words: frozenset[str]  # distinct words, LaTeX command names and operators
+    numbers: Counter[str]  # how often each number occurs
+    triples: frozenset[tuple[str, ...]]  # distinct runs of three words, operators or numbers
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """The benchmark problem that a row repeats, word for word or nearly."""
 
     benchmark: str
@@ -140,21 +132,25 @@ class BenchmarkIndex:
 
     def __init__(self, benchmarks: Mapping[str, Sequence[Problem]]) -> None:
         """Takes the problems of each benchmark; the first of several matches is reported."""
-        self._places = [(name, problem.id) for name, problems in benchmarks.items() for problem in problems]
-        self._texts = [read_text(problem.problem) for problems in benchmarks.values() for problem in problems]
+        self._problems: list[tuple[str, str, Text]] = []
         self._by_key: dict[str, int] = {}
         self._by_triple: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-        for number, text in enumerate(self._texts):
-            self._by_key.setdefault(text.key, number)
-            for triple in text.triples:
-                self._by_triple[triple].append(number)
+        for name, problems in benchmarks.items():
+            for problem in problems:
+                text, number = read_text(problem.problem), len(self._problems)
+                self._problems.append((name, problem.id, text))
+                self._by_key.setdefault(text.key, number)
+                for triple in text.triples:
+                    self._by_triple[triple].append(number)
 
     def find(self, text: Text) -> Match | None:
         """The problem with the same text, or else the near-duplicate that shares the most triples."""
         if text.key in self._by_key:
-            return Match(*self._places[self._by_key[text.key]], exact=True)
+            name, own_id, _ = self._problems[self._by_key[text.key]]
+            return Match(name, own_id, exact=True)
         shared = Counter(number for triple in text.triples for number in self._by_triple.get(triple, ()))
         for number, _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
-            if nearly_same(text, self._texts[number]):
-                return Match(*self._places[number], exact=False)
+            name, own_id, other = self._problems[number]
+            if nearly_same(text, other):
+                return Match(name, own_id, exact=False)
         return None

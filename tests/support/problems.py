@@ -1,4 +1,9 @@
-"""A long problem that tests change in ways that do or do not matter."""
+"""A long problem that tests change in ways that do or do not matter, and the benchmarks where they are on disk."""
+
+import os
+from pathlib import Path
+
+from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark
 
 DIE = (
     r"When rolling an unfair die with faces numbered 1, 2, 3, 4, 5, and 6, the probability of obtaining face $F$ is "
@@ -6,3 +11,8 @@ DIE = (
     r"probability $1/6$. When two such dice are rolled, the probability of a sum of 7 is $47/288$. Find the "
     r"probability of obtaining face $F$."
 )
+
+
+def local_benchmarks():
+    folder = Path(os.environ["BENCHMARK_DATA"])
+    return {name: load_benchmark(name, folder) for name in PAPER_BENCHMARKS}

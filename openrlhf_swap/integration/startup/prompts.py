@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -48,12 +48,11 @@ class DataFlags:
 
     dataset: str
     split: str
-    probabilities: str | None
     usable: str
 
 
-TRAINING = DataFlags("data.prompt_dataset", "data.prompt_split", "data.prompt_probs", "prompts.jsonl")
-EVALUATION = DataFlags("eval.dataset", "eval.split", None, "eval_prompts.jsonl")
+TRAINING = DataFlags("data.prompt_dataset", "data.prompt_split", "prompts.jsonl")
+EVALUATION = DataFlags("eval.dataset", "eval.split", "eval_prompts.jsonl")
 
 
 def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Dataset, bool]:
@@ -69,31 +68,39 @@ def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Da
     from datasets import concatenate_datasets, interleave_datasets
     from openrlhf.datasets.utils import blending_datasets
 
-    printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
     flag, names, split = f"--{flags.dataset}", attrgetter(flags.dataset)(args), attrgetter(flags.split)(args)
-    probabilities = flags.probabilities and attrgetter(flags.probabilities)(args)
-    parts, is_as_given = [], True
-    for name in map(str.strip, names.split(",")):
-        found = read_entries(Path(name), flag) if has_rows(Path(name)) else []
-        rows = readable_rows(found)
-        if wrong := len(found) - len(rows):
-            print(f"[swap] {name}: {wrong} of {len(found)} rows cannot be read: {described(found)}; left out")
-        with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"), causes_of_loaders():
-            if wrong or name.lower().endswith(".csv"):
-                part, is_as_given = as_table(rows), False
-            else:
-                part = blending_datasets(name, None, printer, dataset_split=split)
-        parts.append(part.select(range(min(args.data.max_samples, len(part)))) if flags is TRAINING else part)
-    with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"):
-        if probabilities:
-            shares = [float(share) for share in probabilities.split(",")]
+    sources = [name.strip() for name in names.split(",")]
+    read_here = {}
+    for name in sources:
+        if has_rows(Path(name)):
+            found = read_entries(Path(name), flag)
+            rows = readable_rows(found)
+            if len(rows) < len(found):
+                counts = f"{len(found) - len(rows)} of {len(found)} rows cannot be read"
+                print(f"[swap] {name}: {counts}: {described(found)}; left out")
+            if len(rows) < len(found) or name.lower().endswith(".csv"):
+                read_here[name] = rows
+    printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
+
+    def load(name: str) -> Dataset:
+        if name in read_here:
+            return as_table(read_here[name])
+        return blending_datasets(name, None, printer, dataset_split=split)
+
+    def cut(table: Dataset) -> Dataset:
+        return table.select(range(min(args.data.max_samples, len(table))))
+
+    with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"), causes_of_loaders():
+        parts = [cut(load(name)) for name in sources]
+        if flags is TRAINING and args.data.prompt_probs:
+            shares = [float(share) for share in args.data.prompt_probs.split(",")]
             table = interleave_datasets(parts, shares, args.train.seed, stopping_strategy="all_exhausted")
         else:
             table = concatenate_datasets(parts)
     if len(table) == 0:
         raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
     check_columns(table.column_names, columns_of(args), names)
-    return table.select(range(min(args.data.max_samples, len(table)))), is_as_given
+    return cut(table), not read_here
 
 
 def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
@@ -108,12 +115,7 @@ def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTra
     template = tokenizer.apply_chat_template if is_chat else None
 
     def render(number: int, row: Row) -> str | None:
-        problem = row[key]
-        if isinstance(problem, list) and is_chat:
-            is_problem = problem and all(isinstance(message, dict) and message.get("content") for message in problem)
-        else:
-            is_problem = problem and isinstance(problem, str)
-        if not is_problem:
+        if not _is_problem(row[key], is_chat):
             return None
         with reader_errors(
             f"--data.input_key is {key}, but the model's chat template refuses row {number} ({{reason}}); "
@@ -126,7 +128,7 @@ def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTra
 
 def write_usable_prompts(
     args: SimpleNamespace,
-    objective: Objective,
+    objective: Objective | None,
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
     grader: str = MATH,
@@ -134,108 +136,90 @@ def write_usable_prompts(
     """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
 
     A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
-    tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded; answers take their normal
-    form. If anything was changed, the remaining rows are written to `prompts.jsonl` in `output`; so are the rows of a
-    CSV file, the objective's own problem texts, and for another grader than math-verify the columns that it may look
-    at, as part of the answer.
+    tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded. The remaining rows get the
+    normal form of their answers, the objective's own problem texts and, for another grader than math-verify, labels
+    with the columns that it may look at. Where this changes anything they are written to `prompts.jsonl` in `output`.
+
+    Without an objective it does the same for the data set of `--eval.dataset`, and `eval_prompts.jsonl`: rows that
+    nothing can answer would count as wrong.
 
     Returns:
-        The data set to train on: the given one, or that file.
+        The data set to train or evaluate on: the given one, or that file.
 
     Raises:
         ConfigError: for lengths that leave no room for a prompt, a model without a chat template, an output folder in
             which OpenRLHF would find no file, or a grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
-
-    def rewrite(row: Row) -> Row:
-        """With the objective's problem text, drawn by the text and the run's seed, so the same in every run."""
-        key, problem = args.data.input_key, row[args.data.input_key]
-        rng = random.Random(f"{args.train.seed}:{problem}")
-        match problem:
-            case str(text) if text:
-                return {**row, key: objective.rewrite_problem(text, rng)}
-            case [*before, {"content": str(text)} as last]:
-                return {**row, key: [*before, {**last, "content": objective.rewrite_problem(text, rng)}]}
-        return row
-
-    usable, source = _usable_rows(args, TRAINING, rewrite, tokenizer, output, grader)
-    if len(usable) < args.rollout.batch_size:
-        raise DataError(
-            f"--data.prompt_dataset is {args.data.prompt_dataset}, whose {len(usable)} usable rows do not fill "
-            f"one batch of --rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
-        )
-    if answer_is_text(grader):
-        for line in examples((row.given[args.data.label_key], row.reference.answer) for row in usable):
-            print(f"[swap] reference answer, as it is graded and scored: {line}")
-    objective.check_prompts([row.prompt for row in usable])
-    try_grader(grader, [row.reference for row in usable])
-    return source
-
-
-def write_usable_evaluation(
-    args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase, output: Path, grader: str = MATH
-) -> str | None:
-    """The same for the data set of `--eval.dataset`: rows that nothing can answer would count as wrong.
-
-    Returns:
-        The data set to evaluate on: the given one, or `eval_prompts.jsonl` in `output`.
-
-    Raises:
-        ConfigError, DataError: as `write_usable_prompts`, for no row that is left instead of too few.
-    """
-    return _usable_rows(args, EVALUATION, dict, tokenizer, output, grader)[1] if args.eval.dataset else None
-
-
-@dataclass(frozen=True)
-class _Usable:
-    """A row that is trained or evaluated on: as it was given, its reference answer, and its rendered prompt."""
-
-    given: Row
-    reference: Reference
-    prompt: str
-
-
-def _usable_rows(
-    args: SimpleNamespace,
-    flags: DataFlags,
-    rewrite: Callable[[Row], Row],
-    tokenizer: PreTrainedTokenizerBase,
-    output: Path,
-    grader: str,
-) -> tuple[list[_Usable], str]:
-    """The usable rows of a data set, and where OpenRLHF finds them."""
     check_chat_template(args, tokenizer)
-    name, key = attrgetter(flags.dataset)(args), args.data.label_key
+    flags = TRAINING if objective else EVALUATION
+    name, problem_key, answer_key = attrgetter(flags.dataset)(args), args.data.input_key, args.data.label_key
     capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
     table, is_as_given = load_prompts(args, flags)
-    given = list(table)
-    references = read_references(given, args.data.input_key, key, grader, f"--{flags.dataset} is {name}")
-    rows = [{**rewrite(row), key: reference.answer} for row, reference in zip(given, references, strict=True)]
+    given: list[Row] = list(table)
+    references = read_references(given, problem_key, answer_key, grader, f"--{flags.dataset} is {name}")
+    rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
+    if objective:
+        for row in rows:
+            row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
     prompts = render_prompts(rows, args, tokenizer)
     reasons = reasons_to_drop(prompts, references, capacity, tokenizer, grader)
+    kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
-    kind = "data" if flags is TRAINING else "evaluation data"
-    left = len(rows) - counts.total()
-    print(f"[swap] {kind}: {left} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
-    if not left:
+    kind = "data" if objective else "evaluation data"
+    print(f"[swap] {kind}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
+    if not kept:
         raise DataError(f"--{flags.dataset} is {name}, of which no row can be used: {summary}")
-    usable, written = [], []
-    for before, row, reference, prompt, reason in zip(given, rows, references, prompts, reasons, strict=True):
-        if prompt is not None and reason is None:
-            usable.append(_Usable(before, reference, prompt))
-            written.append(row if grader == MATH else labelled(row, reference, args.data.input_key, key))
-    if written == given and is_as_given:
-        return usable, str(name)
+    if objective:
+        if len(kept) < args.rollout.batch_size:
+            raise DataError(
+                f"--data.prompt_dataset is {name}, whose {len(kept)} usable rows do not fill one batch of "
+                f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
+            )
+        if answer_is_text(grader):
+            for line in examples((given[number][answer_key], references[number].answer) for number in kept):
+                print(f"[swap] reference answer, as it is graded and scored: {line}")
+        objective.check_prompts([prompts[number] or "" for number in kept])
+        try_grader(grader, [references[number] for number in kept])
+    if grader == MATH:
+        usable = [rows[number] for number in kept]
+    else:
+        usable = [labelled(rows[number], references[number], problem_key, answer_key) for number in kept]
+    if usable == given and is_as_given:
+        return str(name)
     if character := special_in(output):
         raise ConfigError(
             f"--swap.output_dir is {output}, but OpenRLHF is to read {flags.usable} there and takes a {character!r} "
             "in the name of a data set for something else: use a folder without one in its path"
         )
     output.mkdir(parents=True, exist_ok=True)
-    write_rows(output / flags.usable, written)
-    return usable, str(output / flags.usable)
+    write_rows(output / flags.usable, usable)
+    return str(output / flags.usable)
+
+
+def write_usable_evaluation(
+    args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase, output: Path, grader: str = MATH
+) -> str | None:
+    """`write_usable_prompts` for the data set of `--eval.dataset`, if there is one."""
+    return write_usable_prompts(args, None, tokenizer, output, grader) if args.eval.dataset else None
+
+
+def _is_problem(value: object, takes_chats: bool) -> bool:
+    if takes_chats and isinstance(value, list):
+        return bool(value) and all(isinstance(message, dict) and message.get("content") for message in value)
+    return isinstance(value, str) and bool(value)
+
+
+def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
+    """The objective's text of a problem, drawn by its text and the run's seed, so the same in every run."""
+    rng = random.Random(f"{seed}:{problem}")
+    match problem:
+        case str(text) if text:
+            return objective.rewrite_problem(text, rng)
+        case [*before, {"content": str(text)} as last]:
+            return [*before, {**last, "content": objective.rewrite_problem(text, rng)}]
+    return problem
 
 
 def reasons_to_drop(

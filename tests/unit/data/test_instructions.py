@@ -2,18 +2,17 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.problems import DIE
+from support.problems import DIE, local_benchmarks
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import SourceRow, find_reasons
 from openrlhf_swap.data.instructions import Instruction, without_instructions
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
-from openrlhf_swap.prepare import load_benchmarks, main
+from openrlhf_swap.prepare import main
 from openrlhf_swap.rewards.verifiers import Reference
 
 # As the files of verl's examples and of DAPO's authors have them.
@@ -99,7 +98,7 @@ def test_prepare_names_the_instruction_and_keeps_it(tmp_path, capsys):
 @pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
 @pytest.mark.parametrize("form", [VERL, DAPO], ids=["verl", "DAPO"])
 def test_every_benchmark_problem_is_found_in_an_instruction(form):
-    benchmarks = load_benchmarks(Path(os.environ["BENCHMARK_DATA"]))
+    benchmarks = local_benchmarks()
     problems = [problem.problem for found in benchmarks.values() for problem in found]
     reasons, _ = find_reasons(as_rows(form.format(problem) for problem in problems), BenchmarkIndex(benchmarks))
     assert all(reason and "benchmark" in reason for reason in reasons)

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.problems import DIE
+from support.problems import DIE, local_benchmarks
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Match, nearly_same, read_text
-from openrlhf_swap.prepare import load_benchmarks
 
 
 def same(one, other):
@@ -227,7 +226,7 @@ POOLS = {
 @pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
 @pytest.mark.skipif("TRAIN_DATA" not in os.environ, reason="TRAIN_DATA names no folder with the training pools")
 def test_the_real_pools():
-    index = BenchmarkIndex(load_benchmarks(Path(os.environ["BENCHMARK_DATA"])))
+    index = BenchmarkIndex(local_benchmarks())
     for name, (benchmark, same_ids, near_ids) in POOLS.items():
         with open(Path(os.environ["TRAIN_DATA"]) / f"{name}.jsonl", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
