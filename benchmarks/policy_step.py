@@ -27,9 +27,10 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.plan import training_command
 from openrlhf_swap.scoring.answer import AnswerBranch
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest
-from openrlhf_swap.sizing import flops, memory
+from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, PRESETS, Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_settings
+from openrlhf_swap.sizing.speed import step_flops
 
 EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT_TOKENS = 100
@@ -205,7 +206,7 @@ def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamesp
 
 def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, own: argparse.Namespace) -> None:
     """Print the table; an update's seconds include Adam's."""
-    work = flops.step_flops(model, settings, PROMPT_TOKENS, settings.context - PROMPT_TOKENS, steps, 1)
+    work = step_flops(model, settings, PROMPT_TOKENS, settings.context - PROMPT_TOKENS, steps, 1)
     planned = {name: sum(parts.values()) for name, parts in memory.phases(model, settings, gpu=0).items()}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{own.responses} responses of {settings.context} tokens, {device}, torch {torch.__version__}")

@@ -1,4 +1,4 @@
-r"""Size a training run before any GPU is taken: memory, step, checkpoints, and what will not fit.
+r"""Size a training run before any GPU is taken: memory, hours, disk, and what will not fit.
 
     openrlhf-swap plan --gpu h100 --command "$(bash scripts/train_swap_1.5b.sh --dry-run)"
     openrlhf-swap plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
@@ -12,12 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
-from openrlhf_swap.command import Parser, run_command
+from tabulate import tabulate
+
+from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.defaults import as_words
@@ -26,10 +32,19 @@ from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.recipes import CONFIG, with_file, with_recipe
-from openrlhf_swap.sizing.models import GPUS, SHORT_NAMES, gpu_bytes
+from openrlhf_swap.sizing.memory import PHASES
+from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
 from openrlhf_swap.sizing.plan import PROMPT, make_plan
-from openrlhf_swap.sizing.report import report
+from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS
 
+Size = tuple[int, tuple[float, ...]]
+"""Bytes of a GPU; operations and bytes a second, if it is a known one."""
+LAYOUTS = {  # of vLLM and DeepSpeed, with the GPUs of vLLM
+    "in_turn": "in turn on all GPUs",
+    "apart": "at the same time, {:.0f} for vLLM,",
+    "fastest": "with the best split, {:.0f} for vLLM,",
+}
+TRAIN = ["openrlhf-swap", "train"]
 SHARED_NODE = {  # as in scripts/train_swap_r1.sh
     "--train.colocate_all": None,
     "--vllm.enable_sleep": None,
@@ -42,30 +57,43 @@ SHARED_NODE = {  # as in scripts/train_swap_r1.sh
 def main(argv: list[str]) -> int:
     """Run the command."""
     own, rest = _parser().parse_known_args(with_file(argv))
-    plan = make_plan(own, gpu_bytes(own.gpu), *training_command(own, rest))
-    print(json.dumps(plan, indent=2) if own.json else report(plan))
+    plan = make_plan(own, *training_command(own, rest))
+    print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
     return 0 if plan["fits"] else 1
 
 
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap plan", __doc__)
     add = parser.add_argument
-    add("--gpu", required=True, help=f"{', '.join(GPUS)}, or a number of GiB")
+    add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--command", default="", help="a training command; flags given in addition override its own")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
     add("--gpus", type=int, help="plan one node of N GPUs: used in turn, or halved with --train.async_enable")
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
-    add("--prompt", type=int, default=PROMPT, metavar="TOKENS", help=f"mean prompt length (default: {PROMPT})")
-    add("--response", type=int, metavar="TOKENS", help="mean response length (default: half of the maximum)")
-    add("--correct", type=float, default=1.0, metavar="SHARE", help="share of correct responses (default: 1)")
+    prompt, response = f"mean prompt length (default: {PROMPT})", "mean response length (default: half of the maximum)"
+    add("--prompt", type=int, metavar="TOKENS", help=prompt)
+    add("--response", type=int, metavar="TOKENS", help=response)
+    correct = "share of correct responses, the only ones that are scored (default: 1)"
+    add("--correct", type=float, default=1.0, metavar="SHARE", help=correct)
     reserve = "memory of a GPU kept free for CUDA contexts, NCCL and fragmentation (default: 4)"
     add("--reserve", type=float, default=4.0, metavar="GIB", help=reserve)
-    add("--node-memory", type=float, metavar="GIB", help="main memory of a node; warns if it is too small")
-    rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives hours"
+    node = "main memory of a node; warns if it is too small"
+    add("--node-memory", type=float, metavar="GIB", help=node)
+    rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives seconds and hours"
     add("--tokens-per-second", type=float, metavar="N", help=rate)
     add(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
+
+
+def _gpu(name: str) -> Size:
+    if name.lower() in GPUS:
+        size, *peaks = GPUS[name.lower()]
+        return int(size * GIB), tuple(peaks)
+    with suppress(ValueError):
+        if 0 < (size := float(name)) < math.inf:
+            return int(size * GIB), ()
+    raise argparse.ArgumentTypeError(f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB")
 
 
 def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[SwapConfig, RunConfig, SimpleNamespace]:
@@ -78,51 +106,109 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
         ConfigError: for what the run itself would refuse.
     """
     try:
-        given = _flags_of([*shlex.split(own.command), *rest])
+        words = [*shlex.split(own.command), *rest]
     except ValueError as error:
         raise ConfigError(f"--command cannot be read ({error}); put it between quotes") from None
+    # What follows the command itself, if the words begin with one.
+    starts = [n for n, word in enumerate(words) if word == "openrlhf_swap.train" or words[n - 1 : n + 1] == TRAIN]
+    given = words[starts[0] + 1 :] if starts else words
     if own.model:
         given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
     config, run, given = parse_swap_arguments(with_recipe(given))
-    placement = _placement(own, given)
     # A plan needs no data set.
     unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]
-    argv = [*unknown, *as_words(placement), *given]
+    argv = [*unknown, *as_words(_placement(own.gpus, given)), *given]
     checked_arguments(argv, config, run, on_cpu=False)
     args = arguments_of_objective(argv, config, on_cpu=False)
     check_grader(args, config, run)
     return config, run, args
 
 
-def _flags_of(command: list[str]) -> list[str]:
-    """What follows the command itself, if the words begin with one."""
-    for end in range(1, len(command) + 1):
-        if command[end - 1] == "openrlhf_swap.train" or command[max(0, end - 2) : end] == ["openrlhf-swap", "train"]:
-            return command[end:]
-    return command
-
-
-def _placement(own: argparse.Namespace, given: list[str]) -> dict[str, str | None]:
+def _placement(gpus: int | None, given: list[str]) -> dict[str, str | None]:
     """The flags that --gpus stands for."""
-    if own.gpus is None:
+    if gpus is None:
         return {}
     args = parse_arguments(given)
     size = args.vllm.tensor_parallel_size
-    if own.gpus < 1 or size < 1 or own.gpus % size:
-        raise ConfigError(f"--gpus is {own.gpus}; use a multiple of --vllm.tensor_parallel_size, which is {size}")
-    if args.train.async_enable:
-        engines = own.gpus // 2 // size
-        if engines < 1:
-            raise ConfigError(
-                f"--gpus is {own.gpus}; with --train.async_enable vLLM takes {size} of at least {2 * size}"
-            )
-        training = own.gpus - engines * size
-        return {
-            "--actor.gradient_checkpointing_enable": None,
-            "--actor.num_gpus_per_node": str(training),
-            "--vllm.num_engines": str(engines),
-        }
-    return SHARED_NODE | {"--actor.num_gpus_per_node": str(own.gpus), "--vllm.num_engines": str(own.gpus // size)}
+    engines = gpus // size
+    if not args.train.async_enable:
+        return SHARED_NODE | {"--actor.num_gpus_per_node": str(gpus), "--vllm.num_engines": str(engines)}
+    return {
+        "--actor.gradient_checkpointing_enable": None,
+        "--actor.num_gpus_per_node": str(gpus - engines // 2 * size),
+        "--vllm.num_engines": str(engines // 2),
+    }
+
+
+def _lines(plan: dict[str, Any]) -> Iterator[str]:
+    """A plan as text."""
+    settings, vllm, step, run = plan["settings"], plan["vllm"], plan["step"], plan["run"]
+    held, node = plan["host_bytes"], plan["node_bytes"]
+    trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
+    in_turn = "vLLM and DeepSpeed in turn"
+    yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
+    place = in_turn if settings["shared"] else f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
+    yield f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}"
+    yield "Computed from the settings, for the longest sequences they allow. Nothing was measured.\n"
+    yield _memory_table(plan) + "\n"
+    facts = {
+        "micro-batch": f"log-probabilities {settings['score_tokens']:,} tokens, update {settings['update_tokens']:,}; "
+        f"an update has capacity for {counted(plan['most_update_rows'], 'response')} of full length",
+        "main memory": f"per node, in addition to the processes: {gib(sum(held.values()))} GiB"
+        + (f" of {gib(node)}" if node else "")
+        + "".join(f", {name} {gib(size)}" for name, size in held.items()),
+        "vLLM": f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys and "
+        f"values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of full length or "
+        f"{vllm['mean_sequences']} of mean length. An engine runs at most {vllm['most_sequences']} at a time and gets "
+        f"{vllm['sequences_a_step']} a step",
+        "a step": f"{step['responses']:,} responses of {step['mean_response']:,} tokens: {step['tokens'] / 1e6:.1f}M "
+        f"(at most {step['most_tokens'] / 1e6:.1f}M), {sum(step['flops'].values()):.2e} FLOPs, "
+        f"{step['scoring_of_the_step']:.1%} of them for scoring",
+        "seconds": _seconds(plan),
+        "the run": "prompts unknown: give --rows",
+    }
+    if run["rows"] is not None:
+        hours = f"{plan['time']['hours']:,.1f} hours; " if plan["time"] else ""
+        facts["the run"] = (
+            f"{run['rows']:,} prompts, {run['steps']} steps with {run['updates']} updates: {hours}"
+            f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
+        )
+    labelled = [*facts.items(), *(("warning:", text) for text in plan["warnings"])]
+    for label, text in [*labelled, *(("note:", text) for text in plan["notes"])]:
+        yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)
+    yield "It fits." if plan["fits"] else f"Remedy: {plan['remedy']}" if plan["remedy"] else "See the warnings."
+
+
+def _seconds(plan: dict[str, Any]) -> str:
+    """Of a step as measured; else in both layouts of vLLM and DeepSpeed, and which is faster."""
+    if rate := plan["time"] and plan["time"]["tokens_per_second"]:
+        return f"{plan['time']['step_seconds']:,.0f} a step, at {rate:,.0f} response tokens a second, as stated"
+    if plan["seconds"] is None:
+        return "unknown: give --gpu by its name"
+    parts = []
+    for name, times in plan["seconds"].items():
+        place = LAYOUTS[name].format(times["gpus"])
+        parts.append(
+            f"{place} {times['step']:.0f} (generation {times['generate']:.0f}, training {times['train']:.0f})"
+        )
+    if len(parts) > 1:
+        fastest = min(plan["seconds"].items(), key=lambda layout: layout[1]["step"])[0]
+        parts.append(f"{'in turn' if fastest == 'in_turn' else 'at the same time'} is faster")
+    return (
+        f"a step, {'; '.join(parts)}. Assumes {OF_OPERATIONS:.0%} of the GPU's peak operations and {OF_BYTES:.0%} of "
+        "its bandwidth"
+    )
+
+
+def _memory_table(plan: dict[str, Any]) -> str:
+    phases = plan["phases"].values()
+    parts = sorted({part: None for phase in phases for part in phase if phase[part]}, key="allowance".__eq__)
+    used = [sum(phase.values()) for phase in phases]
+    rows = {part: [phase.get(part, 0) for phase in phases] for part in parts}
+    rows |= {"together": used, "left": [plan["gpu_bytes"] - total for total in used]}
+    cells = [[name, *(size / GIB if size else None for size in sizes)] for name, sizes in rows.items()]
+    head = ["GiB on a GPU", *PHASES.values()]
+    return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")
 
 
 if __name__ == "__main__":

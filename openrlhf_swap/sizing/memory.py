@@ -8,9 +8,9 @@ Symbols: N parameters, n tokens of a micro-batch (padding included), V vocabular
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from openrlhf_swap.sizing.models import GIB, Model
-from openrlhf_swap.sizing.pinned import backup_blocks, block, blocks
 from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, FP32, Settings
 
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
@@ -19,6 +19,9 @@ LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_param
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
 BRANCH_TOKENS = 4096  # branch tokens that scoring runs at a time, as in scoring/shared_prefix.py
 MASK_ELEMENTS = 2**27  # of their attention mask: `MOST_MASK` of scoring/shared_prefix.py
+MIB = 2**20
+SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
+LARGE, LARGE_ROUNDING = 10 * MIB, 2 * MIB
 VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and memory outside torch
 PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
 """Phases of a training step -> how reports name them."""
@@ -57,10 +60,7 @@ def optimizer(model: Model, settings: Settings) -> Parts:
 def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
     """Gradients on a GPU in any micro-batch of an update after the first.
 
-    Args:
-        model: the model.
-        settings: the run's.
-        backward: whether the backward pass is running, which adds gradients to those of earlier micro-batches.
+    A backward pass adds its own to those of earlier micro-batches.
     """
     size, own = settings.accumulate_bytes, partition(model, settings)
     bucket = BIT16 * min(BUCKET, model.trained)
@@ -179,13 +179,7 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
 
 
 def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
-    """Bytes on a GPU at the peak of each phase of a training step.
-
-    Args:
-        model: the model.
-        settings: the run's.
-        gpu: bytes of a GPU.
-    """
+    """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
     vllm, reserve = {"vLLM": int(settings.utilization * gpu)}, {"allowance": settings.reserve}
     beside = {**weights(model, settings), **idle(model, settings), **reserve} if settings.shared else {}
     others = {**(vllm if settings.shared and not settings.vllm_sleeps else {}), **reserve}
@@ -259,6 +253,30 @@ def _asleep(model: Model, settings: Settings) -> int:
         return ADAM // FP32 * block(FP32 * own)
     groups = [SUB_GROUP] * (own // SUB_GROUP) + [own % SUB_GROUP]
     return ADAM // FP32 * blocks(FP32 * group for group in groups) + block(settings.accumulate_bytes * own)
+
+
+# Torch pins main memory in blocks that are larger than the tensors in them.
+
+
+def block(size: float) -> int:
+    """Bytes of the pinned block for a tensor of `size` bytes: the next power of two, which torch keeps for reuse."""
+    return 1 << (math.ceil(size) - 1).bit_length() if size else 0
+
+
+def blocks(sizes: Iterable[float]) -> int:
+    """Bytes of the pinned blocks for tensors of these sizes in bytes."""
+    return sum(map(block, sizes))
+
+
+def backup_blocks(sizes: Iterable[float]) -> int:
+    """Bytes of the pinned blocks to which vLLM copies weights of these sizes in bytes before it sleeps.
+
+    vLLM copies what torch has allocated: large weights in whole 2 MiB, the others together in segments.
+    """
+    held = list(sizes)
+    large = [math.ceil(size / LARGE_ROUNDING) * LARGE_ROUNDING for size in held if size >= LARGE]
+    segments = math.ceil(sum(size for size in held if size < LARGE) / SEGMENT)
+    return blocks(large) + segments * block(SEGMENT)
 
 
 def _peak(moments: dict[str, Parts]) -> Parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections import Counter
@@ -14,9 +13,16 @@ from typing import Any
 from openrlhf_swap.errors import ConfigError, reader_errors
 
 GIB = 2**30
-# GiB, as CUDA reports them.
-GPUS = {"a100-40": 39.4, "a100-80": 79.1, "h100": 79.1, "h200": 139.8, "b200": 178.3, "l40s": 44.4, "rtx4090": 23.5}
-# Known without the hub: hidden size, layers, heads, key-value heads, width of the MLP, vocabulary.
+# GiB as CUDA reports them, dense bf16 operations a second, and bytes a second.
+GPUS = {
+    "a100-40": (39.4, 312e12, 1.555e12),
+    "a100-80": (79.1, 312e12, 2.039e12),
+    "h100": (79.1, 989e12, 3.35e12),
+    "h200": (139.8, 989e12, 4.8e12),
+    "b200": (178.3, 2250e12, 8.0e12),
+    "l40s": (44.4, 362e12, 0.864e12),
+    "rtx4090": (23.5, 165e12, 1.008e12),
+}
 _DIMENSIONS = (
     "hidden_size",
     "num_hidden_layers",
@@ -34,7 +40,7 @@ _MIXTURE = {
     "moe_intermediate_size": 768,
 }
 _R1, _QWEN = {"max_position_embeddings": 131_072}, {"max_position_embeddings": 32_768, "tie_word_embeddings": True}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {  # configurations that are known without the hub
     name: dict(zip(_DIMENSIONS, numbers, strict=True)) | others
     for name, numbers, others in (
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", (1536, 28, 12, 2, 8960, 151_936), _R1),
@@ -101,19 +107,6 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def gpu_bytes(name: str) -> int:
-    """Bytes of a GPU, given its name or its GiB.
-
-    Raises:
-        ConfigError: for neither.
-    """
-    with contextlib.suppress(ValueError):
-        size = GPUS.get(name.lower()) or float(name)
-        if 0 < size < math.inf:
-            return int(size * GIB)
-    raise ConfigError(f"--gpu is {name}; use one of {', '.join(GPUS)}, or a number of GiB")
-
-
 def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear") -> Model:
     """Build the model without its weights, and measure it.
 
@@ -143,40 +136,33 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     if rank and not adapters:
         raise ConfigError(f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}")
     embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    query, key_value, cached = _attention_widths(config)
-    windows, recurrent = _layer_kinds(config)
-    if recurrent and not hasattr(config, "linear_num_value_heads"):
-        raise ConfigError(f"{refused}with recurrent layers of a kind that the plan does not support")
-    experts, chosen = _experts(config)
-    routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    heads, query, key_value, cached = config.num_attention_heads, *_attention_widths(config)
+    windows, states = _layers(config, refused)
+    idle, intermediate = _mlp(config, model)
+    # vLLM has one weight for queries, keys and values of a layer, and one for gate and up.
+    served: Counter[str] = Counter()
+    for name, weight in model.named_parameters():
+        joined = re.sub(r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name))
+        served[joined] += weight.numel()
     return Model(
         parameters=sum(sizes),
         largest=max(adapters or sizes),
         looked_up=0 if embedding is output else embedding.numel(),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        heads=config.num_attention_heads,
+        heads=heads,
         query=query,
         key_value=key_value,
-        intermediate=_mlp_width(config, chosen),
+        intermediate=intermediate,
         vocabulary=config.vocab_size,
         windows=windows,
         cached=cached,
-        states=recurrent * _state(config) if recurrent else 0,
-        idle=routed - routed * chosen // experts if experts else 0,
+        states=states,
+        idle=idle,
         adapters=sum(adapters),
         weights=tuple(adapters or sizes),
-        served=_served(model),
+        served=tuple(served.values()),
     )
-
-
-def _served(model: Any) -> tuple[int, ...]:
-    """Parameters of each weight in vLLM: one for queries, keys and values of a layer, one for gate and up."""
-    sizes: Counter[str] = Counter()
-    for name, weight in model.named_parameters():
-        joined = re.sub(r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name))
-        sizes[joined] += weight.numel()
-    return tuple(sizes.values())
 
 
 def _attention_widths(config: Any) -> tuple[int, int, int]:
@@ -190,39 +176,37 @@ def _attention_widths(config: Any) -> tuple[int, int, int]:
     return heads * size, width, 2 * width
 
 
-def _layer_kinds(config: Any) -> tuple[tuple[float, ...], int]:
-    """The windows of the layers that keep keys, from transformers' cache, and the number of recurrent layers."""
+def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
+    """The windows of the layers that keep keys, from transformers' cache, and the numbers in recurrent states."""
     from transformers import DynamicCache
 
     layers: list[Any] = DynamicCache(config=config).layers
     keeping = [layer for layer in layers if hasattr(layer, "keys")]
     windows = tuple(float(getattr(layer, "sliding_window", None) or math.inf) for layer in keeping)
-    return windows, sum(hasattr(layer, "conv_states") for layer in layers)
-
-
-def _state(config: Any) -> int:
-    """Numbers in a recurrent layer's state: its memory, and the last tokens of its convolution."""
+    recurrent = sum(hasattr(layer, "conv_states") for layer in layers)
+    if not recurrent:
+        return windows, 0
+    if not hasattr(config, "linear_num_value_heads"):
+        raise ConfigError(f"{refused}with recurrent layers of a kind that the plan does not support")
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     values = config.linear_num_value_heads * config.linear_value_head_dim
-    memory: int = values * config.linear_key_head_dim + (2 * keys + values) * config.linear_conv_kernel_dim
-    return memory
+    convolution = (2 * keys + values) * config.linear_conv_kernel_dim  # of the last tokens
+    return windows, recurrent * (values * config.linear_key_head_dim + convolution)
 
 
-def _experts(config: Any) -> tuple[int, int]:
-    """How many experts a layer has, and how many a token is routed to; 0 without experts."""
+def _mlp(config: Any, model: Any) -> tuple[int, int]:
+    """Parameters of experts that a token is not routed to, and the width of all MLPs that it passes in a layer."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
-    number = next((value for name in names if (value := getattr(config, name, None))), 0)
-    return number, config.num_experts_per_tok if number else 0
-
-
-def _mlp_width(config: Any, chosen: int) -> int:
-    if not chosen:
-        return int(config.intermediate_size)
+    experts = next((number for name in names if (number := getattr(config, name, None))), 0)
+    if not experts:
+        return 0, config.intermediate_size
+    chosen = config.num_experts_per_tok
+    routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     shared = getattr(config, "shared_expert_intermediate_size", 0) or width * (
         getattr(config, "n_shared_experts", 0) or 0
     )
-    return int(chosen * width + shared)
+    return routed - routed * chosen // experts, chosen * width + shared
 
 
 def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
@@ -238,30 +222,17 @@ def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
     return [rank * size for layer in layers for size in (layer.in_features, layer.out_features)]
 
 
+@cache
 def _without_weights(path: str) -> Any:
-    from transformers import AutoConfig
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    if path in PRESETS:
-        return _preset(path)
+    make_model: Any = AutoModelForCausalLM.from_config  # untyped
     message = (
         f"--actor.model_name_or_path is {path}, whose configuration cannot be read ({{reason}}); give a folder with "
         f"config.json, a model id of the hub, or one that is known offline: {', '.join(PRESETS)}"
     )
-    with reader_errors(message, ConfigError):
-        return _on_no_device(AutoConfig.from_pretrained(path))
-
-
-@cache
-def _preset(path: str) -> Any:
-    from transformers import AutoConfig
-
-    return _on_no_device(AutoConfig.for_model(**{"model_type": "qwen2", **PRESETS[path]}))
-
-
-def _on_no_device(config: Any) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    make_model: Any = AutoModelForCausalLM.from_config  # untyped
-    with torch.device("meta"):
-        return make_model(config)
+    with reader_errors(message, ConfigError), torch.device("meta"):
+        if path in PRESETS:
+            return make_model(AutoConfig.for_model(**{"model_type": "qwen2", **PRESETS[path]}))
+        return make_model(AutoConfig.from_pretrained(path))

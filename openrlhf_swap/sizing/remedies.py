@@ -3,98 +3,110 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import Any
 
-from openrlhf_swap.sizing.memory import phases, vllm_capacity
+from openrlhf_swap.sizing.memory import host_bytes, phases, vllm_capacity
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import Settings
 
-
-def most_update_rows(model: Model, settings: Settings, gpu: int) -> int:
-    """Responses of full length that a micro-batch of the update can hold; 0 for none."""
-    rows = 0
-    while rows < settings.batch // settings.ranks:
-        more = replace(settings, update_tokens=(rows + 1) * settings.context)
-        if sum(phases(model, more, gpu)["update"].values()) > gpu:
-            break
-        rows += 1
-    return rows
+Choice = tuple[str, dict[str, Any]]
+"""A flag, which may name settings, and the settings that it changes."""
+UNCHANGED: Choice = ("", {})
+MOST_UTILIZATION = 0.95
+SAVE_GPU_MEMORY = {"vllm_sleeps": "--vllm.enable_sleep", "actor_sleeps": "--ds.enable_sleep"}
+TAKE_MAIN_MEMORY = SAVE_GPU_MEMORY | {"adam_offload": "--ds.adam_offload", "averages": "--train.enable_ema"}
 
 
-def remedy(model: Model, settings: Settings, gpu: int, phase: str) -> str:
-    """The first flag that makes a phase fit, alone or together with those before it.
+@dataclass(frozen=True)
+class Machine:
+    """What a run has to fit into, in bytes."""
 
-    Args:
-        model: the model.
-        settings: those with which it does not fit.
-        gpu: bytes of a GPU.
-        phase: a key of `phases`.
+    gpu: int
+    gpus_of_node: int
+    node: int | None = None  # main memory of a node, if known
+
+    def holds(self, model: Model, settings: Settings) -> bool:
+        """Whether each phase fits the GPU, vLLM's part of it one response of full length, and a node the rest."""
+        if self.node and sum(host_bytes(model, settings, self.gpus_of_node).values()) > self.node:
+            return False
+        vllm = vllm_capacity(model, settings, self.gpu)
+        enough = vllm["cache"] >= settings.context * vllm["token"]
+        return enough and all(sum(parts.values()) <= self.gpu for parts in phases(model, settings, self.gpu).values())
+
+
+def find_remedy(model: Model, settings: Settings, machine: Machine, response: int) -> str | None:
+    """The flags with which everything fits, all of them together; None if no flags are enough.
+
+    All combinations are tried. A flag is part of the remedy only if no combination of cheaper flags fits: first those
+    of `_cheap`, then those of `_costly`, each in its order. `response` is the most tokens of a response.
     """
-
-    def fits(changed: Settings) -> bool:
-        return sum(phases(model, changed, gpu)[phase].values()) <= gpu
-
-    flags: list[str] = []
-    changed = settings
-    for flag, change in _changes(model, settings, gpu, phase):
-        if fits(replace(settings, **change)):
-            return flag
-        flags.append(flag)
-        changed = replace(changed, **change)
-        if fits(changed):
-            return " ".join(flags)
-    for context in range(settings.context - 1000, 0, -1000):
-        shorter = replace(changed, context=context, update_tokens=context, score_tokens=context, score_rows=1)
-        if fits(shorter):
-            return " ".join([*flags, f"--data.max_len {context} (and a smaller --rollout.max_new_tokens)"])
-    return "more or larger GPUs"
+    cheap, costly = _cheap(settings), _costly(model, settings, machine, response)
+    smallest = [choices[-1] for choices in cheap]  # each of them only lowers what a phase needs
+    for chosen in product(*reversed(costly)):  # the last one varies fastest
+        if not machine.holds(model, _changed(model, settings, machine, [*chosen, *smallest])):
+            continue
+        for others in product(*reversed(cheap)):
+            choices = [*reversed(others), *reversed(chosen)]
+            changed = _changed(model, settings, machine, choices)
+            if machine.holds(model, changed):
+                longest = response - settings.context + changed.context
+                return " ".join(flag.format(changed, longest) for flag, _ in choices if flag)
+    return None
 
 
-def _changes(model: Model, now: Settings, gpu: int, phase: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Flags that lower what a phase needs, those that cost the least speed first, with the settings each changes."""
-    if now.shared and not now.vllm_sleeps and phase != "generate":
-        yield "--vllm.enable_sleep", {"vllm_sleeps": True}
-    if now.shared and not now.actor_sleeps and phase in ("generate", "score"):
-        yield "--ds.enable_sleep", {"actor_sleeps": True}
-    if phase == "generate":
-        others = sum(phases(model, replace(now, utilization=0.0), gpu)[phase].values())
-        share = math.floor(100 * (gpu - others) / gpu) / 100
-        if share > 0:
-            yield f"--vllm.gpu_memory_utilization {share:.2f}", {"utilization": share}
-    if phase in ("update", "score") and not now.logits_chunk:
-        yield "--swap.logits_chunk 1024", {"logits_chunk": 1024}
-    if phase == "update" and not now.checkpointing:
-        yield "--actor.gradient_checkpointing_enable", {"checkpointing": True}
-    for name, section in (("update", "train"), ("score", "rollout")):
-        if phase == name and now.dynamic:
-            yield f"--{section}.max_tokens_per_gpu {now.context}", {f"{name}_tokens": now.context}
-        elif phase == name:
-            for rows in range(getattr(now, f"{name}_rows") - 1, 0, -1):
-                if now.batch % (rows * now.ranks) == 0:
-                    change = {f"{name}_rows": rows, f"{name}_tokens": rows * now.context}
-                    yield f"--{section}.micro_batch_size {rows}", change
-    if now.stage < 3 and now.ranks > 1 and not model.adapters:
-        yield "--ds.zero_stage 3", {"stage": 3}
-    if not now.adam_offload and phase in ("update", "adam"):
-        yield "--ds.adam_offload", {"adam_offload": True}
+def _cheap(now: Settings) -> list[list[Choice]]:
+    """Flags that cost little time, cheapest first."""
+    chunk = [] if now.logits_chunk else [("--swap.logits_chunk 1024", {"logits_chunk": 1024})]
+    choices: list[list[Choice]] = [[UNCHANGED, *chunk]]
+    for name, section in (("score", "rollout"), ("update", "train")):
+        rows = range(getattr(now, f"{name}_rows") - 1, 0, -1)
+        flag = f"--{section}.micro_batch_size {{0.{name}_rows}}"
+        fewer: list[Choice] = [(flag, {f"{name}_rows": n}) for n in rows if now.batch % (n * now.ranks) == 0]
+        if now.dynamic:
+            fewer = [(f"--{section}.max_tokens_per_gpu {{0.context}}", {f"{name}_tokens": 0})]
+        choices.append([UNCHANGED, *fewer])
+    return choices
 
 
-def capacity_remedy(model: Model, settings: Settings, gpu: int) -> str | None:
-    """Flags that give vLLM capacity for one response of full length; None if it has it."""
+def _costly(model: Model, now: Settings, machine: Machine, response: int) -> list[list[Choice]]:
+    """Flags that cost time in each step, cheapest first; then those that change the run."""
+    places = now.engines * now.tensor_parallel
+    sizes = [n for n in range(now.tensor_parallel + 1, places + 1) if places % n == 0 and model.heads % n == 0]
+    tensor_parallel = "--vllm.tensor_parallel_size {0.tensor_parallel} --vllm.num_engines {0.engines}"
+    contexts = range((now.context - 1) // 1000 * 1000, max(0, now.context - response), -1000)
+    flags: list[list[Choice]] = [
+        *([(flag, {name: True})] for name, flag in SAVE_GPU_MEMORY.items() if now.shared and not getattr(now, name)),
+        [("--actor.gradient_checkpointing_enable", {"checkpointing": True})],
+        [(tensor_parallel, {"tensor_parallel": n, "engines": places // n}) for n in sizes],
+        [("--vllm.gpu_memory_utilization {0.utilization:.2f}", {"utilization": None})],
+        [("--ds.zero_stage 3", {"stage": 3})] if now.can_shard else [],
+        [] if now.adam_offload else [("--ds.adam_offload", {"adam_offload": True})],
+        [("--data.max_len {0.context} --rollout.max_new_tokens {1}", {"context": n}) for n in contexts],
+    ]
+    if machine.node:
+        given = ((name, flag) for name, flag in TAKE_MAIN_MEMORY.items() if getattr(now, name))
+        flags += [[(f"without {flag}", {name: False})] for name, flag in given]
+    return [[UNCHANGED, *choices] for choices in flags]
 
-    def enough(size: int) -> bool:
-        capacity = vllm_capacity(model, replace(settings, tensor_parallel=size), gpu)
-        return capacity["cache"] >= settings.context * capacity["token"]
 
-    places = settings.engines * settings.tensor_parallel
-    sizes = [size for size in range(settings.tensor_parallel, places + 1) if not (places % size or model.heads % size)]
-    for size in filter(enough, sizes):
-        engines = places // size
-        same = size == settings.tensor_parallel
-        return None if same else f"--vllm.tensor_parallel_size {size} --vllm.num_engines {engines}"
-    return "a larger --vllm.gpu_memory_utilization, more or larger GPUs"
+def _changed(model: Model, now: Settings, machine: Machine, choices: Iterable[Choice]) -> Settings:
+    """The settings after some choices, and what follows from them."""
+    changes = dict(chain.from_iterable(change.items() for _, change in choices))
+    share = changes.pop("utilization", now.utilization)
+    changed = replace(now, **changes)
+    score, update = changed.score_rows * changed.context, changed.update_rows * changed.context
+    if now.dynamic:
+        score, update = max(changed.context, changed.score_tokens), max(changed.context, changed.update_tokens)
+    rows = score // changed.context
+    changed = replace(changed, score_tokens=score, score_rows=rows, update_tokens=update)
+    if share is None:  # as much as all phases leave
+        phases_without = phases(model, replace(changed, utilization=0.0), machine.gpu).values()
+        taken = max(sum(parts.values()) for parts in phases_without if "vLLM" in parts)
+        share = min(MOST_UTILIZATION, max(0, math.floor(100 - 100 * taken / machine.gpu)) / 100)
+    return replace(changed, utilization=share)
 
 
 def host_remedy(held: dict[str, int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -46,33 +45,25 @@ class Settings:
     sequences: int  # responses that it generates at a time; 0 for as many as fit
     tensor_parallel: int  # GPUs per engine
     utilization: float  # share of a GPU's memory that vLLM takes
+    can_shard: bool  # whether the run would take ZeRO-3
     reserve: int  # bytes per GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
 
     @property
-    def gpus(self) -> int:
-        """Of the whole run."""
+    def gpus(self) -> int:  # of the whole run
         return self.ranks + (0 if self.shared else self.engines * self.tensor_parallel)
 
 
 def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, reserve: int) -> Settings:
-    """Read the settings that determine a run's size.
-
-    Args:
-        config: the objective's settings.
-        run: the run's own.
-        args: OpenRLHF's arguments.
-        reserve: as in `Settings`.
+    """Read the settings that determine a run's size; `reserve` as in `Settings`.
 
     Raises:
-        ConfigError: for settings that the plan has no formula for, or that OpenRLHF or DeepSpeed would reject.
+        ConfigError: for an optimizer that the plan has no formula for.
     """
-    for broken, message in _rules(args):
-        if broken:
-            raise ConfigError(message)
     ds, train, rollout, vllm = args.ds, args.train, args.rollout, args.vllm
+    if args.actor.optim != "adam":
+        raise ConfigError(f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out")
     shared, dynamic, context = train.colocate_all, train.dynamic_batch_enable, args.data.max_len
-    update_most = train.max_tokens_per_gpu
-    score_most = rollout.max_tokens_per_gpu or update_most
+    score_most = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     score_tokens = max(context, score_most) if dynamic else rollout.micro_batch_size * context
     return Settings(
         ranks=policy_ranks(args),
@@ -85,7 +76,7 @@ def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, res
         context=context,
         batch=train.batch_size,
         update_rows=train.micro_batch_size,
-        update_tokens=max(context, update_most) if dynamic else train.micro_batch_size * context,
+        update_tokens=max(context, train.max_tokens_per_gpu) if dynamic else train.micro_batch_size * context,
         score_rows=max(1, score_tokens // context),
         score_tokens=score_tokens,
         logits_chunk=run.logits_chunk,
@@ -101,15 +92,6 @@ def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, res
         sequences=run.engine_sequences,
         tensor_parallel=vllm.tensor_parallel_size,
         utilization=vllm.gpu_memory_utilization,
+        can_shard=policy_ranks(args) > 1 and not (train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"),
         reserve=reserve,
-    )
-
-
-def _rules(args: SimpleNamespace) -> Iterator[tuple[bool, str]]:
-    """What cannot be planned: whether it applies, and the message if it does."""
-    vllm = args.vllm
-    yield args.actor.optim != "adam", f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
-    yield (
-        not 0 < vllm.gpu_memory_utilization <= 1,
-        f"--vllm.gpu_memory_utilization is {vllm.gpu_memory_utilization}; use a share between 0 and 1",
     )

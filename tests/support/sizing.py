@@ -31,5 +31,6 @@ NODE = Settings(
     sequences=0,
     tensor_parallel=1,
     utilization=0.7,
+    can_shard=True,
     reserve=4 * GIB,
 )

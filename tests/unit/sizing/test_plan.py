@@ -4,6 +4,7 @@ import functools
 import json
 import subprocess
 import sys
+from itertools import pairwise, product
 
 import pytest
 from support.paths import ROOT
@@ -129,18 +130,86 @@ TOO_LARGE = {
 }
 
 
+def words_of(remedy):
+    """The flags that a remedy adds, and those that it leaves out."""
+    added, *left_out = remedy.split("without ")
+    return added.split(), [flag.strip() for flag in left_out]
+
+
 @pytest.mark.parametrize("case", TOO_LARGE)
 def test_the_remedy_helps(capsys, case):
     (size, *flags), expected = TOO_LARGE[case]
     flags = ["--gpus", "8", "--rows", "256", "--model", R1 + size, *flags]
     status, found = run(capsys, *flags)
     assert (status, found["fits"]) == (1, False)
-    remedies = [warning.partition("Remedy: ")[2] for warning in found["warnings"]]
-    assert any(expected in remedy for remedy in remedies), remedies
-    words = [word for remedy in remedies for word in remedy.partition(" (")[0].split()]
-    shorter = ["--rollout.max_new_tokens", "1000"] if "--data.max_len" in words else []
-    status, found = run(capsys, *flags, *words, *shorter)
-    assert (status, found["warnings"]) == (0, [])
+    assert expected in found["remedy"]
+    added, left_out = words_of(found["remedy"])
+    status, found = run(capsys, *flags, *added)
+    assert (status, found["warnings"], left_out) == (0, [], [])
+
+
+SHAPES = {
+    "awake": ["--train.colocate_all", "--vllm.gpu_memory_utilization", "0.7"],
+    "asleep": ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"],
+    "apart": [],
+    "rows": ["--train.colocate_all", "--train.micro_batch_size", "8", "--rollout.micro_batch_size", "4"],
+    "logits": ["--train.colocate_all", "--vllm.enable_sleep", "--swap.logits_chunk", "0"],
+    "packed": ["--train.colocate_all", "--ds.enable_sleep", *PACKED],
+    "average": ["--train.colocate_all", "--vllm.enable_sleep", "--train.enable_ema"],
+    "per prefix": ["--train.colocate_all", "--vllm.enable_sleep", "--swap.scoring", "per_prefix"],
+    "adapters": ["--train.colocate_all", "--ds.lora.rank", "16"],
+    "offloaded": ["--train.colocate_all", "--vllm.enable_sleep", "--ds.adam_offload"],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_remedy_fits_when_it_is_tried_and_nothing_in_it_is_too_much(capsys, shape):
+    """On a grid of models, GPUs and main memory: with all of its flags a run fits, without any one it does not."""
+    tried = 0
+    for size, gpu, node in product(("1.5B", "7B"), ("24", "48"), (None, "120")):
+        base = ["--gpu", gpu, "--model", R1 + size, "--rows", "256", "--actor.num_gpus_per_node", "4"]
+        base += ["--vllm.num_engines", "4", *SHAPES[shape], *(["--node-memory", node] if node else [])]
+        _, found = run(capsys, *base)
+        if found["fits"] or found["remedy"].startswith("more or larger GPUs"):
+            continue
+        tried += 1
+        added, left_out = words_of(found["remedy"])
+        flags = [word for word in base if word not in left_out]
+        status, changed = run(capsys, *flags, *added)
+        assert (status, changed["warnings"]) == (0, []), (base, found["remedy"])
+        starts = [place for place, word in enumerate(added) if word.startswith("--") and word not in TOGETHER]
+        for start, end in pairwise([*starts, len(added)]):
+            assert run(capsys, *flags, *added[:start], *added[end:])[0] == 1, (base, found["remedy"], added[start])
+    assert tried >= 3
+
+
+TOGETHER = {"--vllm.num_engines", "--rollout.max_new_tokens"}  # with the flag before them
+
+
+def test_seven_billion_on_four_small_gpus(capsys):
+    """Generation, the update and Adam's step need more than there is, and one flag mends all three."""
+    flags = ["--gpu", "48", "--gpus", "4", "--model", R1 + "7B"]
+    _, found = run(capsys, *flags)
+    assert len(found["warnings"]) == 3 and found["remedy"] == "--ds.zero_stage 3"
+    status, found = run(capsys, *flags, "--ds.zero_stage", "3")
+    assert status == 0 and found["vllm"]["full_sequences"] == 23
+    assert plan.main([*flags]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "Remedy: --ds.zero_stage 3"
+
+
+def test_nothing_fits_a_small_gpu(capsys):
+    assert run(capsys, "--gpu", "8", "--gpus", "1", "--model", R1 + "14B")[1]["remedy"].startswith(
+        "more or larger GPUs"
+    )
+
+
+def test_small_contexts_and_few_prompts(capsys):
+    """Nobody gave the mean length of a prompt, and prompts that fill no batch train nothing."""
+    flags = ["--gpu", "80", "--gpus", "1", "--model", R1 + "1.5B", "--data.max_len", "150", "--rollout.max_new_tokens"]
+    _, found = run(capsys, *flags, "100", "--rows", "100")
+    (warning,) = found["warnings"]
+    assert warning.startswith("100 prompts do not fill a batch (--rollout.batch_size 128), so no step is trained")
+    assert (found["remedy"], found["step"]["mean_response"]) == (None, 50)
 
 
 def test_short_names_hours_and_the_memory_of_a_node(capsys):
@@ -153,15 +222,15 @@ def test_short_names_hours_and_the_memory_of_a_node(capsys):
     assert sum(found["host_bytes"].values()) == 8 * (4192 + 3072) * 2**20
     status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "56")
     assert (status, found["time"]) == (1, None)
-    assert found["warnings"] == [
-        "a node needs 56.8 GiB of main memory in addition to the processes, but has 56.0. Remedy: a larger "
-        "--vllm.tensor_parallel_size (if the GPUs have the capacity), or nodes with more"
-    ]
+    assert found["warnings"] == ["a node needs 56.8 GiB of main memory in addition to the processes, but has 56.0"]
+    # Halves of each weight are pinned in smaller blocks.
+    assert found["remedy"] == "--vllm.tensor_parallel_size 2 --vllm.num_engines 4"
     status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "47")
     assert (status, found["model"]) == (0, "Qwen/Qwen2.5-0.5B-Instruct")
     assert run_command(plan.main, [*flags, "--model", "r1-7b", "--tokens-per-second", "20480"]) == 0
     said = capsys.readouterr().out
-    assert "time         500 s a step, 0.3 hours in all, at 20,480 response tokens a second, as stated" in said
+    assert "seconds      500 a step, at 20,480 response tokens a second, as stated" in said
+    assert "the run      256 prompts, 2 steps with 2 updates: 0.3 hours; " in said
 
 
 def test_prompts_of_a_file_are_counted(capsys, prompts_file):
@@ -204,10 +273,13 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
     ("flags", "expected"),
     [
         ([], "--gpu"),
-        (["--gpu", "abacus"], "--gpu is abacus; use one of a100-40"),
-        (["--gpu", "-3"], "--gpu is -3"),
-        (["--gpu", "80", "--gpus", "6", "--vllm.tensor_parallel_size", "4"], "--gpus is 6; use a multiple of"),
-        (["--gpu", "80", "--gpus", "1", "--train.async_enable"], "--gpus is 1; with --train.async_enable vLLM"),
+        (["--gpu", "abacus"], "--gpu: abacus is unknown; use one of a100-40"),
+        (["--gpu", "-3"], "--gpu: -3 is unknown"),
+        (
+            ["--gpu", "80", "--gpus", "6", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "4"],
+            "both must be equal",
+        ),
+        (["--gpu", "80", "--gpus", "1", "--train.async_enable"], "--vllm.num_engines is 0"),
         (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.micro_batch_size is 1; 7 actors"),
         (["--gpu", "80", "--gpus", "8", "--model", "no/model"], "--actor.model_name_or_path is no/model, whose"),
         (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--data.max_len", "200000"], "--data.max_len is 200000"),
@@ -228,7 +300,10 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
             ],
             "--ds.lora.target_modules is ['q'], which names no linear layer",
         ),
-        (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--correct", "2"], "--correct is 2.0"),
+        (
+            ["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--correct", "all"],
+            "--correct: invalid float value: 'all'",
+        ),
         (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--vllm.num_engines", "4"], "both must be equal"),
         (["--gpu", "80", "--gpus", "16", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "16"], "28 attention"),
         (["--gpu", "80", "--command", "train 'it"], "--command cannot be read"),
@@ -245,7 +320,7 @@ def test_the_module_is_the_command():
     command = [sys.executable, "-m", "openrlhf_swap.plan", "--gpu", "abacus"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: --gpu is abacus; use one of a100-40")
+    assert result.stderr.startswith("error: --gpu: abacus is unknown; use one of a100-40")
 
 
 @pytest.mark.parametrize(
