@@ -20,7 +20,7 @@ from statistics import median
 from openrlhf_swap.evaluation.generate import Sampler, SampleRequest, SamplingSettings
 from openrlhf_swap.evaluation.samples import seed_of
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.rollouts.tokenizer import prompt_ids
+from openrlhf_swap.rollouts.families import prompt_ids
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "worlds"))

@@ -19,7 +19,7 @@ LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 NAMES = (  # beside those that `openrlhf_swap` exports
     "openrlhf_swap.rewards.grade_answer",
     "openrlhf_swap.objectives.base.Objective",
-    "openrlhf_swap.rollouts.batch.Batch",
+    "openrlhf_swap.rollouts.rollout.Batch",
     "openrlhf_swap.errors",
 )
 ASSETS = ("docs/site.css", "docs/site.js")

@@ -35,8 +35,7 @@ from openrlhf_swap.evaluation.samples import (
 from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
-from openrlhf_swap.rollouts.families import resolve_thought
-from openrlhf_swap.rollouts.tokenizer import prompt_ids
+from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 CUT, VLLM = "cut", "vllm"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.evaluation.samples import seed_of
 from openrlhf_swap.files import Row, appending
-from openrlhf_swap.rollouts.reader import ThoughtReader
-from openrlhf_swap.rollouts.tokenizer import prompt_ids
+from openrlhf_swap.rollouts.families import prompt_ids
+from openrlhf_swap.rollouts.reader import ResponseReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -112,7 +112,7 @@ def _sampled(
     from vllm.sampling_params import RequestOutputKind
 
     engine, tokenizer = llm.llm_engine, llm.get_tokenizer()
-    reader = ThoughtReader(tokenizer, end_of_thought)
+    reader = ResponseReader(tokenizer, end_of_thought)
     # Only complete responses are read; otherwise vLLM would build an output for every token.
     fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
     left = iter(enumerate(requests))
@@ -133,7 +133,7 @@ def _sampled(
             yield request, _row(request, response.text, list(response.token_ids), response.finish_reason, reader)
 
 
-def _row(request: SampleRequest, text: str, ids: list[int], finish_reason: str, reader: ThoughtReader) -> Row:
+def _row(request: SampleRequest, text: str, ids: list[int], finish_reason: str, reader: ResponseReader) -> Row:
     """A row of the samples file; `thinking_tokens` counts through the end of the thought, or all if it is open."""
     before = reader.thought_length(ids)
     thinking = len(ids) if before is None else before + reader.end_tokens

@@ -16,7 +16,7 @@ from typing import Any
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.stock import stock_parser
-from openrlhf_swap.rollouts.tokenizer import check_white_space
+from openrlhf_swap.rollouts.families import check_white_space
 from openrlhf_swap.runs.model_code import FLAG, add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 

@@ -181,7 +181,7 @@ class Example:
         """Warm-up rows, with the label of every sentence; returns their tokens and those they need."""
         from transformers import AutoTokenizer
 
-        from openrlhf_swap.rollouts.tokenizer import prompt_text
+        from openrlhf_swap.rollouts.families import prompt_text
 
         tokenizer, rng, rows, tokens, needed = (
             AutoTokenizer.from_pretrained(self.weights),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 
 class GroupLength(Objective):

@@ -18,7 +18,7 @@ from openrlhf_swap.algorithm.gains import monotone_gains
 from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 
 def gains_to_go(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from world import NAMES, World, counts, load
 
 from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.tokenizer import prompt_text
+from openrlhf_swap.rollouts.families import prompt_text
 
 GROUP = 8  # responses per problem shown, as in training
 

@@ -34,7 +34,7 @@ def largest_difference(name: str, device: torch.device) -> float:
     """The largest difference between both backends' log-probabilities of an answer, in nats."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from openrlhf_swap.rollouts.tokenizer import prompt_ids
+    from openrlhf_swap.rollouts.families import prompt_ids
     from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX
     from openrlhf_swap.scoring.scorer import Scorer
 

@@ -22,9 +22,8 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import FlagSettings, SwapConfig, extra, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.ablation import plain_coefficients
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pa
 from openrlhf_swap.objectives.formats import UNFORMATTED, base_scores
 from openrlhf_swap.objectives.groups import EPS
 from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.families import opens_thought
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
 EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."

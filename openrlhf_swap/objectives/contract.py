@@ -12,9 +12,8 @@ from torch import Tensor
 
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 def rewards_of(objective: Objective, batch: Batch) -> Tensor:

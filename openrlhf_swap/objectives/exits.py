@@ -14,9 +14,8 @@ from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, numbers_pattern, parse_numbers
 from openrlhf_swap.rewards.answers import last_boxed
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 STOP = r"\n\nWait, I have enough information to get the final answer.{end}\n\nTherefore, the final answer is \boxed{"
 LEAVE = r"Time is limited, stop thinking and start answering.\n{end}\n\n"

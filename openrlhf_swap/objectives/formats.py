@@ -9,10 +9,9 @@ from itertools import pairwise
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.reader import is_formatted
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 CORRECT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0
 LONGEST_PHRASE, LEAST_TIMES, LONGEST_WORD = 30, 10, 120  # words, times in a row, characters

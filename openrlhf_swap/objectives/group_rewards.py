@@ -12,7 +12,7 @@ from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import is_right
 from openrlhf_swap.objectives.groups import EPS, largest_of, mean_of, relative_place, smallest_of, variance_of
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 REFLECTION_WORDS = (
     "wait|alternatively|hold on|another thought|verify|think again|but|however|alternative|check|double-check|oh|hmm"

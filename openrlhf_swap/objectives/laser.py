@@ -12,7 +12,7 @@ from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Monitor, Objective
 from openrlhf_swap.objectives.formats import CORRECT, WRONG, base_scores, is_repetitive
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be correct
 

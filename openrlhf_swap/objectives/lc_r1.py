@@ -19,9 +19,8 @@ from openrlhf_swap.errors import ConfigError, ObjectiveError, reader_errors
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 

@@ -24,7 +24,7 @@ from openrlhf_swap.algorithm.state_critic import StateCritic
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.state_values import StateObjective
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 
 class LengthCritic(StateObjective):

@@ -13,8 +13,7 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores
 from openrlhf_swap.objectives.groups import relative_place, smallest_of
 from openrlhf_swap.objectives.laser import Monitored
-from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.rollout import prompt_key
+from openrlhf_swap.rollouts.rollout import Batch, prompt_key
 
 
 class ADLP(Objective):

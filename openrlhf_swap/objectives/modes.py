@@ -15,9 +15,8 @@ from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.objectives.formats import is_right
-from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.families import opening, opens_thought, with_open_thought
-from openrlhf_swap.rollouts.rollout import Rollout, prompt_key
+from openrlhf_swap.rollouts.families import open_thought, opens_thought, thought_opening
+from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
 
 MAKER = "openrlhf-swap reference"
 NO_THINKING = 0  # the part of a group that is sampled first
@@ -68,12 +67,12 @@ class AdaptThink(Objective):
         """The reference accuracy of a prompt, or of the prompt before its thought was opened for it."""
         key = prompt_key(prompt)
         if key not in self._accuracies:
-            key = prompt_key(prompt.removesuffix(opening(self.config.start_of_thought)))
+            key = prompt_key(prompt.removesuffix(thought_opening(self.config.start_of_thought)))
         return self._accuracies[key]
 
     def eval_prompt(self, prompt: str) -> str:
         """With the opened thought, as in training."""
-        return with_open_thought(prompt, self.config.start_of_thought)
+        return open_thought(prompt, self.config.start_of_thought)
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """One part closes the thought at once, the other goes on with it."""

@@ -12,7 +12,7 @@ from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores, is_degenerate
 from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of, whitened
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 
 class DrGRPO(Objective):

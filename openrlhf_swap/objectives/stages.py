@@ -19,10 +19,9 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
 from openrlhf_swap.objectives.formats import is_degenerate
 from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of
-from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.families import opening, with_open_thought
+from openrlhf_swap.rollouts.families import open_thought, thought_opening
 from openrlhf_swap.rollouts.reader import boxes_answer
-from openrlhf_swap.rollouts.rollout import prompt_key
+from openrlhf_swap.rollouts.rollout import Batch, prompt_key
 
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 PROMISE = "I will answer the question with {n} tokens."
@@ -124,7 +123,7 @@ class LAPO(_Staged):
         self.stage = int(self.step >= self.first_stage_steps)
         if self.stage == 1:
             length = int(self.medians.get(self._key(prompt), self.unknown))
-            prompt = with_open_thought(prompt, self.config.start_of_thought) + PROMISE.format(n=length)
+            prompt = open_thought(prompt, self.config.start_of_thought) + PROMISE.format(n=length)
         return [SamplingRequest(prompt, count, self.limit or max_new_tokens)]
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -151,7 +150,7 @@ class LAPO(_Staged):
 
     def _key(self, prompt: str) -> str:
         """Of the problem, whether its prompt has a promise or not, and whoever opens its thought."""
-        return prompt_key(_PROMISE.sub("", prompt).removesuffix(opening(self.config.start_of_thought)))
+        return prompt_key(_PROMISE.sub("", prompt).removesuffix(thought_opening(self.config.start_of_thought)))
 
     def metrics(self) -> dict[str, float]:
         return {"swap/lapo_stage": 1.0 + self.stage, "swap/lapo_known_problems": float(len(self.medians))}
@@ -199,7 +198,7 @@ class AutoThink(_Staged):
 
     def eval_prompt(self, prompt: str) -> str:
         """With the opened thought and the ellipsis."""
-        opened = with_open_thought(prompt, self.config.start_of_thought)
+        opened = open_thought(prompt, self.config.start_of_thought)
         return opened + self.ellipsis.replace("\\n", "\n")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:

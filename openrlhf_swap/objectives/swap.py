@@ -20,7 +20,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.ablation import coefficients
 from openrlhf_swap.objectives.state_values import StateObjective
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 
 class Swap(StateObjective):

@@ -17,9 +17,8 @@ from openrlhf_swap.algorithm.advantages import process_advantages
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rewards.answers import last_boxed
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 DISCOUNT, PATIENCE = 0.7, 4  # of a change for the cuts before it, and how many of these share in it
 # Its list, but for "That's correct, but" and "Wait, but", which have a comma, and a shorter word of the list in them.

@@ -1,4 +1,4 @@
-"""How each family of reasoning models marks its thought, and where it puts the answer."""
+"""How a model is asked, how each family of reasoning models marks its thought, and where it puts the answer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rollouts.tokenizer import check_white_space, prompt_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ANSWER = "**Final Answer**\n\\boxed{"
+WHITE_SPACE = "a b\nc"
 
 
 @dataclass(frozen=True)
@@ -23,56 +23,49 @@ class Family:
         name: of the family.
         start_of_thought: opens the thought; the chat template may write it.
         end_of_thought: closes the thought; the steps end before it, and the answer follows it.
-        close_template: ends an unfinished thought and opens the answer, up to the inside of the box.
-        recognised_by: texts, any of which identifies the family when a chat template contains it.
+        close: ends an unfinished thought, up to where the answer begins.
+        recognised_by: identifies the family in a chat template; without it, either mark does.
     """
 
     name: str
     start_of_thought: str
     end_of_thought: str
-    close_template: str
-    recognised_by: tuple[str, ...]
+    close: str
+    recognised_by: str = ""
 
+    @property
+    def close_template(self) -> str:
+        """Ends an unfinished thought and opens the answer, up to the inside of the box."""
+        return self.close + ANSWER
 
-def _family(
-    name: str, start: str, end: str, between: str = "\n\n", before: str = "\n", recognised_by: str | None = None
-) -> Family:
-    """Make a family that is recognised by its marks, unless another text is given."""
-    return Family(
-        name, start, end, before + end + between + ANSWER, (recognised_by,) if recognised_by else (start.strip(), end)
-    )
+    def is_in(self, chat_template: str) -> bool:
+        """Whether a chat template is this family's."""
+        marks = [self.recognised_by] if self.recognised_by else [self.start_of_thought.strip(), self.end_of_thought]
+        return any(mark in chat_template for mark in marks)
 
 
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use R1's marks.
-R1 = _family("r1", "<think>", "</think>")
+R1 = Family("r1", "<think>", "</think>", "\n</think>\n\n")
 _HARMONY_END = "<|end|><|start|>assistant<|channel|>final<|message|>"
+_COHERE, _COHERE_END = "<|START_THINKING|>", "<|END_THINKING|>"
 # Order matters: another family's template may contain R1's marks as well.
 FAMILIES = (
     # Harmony: a message in the channel "analysis" ends, and one in the channel "final" begins.
-    _family(
-        "gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, between="", before="", recognised_by="<|channel|>"
-    ),
-    _family("gemma4", "<|channel>thought\n", "<channel|>", between=""),
-    _family("mistral", "[THINK]", "[/THINK]", between="", before=""),
-    _family("kimi_vl", "◁think▷", "◁/think▷"),
-    _family("seed_oss", "<seed:think>", "</seed:think>", between="\n", before=""),
+    Family("gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, _HARMONY_END, recognised_by="<|channel|>"),
+    Family("gemma4", "<|channel>thought\n", "<channel|>", "\n<channel|>"),
+    Family("mistral", "[THINK]", "[/THINK]", "[/THINK]"),
+    Family("kimi_vl", "◁think▷", "◁/think▷", "\n◁/think▷\n\n"),
+    Family("seed_oss", "<seed:think>", "</seed:think>", "</seed:think>\n"),
     # Cohere marks the answer, too; Command A's marks differ from those of later models.
-    _family(
-        "cohere_text",
-        *("<|START_THINKING|>", "<|END_THINKING|>"),
-        between="<|START_TEXT|>",
-        before="",
-        recognised_by="<|START_TEXT|>",
-    ),
-    _family("cohere", "<|START_THINKING|>", "<|END_THINKING|>", between="<|START_RESPONSE|>", before=""),
+    Family("cohere_text", _COHERE, _COHERE_END, f"{_COHERE_END}<|START_TEXT|>", recognised_by="<|START_TEXT|>"),
+    Family("cohere", _COHERE, _COHERE_END, f"{_COHERE_END}<|START_RESPONSE|>"),
     R1,
 )
 
 
-def family_of(chat_template: str | None) -> Family | None:
+def find_family(chat_template: str | None) -> Family | None:
     """The family whose marks a chat template contains; None without such marks or without a template."""
-    template = chat_template or ""
-    return next((family for family in FAMILIES if any(text in template for text in family.recognised_by)), None)
+    return next((family for family in FAMILIES if family.is_in(chat_template or "")), None)
 
 
 def opens_thought(prompt: str, start_of_thought: str) -> bool:
@@ -80,13 +73,13 @@ def opens_thought(prompt: str, start_of_thought: str) -> bool:
     return prompt.rstrip().endswith(start_of_thought.rstrip())
 
 
-def with_open_thought(prompt: str, start_of_thought: str) -> str:
+def open_thought(prompt: str, start_of_thought: str) -> str:
     """A rendered prompt that ends with an open thought, whether the chat template opens it or not."""
-    return prompt if opens_thought(prompt, start_of_thought) else f"{prompt}{opening(start_of_thought)}"
+    return prompt if opens_thought(prompt, start_of_thought) else f"{prompt}{thought_opening(start_of_thought)}"
 
 
-def opening(start_of_thought: str) -> str:
-    """What `with_open_thought` adds."""
+def thought_opening(start_of_thought: str) -> str:
+    """The text that `open_thought` adds."""
     return f"{start_of_thought.rstrip()}\n"
 
 
@@ -101,26 +94,22 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     """
     check_white_space(tokenizer)
     template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
-    declared = family_of(template)
+    declared = find_family(template)
     family = declared or R1
     start = family.start_of_thought if config.start_of_thought == AUTO else config.start_of_thought
     end = family.end_of_thought if config.end_of_thought == AUTO else config.end_of_thought
-    tokens = _tokens_of(end, tokenizer)
+    tokens = _count_tokens(end, tokenizer)
     rendered = prompt_text(tokenizer, "?").rstrip() if template else ""
-    is_closed = rendered.endswith(end)
-    close = config.close_template
-    if close == AUTO and is_closed:
-        close = "\n\n" + ANSWER
-    elif close == AUTO:
-        close = family.close_template if end == family.end_of_thought else _family("", start, end).close_template
-    resolved = config.replaced(start_of_thought=start, end_of_thought=end, close_template=close)
-    if is_closed:
+    name = family.name if end == family.end_of_thought else "as given"
+    close = family.close_template if end == family.end_of_thought else f"\n{end}\n\n{ANSWER}"
+    source = name + (", opened by the chat template" if opens_thought(rendered, start) else "")
+    if is_closed := rendered.endswith(end):
+        close = f"\n\n{ANSWER}"
         source = "closed by the chat template: the model is asked not to think"
     elif declared is None and config.end_of_thought == AUTO:
         source = f"assumed, because the chat template has none; {end!r} takes {tokens} tokens"
-    else:
-        name = family.name if end == family.end_of_thought else "as given"
-        source = name + (", opened by the chat template" if opens_thought(rendered, start) else "")
+    if config.close_template != AUTO:
+        close = config.close_template
     messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored after {close!r}"]
     if end not in close and not is_closed:
         messages.append(
@@ -130,16 +119,57 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
         messages.append(
             f"warning: the chat template closes a thought with {declared.end_of_thought!r}, not with {end!r}"
         )
-    return resolved, messages
+    return config.replaced(start_of_thought=start, end_of_thought=end, close_template=close), messages
 
 
-def _tokens_of(end: str, tokenizer: PreTrainedTokenizerBase) -> int:
+def _count_tokens(end: str, tokenizer: PreTrainedTokenizerBase) -> int:
     """How many tokens the end of the thought takes; raises ConfigError if they do not decode to it."""
-    ids = tokenizer(end, add_special_tokens=False)["input_ids"]
-    decoded = str(tokenizer.decode(ids, skip_special_tokens=False))
+    ids, decoded = _decode_again(end, tokenizer)
     if end not in decoded:
         raise ConfigError(
             f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}; use a text that "
             "it preserves"
         )
     return len(ids)
+
+
+def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that loses spaces or newlines; another space in front is no loss.
+
+    transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that their
+    tokenizer_config.json names instead of the one that fits their tokenizer.json.
+
+    Raises:
+        ConfigError: with the remedy.
+    """
+    _, decoded = _decode_again(WHITE_SPACE, tokenizer)
+    if WHITE_SPACE not in decoded:
+        raise ConfigError(
+            f"the tokenizer of {tokenizer.name_or_path or 'the model'} is loaded as {type(tokenizer).__name__}, which "
+            f'makes {decoded!r} of {WHITE_SPACE!r}; set "tokenizer_class": "PreTrainedTokenizerFast" in its '
+            "tokenizer_config.json"
+        )
+
+
+def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], str]:
+    """The tokens of a text, and the text that they are decoded as."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids, str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
+    """Render a problem with the chat template."""
+    messages = [{"role": "user", "content": problem}]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
+    """Token ids of a problem rendered with the chat template.
+
+    Without a template: the problem and a newline, with the tokenizer's special tokens, such as a beginning-of-text
+    token, which a template would have added itself.
+    """
+    has_template = tokenizer.chat_template is not None
+    text = prompt_text(tokenizer, problem) if has_template else problem + "\n"
+    ids: list[int] = tokenizer(text, add_special_tokens=not has_template)["input_ids"]
+    return ids

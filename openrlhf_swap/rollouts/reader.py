@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,31 +19,16 @@ CHUNK = 64  # tokens that are decoded at once to find places in a text
 UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
 
 
-class ResponseReader(Protocol):
-    """Decodes responses and finds where their thought ends; `StepReader` is one."""
+class ResponseReader:
+    """Decodes responses and finds where their thought ends, in token space; a response is never re-tokenised.
 
-    end_of_thought: str
-    end_token: int
-    """Id of the token that ends a response."""
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Decode tokens, special tokens included."""
-
-    def ids(self, text: str) -> list[int]:
-        """Tokenise a text on its own, without adding special tokens."""
-
-    def thought_length(self, response_ids: Sequence[int]) -> int | None:
-        """Tokens before the end of the thought; None if the thought is not closed."""
-
-    def reasoning_length(self, response_ids: Sequence[int]) -> int:
-        """Tokens of the reasoning, with or without a closed thought."""
-
-
-class ThoughtReader:
-    """Finds the end of the thought in token space; a response is never re-tokenised."""
+    Attributes:
+        end_of_thought: the text that closes a thought.
+        end_tokens: how many tokens it takes on its own.
+        end_token: id of the token that ends a response.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> None:
-        """Takes a tokenizer and the text that closes a thought."""
         self._tokenizer = tokenizer
         self.end_of_thought = end_of_thought
         self._end_ids = self.ids(end_of_thought)
@@ -52,16 +37,26 @@ class ThoughtReader:
         special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | {tokenizer.eos_token_id}
 
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode tokens, special tokens included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def ids(self, text: str) -> list[int]:
+        """Tokenise a text on its own, without adding special tokens."""
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        return ids
+
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
-        ids, end = list(response_ids), self.end_of_thought
-        start = self._end_in(ids)
-        if self.end_tokens == 1:
+        ids, end = list(response_ids), self._end_ids
+        places = (place for place, token in enumerate(ids) if token == end[0] and ids[place : place + len(end)] == end)
+        start = next(places, None)
+        if len(end) == 1:
             return start
         # Ordinary tokens merge with their neighbours, so the decoded text decides which end is the first.
-        if start is not None and end not in self.text(ids[: start + self.end_tokens])[:-1]:
+        if start is not None and self.end_of_thought not in self.text(ids[: start + len(end)])[:-1]:
             return start
-        position = self.text(ids).find(end)
+        position = self.text(ids).find(self.end_of_thought)
         return None if position < 0 else self._tokens_before(ids, position)
 
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
@@ -79,30 +74,12 @@ class ThoughtReader:
         start = answer_start(self.text(ids))
         return len(ids) if start is None else self._tokens_before(ids, start)
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Decode tokens, special tokens included."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    def ids(self, text: str) -> list[int]:
-        """Tokenise a text on its own, without adding special tokens."""
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return ids
-
-    def _end_in(self, ids: list[int]) -> int | None:
-        """Where the tokens of the end of the thought, as they are on their own, first stand in a response."""
-        start = -1
-        for _ in range(ids.count(self._end_ids[0])):
-            start = ids.index(self._end_ids[0], start + 1)
-            if ids[start : start + self.end_tokens] == self._end_ids:
-                return start
-        return None
-
     def _tokens_before(self, ids: list[int], position: int) -> int:
         """How many tokens end at or before a position in the text."""
         return bisect_right(_TextLengths(ids, self), position) - 1
 
 
-class StepReader(ThoughtReader):
+class StepReader(ResponseReader):
     """Cuts responses into steps. Reads the tokenizer's vocabulary once."""
 
     def __init__(
@@ -113,7 +90,7 @@ class StepReader(ThoughtReader):
         max_steps: int,
         newline_patience: float = 2.0,
     ) -> None:
-        """Takes a tokenizer, the text that closes a thought, and M, K and the patience of `segment_steps`."""
+        """Takes M, K and the patience of `segment_steps`."""
         super().__init__(tokenizer, end_of_thought)
         self._limits = (step_tokens, max_steps, newline_patience)
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain a newline.
@@ -154,7 +131,7 @@ def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> i
 
 
 def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseReader) -> list[int]:
-    """The fewest leading tokens for each of several numbers of characters (`tokens_for`), for little more than one."""
+    """`tokens_for` of several numbers of characters, for little more than the cost of one."""
     lengths = _TextLengths(ids, reader)
     return [bisect_left(lengths, characters) for characters in places]
 

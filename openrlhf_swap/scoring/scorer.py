@@ -16,9 +16,8 @@ from openrlhf_swap.algorithm.length_critic import StateTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
-from openrlhf_swap.rollouts.families import resolve_thought
+from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.tokenizer import prompt_ids
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
 from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix

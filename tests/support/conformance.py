@@ -16,8 +16,7 @@ from openrlhf_swap.flags.defaults import with_defaults
 from openrlhf_swap.flags.stock import parse_arguments
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.rollout import Rollout, prompt_key
+from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
 from support.objectives import READER, objective
 from support.paths import ROOT
 

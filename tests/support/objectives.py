@@ -5,8 +5,7 @@ import torch
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.batch import Batch
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 class CharacterReader:

@@ -18,9 +18,8 @@ from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.contract import rewards_of, token_advantages_of
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import rollout_rows
 from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch

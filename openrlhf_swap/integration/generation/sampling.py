@@ -22,9 +22,8 @@ from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import Sample, make_sample
 from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
 from openrlhf_swap.objectives.contract import edited_rollout, sampling_of
-from openrlhf_swap.rollouts.batch import Batch
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,7 +14,7 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation import forced
 from openrlhf_swap.evaluation.samples import problems_path, read_settings, samples_path, seed_of, settings_path
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rollouts.tokenizer import prompt_ids
+from openrlhf_swap.rollouts.families import prompt_ids
 
 CLOSE = "</think>\\boxed{"
 

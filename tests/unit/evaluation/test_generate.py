@@ -9,7 +9,7 @@ import pytest
 from openrlhf_swap.evaluation import generate
 from openrlhf_swap.evaluation.samples import seed_of
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.rollouts.reader import ThoughtReader
+from openrlhf_swap.rollouts.reader import ResponseReader
 
 
 class Engine:
@@ -100,7 +100,7 @@ def test_the_longest_sequence_is_the_longest_prompt_and_a_whole_response(tokeniz
 
 
 def test_a_thought_whose_end_is_several_tokens_ends_behind_them(tokenizer):
-    task, reader = generate.SampleRequest("own", "p", 0, "1 + 1"), ThoughtReader(tokenizer, "So: ")
+    task, reader = generate.SampleRequest("own", "p", 0, "1 + 1"), ResponseReader(tokenizer, "So: ")
     ids = tokenizer("ones: 1\nSo: 2", add_special_tokens=False)["input_ids"]
     before, end = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("ones: 1\n", "So: "))
     assert end > 1

@@ -9,7 +9,7 @@ from support.objectives import MARKS, READER, rollout
 from openrlhf_swap import StateCritic, StepTrace, SwapConfig, length_critic_advantages, swap_advantages
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.batch import Batch
+from openrlhf_swap.rollouts.rollout import Batch
 
 LENGTHS = ((20, 31, 12, 25), (9, 40, 17, 22), (30, 30, 8, 14), (11, 13, 15, 17), (26, 9, 35, 19))
 

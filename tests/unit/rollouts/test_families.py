@@ -10,7 +10,7 @@ from support.real_tokenizers import deepseek, gpt_oss, qwen3_5
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.families import R1, family_of, resolve_thought
+from openrlhf_swap.rollouts.families import R1, find_family, resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 
@@ -218,7 +218,7 @@ def test_an_unfinished_thought_is_open(model):
 
 
 def test_without_marks_it_is_taken_for_r1():
-    assert family_of(None) is family_of(ASK) is None
+    assert find_family(None) is find_family(ASK) is None
     for template in (None, ASK):
         config, (message,) = resolve_thought(SwapConfig(), tokenizer_of(template=template))
         assert config.end_of_thought == R1.end_of_thought

@@ -8,7 +8,7 @@ from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.steps import segment_steps
 from openrlhf_swap.rewards.answers import last_boxed, text_after_thought
 from openrlhf_swap.rollouts import reader as readers
-from openrlhf_swap.rollouts.reader import StepReader, ThoughtReader, is_formatted, tokens_for_each
+from openrlhf_swap.rollouts.reader import ResponseReader, StepReader, is_formatted, tokens_for_each
 
 
 def test_steps_are_read_in_token_space(tokenizer):
@@ -51,7 +51,7 @@ TWO_ENDS = "2+2=4.</thought>\nThe answer is \\boxed{4}.\nWait, let me check.\n</
 @pytest.mark.parametrize("load", [lambda: tokenizer_of(".</", "thought", ">\n"), deepseek])
 def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(load):
     tokenizer = load()
-    reader = ThoughtReader(tokenizer, "</thought>")
+    reader = ResponseReader(tokenizer, "</thought>")
     ids = reader.ids(TWO_ENDS)
     first = [tokenizer.decode([number]) for number in ids].index(".</")
     assert (reader.text(ids[:first]), reader.text(ids[first : first + 3])) == ("2+2=4", ".</thought>\n")
@@ -166,8 +166,8 @@ def by_whole_prefixes(ids, characters, reader):
     return next((n for n in range(len(ids) + 1) if len(reader.text(ids[:n])) >= characters), len(ids) + 1)
 
 
-BYTES = ThoughtReader(byte_tokenizer(), "!")
-SPACES = ThoughtReader(space_tokenizer(), "b")
+BYTES = ResponseReader(byte_tokenizer(), "!")
+SPACES = ResponseReader(space_tokenizer(), "b")
 TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f600\ufffd"), max_size=12).map(BYTES.ids)
 ANY_BYTES = st.lists(st.integers(0, 256), max_size=24)
 MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(lambda parts: [i for part in parts for i in part])
@@ -184,7 +184,7 @@ def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places)
 
 @pytest.mark.parametrize("places", [[5000], range(0, 10_000, 100)])
 def test_places_in_a_long_text_take_no_decoding_of_long_prefixes(monkeypatch, places):
-    reader, decoded = ThoughtReader(byte_tokenizer(), "!"), []
+    reader, decoded = ResponseReader(byte_tokenizer(), "!"), []
     text = reader.text
     monkeypatch.setattr(reader, "text", lambda ids: decoded.append(len(ids)) or text(ids))
     assert tokens_for_each(reader.ids("a" * 10_000), places, reader) == list(places)

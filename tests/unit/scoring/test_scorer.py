@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.rollouts.tokenizer import prompt_ids
+from openrlhf_swap.rollouts.families import prompt_ids
 from openrlhf_swap.scoring.scorer import Scorer
 
 TRACE = ("What is 123 + 456?", "579", "ones: 3+6+0=09\ntens: 2+5+0=07\n</think>")

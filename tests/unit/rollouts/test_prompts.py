@@ -11,8 +11,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaTokenizer, PreTrainedT
 from openrlhf_swap import SwapConfig, sft
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rollouts.families import resolve_thought
-from openrlhf_swap.rollouts.tokenizer import check_white_space, prompt_ids
+from openrlhf_swap.rollouts.families import check_white_space, prompt_ids, resolve_thought
 
 
 @pytest.fixture
