@@ -90,12 +90,9 @@ def counted(number: int, thing: str) -> str:
 
 
 def check_model_exists(flag: str, name: str, takes_adapters: bool = False) -> None:
-    """Refuse a model that is neither a folder nor known to the hub or its cache, before anything reads it.
+    """Raise ConfigError for a model that is neither a folder nor known to the hub or its cache.
 
-    And, unless `takes_adapters`, a folder of LoRA adapters, whose weights vLLM takes for a model's.
-
-    Raises:
-        ConfigError: with the reason.
+    And, unless `takes_adapters`, for a folder of LoRA adapters, whose weights vLLM takes for a model's.
     """
     if Path(name).is_dir():
         if not takes_adapters and (Path(name) / ADAPTERS).exists():
@@ -119,11 +116,7 @@ def check_model_exists(flag: str, name: str, takes_adapters: bool = False) -> No
 
 
 def check_writable(flag: str, folder: Path) -> None:
-    """Refuse an output folder that cannot be created or written to; creates nothing.
-
-    Raises:
-        ConfigError: with the reason.
-    """
+    """Raise ConfigError for an output folder that cannot be created or written to; creates nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         TemporaryFile(dir=existing).close()

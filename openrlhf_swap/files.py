@@ -6,6 +6,7 @@ Rows are numbered from 1, as editors number lines.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,6 @@ from typing import IO, Any
 from openrlhf_swap.errors import DataError
 
 Row = dict[str, Any]
-BLOCK = 65536  # bytes read at a time in search of the last newline
 
 
 def to_line(row: Any, indent: int | None = None) -> str:
@@ -27,10 +27,8 @@ def to_line(row: Any, indent: int | None = None) -> str:
 def read_rows(path: Path) -> Iterator[Any]:
     """The rows of a JSONL file that we wrote, one at a time; none if there is no file.
 
-    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the last rows.
-
-    Raises:
-        DataError: for any other row that cannot be read; the message names the file and the row.
+    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the last rows. Any
+    other row that cannot be read raises a DataError that names the file and the row.
     """
     if path.exists():
         with open(path, "rb") as file:
@@ -59,22 +57,16 @@ def _own_row(line: bytes, path: Path, place: str) -> Any:
 
 
 def parse_value(line: bytes) -> Any:
-    """A line of JSONL as a value.
-
-    Raises:
-        DataError: with what is wrong with it.
-    """
+    """A line of JSONL as a value; DataError with what is wrong with it."""
+    text = decoded(line)
     try:
-        value = json.loads(decoded(line))
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"not JSON ({error.msg} at character {error.pos + 1})") from error
     except RecursionError as error:
         raise DataError("nested too deeply") from error
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"a number of more than {sys.get_int_max_str_digits()} digits") from error
-    return value
 
 
 def parse_row(line: bytes) -> Row:
@@ -109,19 +101,11 @@ def decoded(data: bytes) -> str:
 
 def drop_unfinished_line(path: Path) -> None:
     """Cut off an unterminated last line, left by a process that was killed while writing."""
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        position = file.seek(0, os.SEEK_END)
-        while position > 0:
-            start = max(0, position - BLOCK)
-            file.seek(start)
-            newline = file.read(position - start).rfind(b"\n")
-            if newline >= 0:
-                file.truncate(start + newline + 1)
-                return
-            position = start
-        file.truncate(0)
+    if path.exists() and path.stat().st_size:
+        with open(path, "rb+") as file:
+            with mmap.mmap(file.fileno(), 0) as content:
+                end = content.rfind(b"\n") + 1
+            file.truncate(end)
 
 
 @contextmanager
@@ -153,12 +137,10 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file completely or not at all."""
     with replacing(path) as file:
         file.write(text)
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Write a JSONL file completely or not at all."""
     with replacing(path) as file:
         file.writelines(map(to_line, rows))

@@ -48,7 +48,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
     _stderr = console[1]
     with open(log, "ab") as file:
         start = file.tell()
-        _put_outputs_on(file.fileno())
+        _redirect_outputs(file.fileno())
     done = threading.Event()
     thread = threading.Thread(target=_follow, args=(log, start, mark, console[0], done), daemon=True)
     thread.start()
@@ -76,13 +76,13 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
 def end_process(message: str) -> NoReturn:
     """Print a line of error on the console and end this process with status 2, from any thread, without a clean-up.
 
-    For what would end it at any moment, and without a word.
+    For a death that would otherwise come at any moment and say nothing.
     """
     os.write(_stderr, f"error: {message}\n".encode())
     os._exit(2)
 
 
-def _put_outputs_on(number: int) -> None:
+def _redirect_outputs(number: int) -> None:
     """Redirect stdout and stderr of this process and its children; each line is written as soon as it ends."""
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()

@@ -14,20 +14,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
+from typing import Any
 
 import psutil
 
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 
-MODULE = "openrlhf_swap.runs.leash"
-LOOKS_EVERY = 0.5  # seconds
+POLL_SECONDS = 0.5
 
 
 def ending_with_us(command: Sequence[str]) -> list[str]:
     """The command, wrapped to end with all its descendants when this process ends, even by kill -9."""
-    return [sys.executable, "-m", MODULE, *command]
+    return [sys.executable, "-m", "openrlhf_swap.runs.leash", *command]
 
 
 def main(argv: list[str]) -> int:
@@ -36,29 +35,26 @@ def main(argv: list[str]) -> int:
     Raises:
         ConfigError: when there is no such program.
     """
-    parser = Parser(MODULE, __doc__)
-    parser.add_argument("command", help="what to run; all that follows are its arguments")
-    parser.parse_args(argv[:1])  # the rest is the command's, which argparse would take a -- from
     starter = os.getppid()
-
-    def end(number: int = 0, frame: FrameType | None = None) -> None:
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # it has just ended
-                process.terminate()
-        sys.exit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command receives Ctrl-C itself, and decides
     try:
         running = subprocess.Popen(argv, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     except OSError as error:
         raise ConfigError(f"{argv[0]} cannot be started ({error.strerror}); check its name and PATH") from None
-    while True:
+    while os.getppid() == starter:
         with suppress(subprocess.TimeoutExpired):
-            status = running.wait(timeout=LOOKS_EVERY)
+            status = running.wait(timeout=POLL_SECONDS)
             return status if status >= 0 else 128 - status
-        if os.getppid() != starter:
-            end()
+    _end()
+    return 1
+
+
+def _end(*_: Any) -> None:
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            process.terminate()
+    sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

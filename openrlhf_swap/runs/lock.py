@@ -27,11 +27,11 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
 
     with ExitStack() as held:
         for folder, flag in {folder.resolve(): flag for flag, folder in folders.items()}.items():
-            made = [path for path in (folder, *folder.parents) if not path.exists()]
+            created = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 held.enter_context(FileLock(folder / LOCK, timeout=0, fallback_to_soft=False))
-                held.callback(_remove_if_unused, made)
+                held.callback(_remove_unused, created)
             except Timeout:
                 raise ConfigError(
                     f"{flag} is {folders[flag]}, where another run is under way ({LOCK}); wait until it has ended, or "
@@ -44,7 +44,7 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
         yield
 
 
-def _remove_if_unused(folders: list[Path]) -> None:
+def _remove_unused(folders: list[Path]) -> None:
     """Remove new folders, the innermost first, as far as they hold nothing but the lock."""
     if folders and os.listdir(folders[0]) == [LOCK]:
         (folders[0] / LOCK).unlink()

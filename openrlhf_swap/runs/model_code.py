@@ -36,34 +36,38 @@ def refuse_model_code(flag: str, model: str, trusted: bool = False) -> None:
     Raises:
         ConfigError: for a model with code of its own, or one whose files cannot be listed.
     """
-    if trusted:
-        return
-    if found := find_model_code(flag, model):
+    if not trusted and (place := find_model_code(flag, model)):
         raise ConfigError(
-            f"{flag} is {model}, which brings Python code of its own ({found}); read that code, then give {FLAG} to "
+            f"{flag} is {model}, which brings Python code of its own ({place}); read that code, then give {FLAG} to "
             "let it run"
         )
 
 
 def find_model_code(flag: str, model: str) -> str | None:
     """Where a model refers to code of its own, in words; None for nowhere."""
-    folder = _folder(flag, model)
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        message = f"{flag} is {model}, whose files cannot be listed ({{reason}}); give a folder, or a hub model id"
+        with reader_errors(message, ConfigError):
+            folder = Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
     if (folder / GENERATE).exists():
         return GENERATE
     for file in sorted(folder.rglob("*.json")):
-        if file.is_file() and (found := _code_in(file)):
-            return f"auto_map in {file.relative_to(folder)}: {found}"
+        if file.is_file() and (code := _code_in(file)):
+            return f"auto_map in {file.relative_to(folder)}: {code}"
     return _code_of_base(flag, folder)
 
 
 def _code_in(file: Path) -> Any:
     """What the first `auto_map` in a JSON file says, at any depth; None if there is none."""
-    found: list[Any] = []
+    maps: list[Any] = []
 
     def search(row: dict[str, Any]) -> dict[str, Any]:
         value = row.get("auto_map")
         if value and not isinstance(value, int | float):  # in a vocabulary it is a token, with its number
-            found.append(value)
+            maps.append(value)
         return row
 
     try:
@@ -71,7 +75,7 @@ def _code_in(file: Path) -> Any:
     except (ValueError, RecursionError):
         # No loader of a model can read it either, but do not rely on that.
         return "unreadable" if b"auto_map" in file.read_bytes() else None
-    return found[0] if found else None
+    return maps[0] if maps else None
 
 
 def _code_of_base(flag: str, folder: Path) -> str | None:
@@ -85,15 +89,5 @@ def _code_of_base(flag: str, folder: Path) -> str | None:
         base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or Path(base) == folder:
         return None
-    found = find_model_code(f"{flag} is {folder}, and its base", str(base))
-    return found and f"{found} of {base}, the base of its adapters"
-
-
-def _folder(flag: str, model: str) -> Path:
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    message = f"{flag} is {model}, whose files cannot be listed ({{reason}}); give a folder, or a hub model id"
-    with reader_errors(message, ConfigError):
-        return Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
+    place = find_model_code(f"{flag} is {folder}, and its base", str(base))
+    return place and f"{place} of {base}, the base of its adapters"

@@ -24,7 +24,7 @@ LONGEST_FOLDER = 32
 
 @contextmanager
 def private_ray() -> Iterator[None]:
-    """Meanwhile, a Ray that this process or its children start is closed to other users. Enter before Ray is imported.
+    """Close a Ray that this process or its children start to other users. Enter before Ray is imported.
 
     What the environment already says about the token or the folder stays. With RAY_ADDRESS nothing is changed: that
     cluster has its own token, or none. The folder is deleted when the block ends without an error; after one, its logs
@@ -36,39 +36,27 @@ def private_ray() -> Iterator[None]:
     if "RAY_ADDRESS" in os.environ:
         yield
         return
-    made = require_token_and_folder()
-    if made is None:
-        yield
-        return
-    try:
-        yield
-        shutil.rmtree(made, ignore_errors=True)
-    finally:
-        os.environ.pop(FOLDER, None)
-        with suppress(OSError):  # there are logs of Ray in it
-            made.rmdir()
-
-
-def require_token_and_folder() -> Path | None:
-    """Set the environment variables; returns the folder if it is a new one.
-
-    Raises:
-        ConfigError: as `private_ray`.
-    """
     if "RAY_AUTH_MODE" not in os.environ and "ray" in sys.modules:
         raise ConfigError(
             "RAY_AUTH_MODE is not set, and Ray, which reads it once, is imported already; set it to token before"
         )
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+    if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     if given := os.environ.get(FOLDER):
         if len(os.path.abspath(given)) > LONGEST_FOLDER:
             raise ConfigError(
                 f"{FOLDER} is {given}; Ray's sockets need a path of at most {LONGEST_FOLDER} characters: use another"
             )
-        return None
+        yield
+        return
     # Not TMPDIR, which is often long. mkdtemp makes it with mode 0700.
     folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))
     os.environ[FOLDER] = str(folder)
-    return folder
+    try:
+        yield
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.environ.pop(FOLDER, None)
+        with suppress(OSError):  # there are logs of Ray in it
+            folder.rmdir()

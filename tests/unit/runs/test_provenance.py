@@ -45,7 +45,7 @@ def test_the_commit_says_whether_something_was_changed(tmp_path):
     (tmp_path / "untracked").write_text("an output")
     assert provenance.commit(tmp_path) == head
     (tmp_path / "file").write_text("2")
-    assert provenance.commit(tmp_path) == f"{head}, with changes"
+    assert provenance.commit(tmp_path) == f"{head}-dirty"
 
 
 def test_the_command_can_be_pasted():
