@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.scoring import Case, build_model, median_seconds, model_parser, peak_gib
 from openrlhf_swap import SwapConfig
-from openrlhf_swap.algorithm.length_critic import StateBatch, StateTrace
+from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.objectives.length_critic import LengthCritic
 from openrlhf_swap.scoring.states import WIDTH, StateRequest, recording_states
 
@@ -28,15 +28,15 @@ def with_states(case: Case) -> list[torch.Tensor]:
     return recorded.of_requests()
 
 
-def random_batch(responses: int, steps: int, group: int = 8) -> StateBatch:
+def random_batch(responses: int, steps: int, group: int = 8) -> StepBatch:
     """Responses of 100 tokens a step, with states of the largest size."""
     generator = torch.Generator().manual_seed(0)
     ends = [100 * k + 99 for k in range(steps)]
     traces = [
-        StateTrace(100 * steps + 10, bool(n % 3), ends, torch.randn(steps + 1, 2 * WIDTH, generator=generator))
+        StepTrace(100 * steps + 10, bool(n % 3), (), ends, torch.randn(steps + 1, 2 * WIDTH, generator=generator))
         for n in range(responses)
     ]
-    return StateBatch.from_traces([traces[first : first + group] for first in range(0, responses, group)])
+    return StepBatch.from_traces([traces[first : first + group] for first in range(0, responses, group)])
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
     batch, objective = random_batch(args.responses, args.steps), LengthCritic(SwapConfig(objective="length_critic"))
     start, cpu = time.perf_counter(), time.process_time()
-    objective.of_states(batch)
+    objective.state_advantages(batch)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     what = f"regression and advantages of {args.responses} responses of {args.steps} steps"
     print(f"{what}: {seconds:.2f} s, {cpu:.2f} s of CPU time, {torch.get_num_threads()} threads")

@@ -7,8 +7,7 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Scorer": "openrlhf_swap.scoring.scorer",
-    "StateCritic": "openrlhf_swap.algorithm.state_critic",
-    "StateTrace": "openrlhf_swap.algorithm.length_critic",
+    "StateCritic": "openrlhf_swap.algorithm.critic",
     "StepTrace": "openrlhf_swap.algorithm.batch",
     "SwapConfig": "openrlhf_swap.config",
     "length_critic_advantages": "openrlhf_swap.objectives.length_critic",

@@ -242,10 +242,11 @@ def predict_tokens_left(target: Path) -> None:
     new = [row for row in rows if "states" in row]
     if not new:
         return
-    from openrlhf_swap.algorithm.length_critic import StateTrace, predict_tokens
+    from openrlhf_swap.algorithm.batch import StepTrace
+    from openrlhf_swap.algorithm.critic import predict_tokens
 
     numbers = {problem: number for number, problem in enumerate(dict.fromkeys(row["problem"] for row in new))}
-    traces = [StateTrace(row.pop("response_tokens"), True, row["step_ends"], row.pop("states")) for row in new]
+    traces = [StepTrace(row.pop("response_tokens"), True, (), row["step_ends"], row.pop("states")) for row in new]
     predicted, r2 = predict_tokens(traces, [numbers[row["problem"]] for row in new])
     for row, values in zip(new, predicted, strict=True):
         row["tokens_left"] = values

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from openrlhf_swap.algorithm.advantages import step_tau
+from openrlhf_swap.algorithm.advantages import penalty_masses, penalty_weights, step_tau
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
 from openrlhf_swap.config import nats_or_deviations
 from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
 from openrlhf_swap.evaluation.traces import read_scored, read_steps

@@ -32,8 +32,7 @@ from to_go import gains_to_go
 from torch import Tensor
 from world import NAMES, load, thought_lines
 
-from openrlhf_swap.algorithm.gains import local_gains
-from openrlhf_swap.algorithm.penalty import penalty_weights
+from openrlhf_swap.algorithm.advantages import local_gains, penalty_weights
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows

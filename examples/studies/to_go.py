@@ -13,9 +13,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import normalise_step_rewards, process_advantages, step_tau
-from openrlhf_swap.algorithm.gains import monotone_gains
-from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
+from openrlhf_swap.algorithm.advantages import (
+    monotone_gains,
+    normalise_step_rewards,
+    penalty_masses,
+    penalty_weights,
+    process_advantages,
+    step_tau,
+)
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Batch

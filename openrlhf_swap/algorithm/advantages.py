@@ -14,8 +14,70 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
-from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights
+
+
+def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
+    """Progress beyond the best so far: Delta_k = max(0, l_k - max_{j<k} l_j) (Eq. monotone_gain).
+
+    Args:
+        answer_logprobs: (..., K+1) l_0..l_K in nats per answer token.
+        step_mask: (..., K) bool.
+
+    Returns:
+        (..., K) Delta, 0 where there is no step.
+    """
+    best_before = answer_logprobs.cummax(dim=-1).values[..., :-1]
+    gains = (answer_logprobs[..., 1:] - best_before).clamp(min=0)
+    return torch.where(step_mask, gains, 0.0)
+
+
+def local_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
+    """Change over one step: g_k = l_k - l_{k-1}. Shapes as in `monotone_gains`."""
+    return torch.where(step_mask, answer_logprobs.diff(dim=-1), 0.0)
+
+
+def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
+    """L_target: the median length of each group's correct responses.
+
+    The median of an even count is the mean of the middle two (`torch.median` would take the lower one).
+
+    Args:
+        lengths: (G, N) tokens of each response, the end token included.
+        correct: (G, N) bool.
+
+    Returns:
+        (G,) float64, NaN for a group without a correct response.
+    """
+    return torch.where(correct, lengths.double(), torch.nan).nanquantile(0.5, dim=-1)
+
+
+def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
+    """P = lambda (L - L_target)/L_target for correct responses over the target, else 0 (Eq. penalty_mass).
+
+    Shapes as in `target_lengths`, `length_coef` is lambda; (G, N) float64, at least 0.
+    """
+    target = target_lengths(lengths, correct).unsqueeze(-1)
+    pays = correct & (lengths > target) & (target > 0)
+    return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
+
+
+def penalty_weights(local_gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
+    """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
+
+    Args:
+        local_gains: (..., K) g in nats.
+        step_mask: (..., K) bool.
+        tau: tau in nats: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
+
+    Returns:
+        (..., K) weights that sum to 1 over the steps that exist; all 0 where there is none.
+    """
+    if step_mask.shape[-1] == 0:
+        return torch.zeros_like(local_gains)
+    least = torch.where(step_mask, local_gains, torch.inf).amin(dim=-1, keepdim=True)
+    # The least gain is subtracted before the division, so that no tau can overflow.
+    scores = torch.where(step_mask, (least - local_gains) / tau, -torch.inf)
+    return torch.where(step_mask, scores.softmax(dim=-1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -44,22 +106,19 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
     tau = step_tau(changes, batch.step_mask, coefficients)
     penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, tau)
     rewards = gains - penalties
-    normalised = normalise_step_rewards(
-        rewards, batch.step_mask, coefficients.eps, coefficients.centres_steps, coefficients.step_noise
-    )
+    eps, centre, noise = coefficients.eps, coefficients.centres_steps, coefficients.step_noise
+    normalised = normalise_step_rewards(rewards, batch.step_mask, eps, centre, noise)
     normalised = torch.where(batch.step_mask, normalised - coefficients.step_constant, 0.0)
-    mean, deviation, spreads = (
-        moment.squeeze(-1) for moment in _moments(rewards.flatten(1), batch.step_mask.flatten(1), coefficients.eps)
-    )
+    mean, deviation, spreads = _moments(rewards.flatten(1), batch.step_mask.flatten(1), eps)
     deviation = torch.where(spreads, deviation, math.nan)
-    price = mean / (deviation.clamp(min=coefficients.step_noise) + coefficients.eps) * coefficients.centres_steps
-    return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation, price)
+    price = mean / (deviation.clamp(min=noise) + eps) * centre
+    return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation.squeeze(-1), price.squeeze(-1))
 
 
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
-    """In nats, tau: the number itself, or that many standard deviations of each group's local gains.
+    """Tau in nats: the number itself, or that many standard deviations of each group's local gains.
 
-    The deviation is pooled over the same steps as sigma, and `step_noise` bounds it from below likewise.
+    The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too.
 
     Args:
         gains: (G, N, K) that the weights are made of.
@@ -128,15 +187,19 @@ def process_advantages(normalised: Tensor, step_ends: Tensor, step_mask: Tensor,
     Returns:
         (..., A) in the dtype of `normalised`: constant inside a step, 0 after the last step's end.
     """
-    to_come = normalised.flip(-1).cumsum(-1).flip(-1)
-    return per_token(torch.nn.functional.pad(to_come, (0, 1)), step_ends, step_mask, tokens)
+    return per_token(torch.nn.functional.pad(sum_to_come(normalised), (0, 1)), step_ends, step_mask, tokens)
+
+
+def sum_to_come(rewards: Tensor) -> Tensor:
+    """(..., K) the sum of each step's reward and those of all later steps."""
+    return rewards.flip(-1).cumsum(-1).flip(-1)
 
 
 def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
     """Give each token the value of its step.
 
     Args:
-        values: (..., K+1), one for each step, and behind the last step of a response the one of all later tokens.
+        values: (..., K+1), one for each step, and after the last step of a response one for all later tokens.
         step_ends: (..., K) ascending token indices.
         step_mask: (..., K) bool.
         tokens: A, the length of the token axis.
@@ -170,6 +233,25 @@ def unified_advantages(
     """
     advantages = outcome_weight * outcome
     return advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
+
+
+def group_advantages(
+    batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
+) -> list[list[Tensor]]:
+    """The unified advantage of every token, for each group one float64 tensor of `length` values a response.
+
+    Args:
+        batch: the responses.
+        rewards: (G, N) outcome rewards.
+        process: (G, N, A), or None.
+        coefficients: beta, theta and eps.
+    """
+    outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1).expand(-1, -1, int(batch.lengths.max()))
+    advantages = unified_advantages(outcome, process, coefficients.outcome_weight, coefficients.process_weight)
+    return [
+        [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
+        for rows, lengths in zip(advantages, batch.lengths.tolist(), strict=True)
+    ]
 
 
 def _standardise(values: Tensor, mask: Tensor, eps: float, centre: bool = True, floor: float = 0.0) -> Tensor:

@@ -6,25 +6,72 @@ Ours, not the paper's: docs/method/critic.md derives it. It scores no answer, so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import outcome_advantages, unified_advantages
-from openrlhf_swap.algorithm.length_critic import (
-    StateBatch,
-    StateTrace,
+from openrlhf_swap.algorithm.advantages import group_advantages
+from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.algorithm.critic import (
+    StateCritic,
     length_advantages,
     mean_length,
     paying,
     spread,
     step_costs,
 )
-from openrlhf_swap.algorithm.state_critic import StateCritic
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.state_values import StateObjective
+from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Batch
+
+
+class StateObjective(Objective):
+    """May predict returns from states; the metrics say how well, and checkpoints hold what the regression learned."""
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.critic = StateCritic()
+        self._metrics: dict[str, float] = {}
+        self._warned = False
+
+    def predict_returns(self, batch: StepBatch, returns: Tensor, mask: Tensor) -> Tensor:
+        """(G, N, K+1) float64 the predicted returns, 0 where there is none; the critic learns from the true ones.
+
+        Args:
+            batch: the states.
+            returns: (G, N, K+1) what was still to come at each.
+            mask: (G, N, K+1) bool, the states that have a return.
+
+        Raises:
+            NonFiniteError: for a state that is not finite.
+        """
+        values = torch.zeros_like(returns)
+        if not mask.any():
+            return values
+        chosen = mask[batch.state_mask]
+        predicted, r2, solved = self.critic.predict(batch.states[chosen], returns[mask], mask.nonzero()[:, 0])
+        values[mask] = predicted
+        self._metrics = {"swap/critic_r2": r2, "swap/critic_unsolved": float(not solved)}
+        if not solved and not self._warned:
+            self._warned = True
+            print(
+                "[swap] warning: what is left cannot be predicted from this batch's states (too few groups, or states "
+                "that do not differ): the mean of each group takes its place; swap/critic_unsolved counts such steps",
+                flush=True,
+            )
+        return values
+
+    def metrics(self) -> dict[str, float]:
+        """How well the states predicted the last batch; nothing before they did."""
+        return self._metrics
+
+    def learned(self) -> dict[str, Any]:
+        return self.critic.state_dict()
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        self.critic.load_state_dict(learned)
 
 
 class LengthCritic(StateObjective):
@@ -57,15 +104,14 @@ class LengthCritic(StateObjective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self.outcome_weight = self.coefficients.outcome_weight
-        self.process_weight = self.coefficients.process_weight
+        self.outcome_weight, self.process_weight = config.outcome_weight, config.process_weight
         self._unit = 0.0
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """The negative costs of the steps of those who pay."""
-        return self.state_advantages(batch.states)
+        return self.state_advantages(batch.steps)
 
-    def state_advantages(self, states: StateBatch) -> Tensor:
+    def state_advantages(self, states: StepBatch) -> Tensor:
         """(G, N, A) the same, for responses given by their states."""
         predicted = self.predict_returns(states, states.tokens_left, states.state_mask).clamp(min=0)
         rows = zip(predicted.flatten(0, 1), states.state_mask.flatten(0, 1), strict=True)
@@ -82,7 +128,7 @@ class LengthCritic(StateObjective):
 
 
 def length_critic_advantages(
-    groups: Sequence[Sequence[StateTrace]], config: SwapConfig, critic: StateCritic
+    groups: Sequence[Sequence[StepTrace]], config: SwapConfig, critic: StateCritic
 ) -> list[list[Tensor]]:
     """The advantage of every token of a batch, for a trainer of your own.
 
@@ -103,13 +149,8 @@ def length_critic_advantages(
         raise ConfigError(f"--swap.objective is {config.objective}; length_critic_advantages needs length_critic")
     objective = LengthCritic(config)
     objective.critic = critic
-    batch = StateBatch.from_traces(groups)
+    batch = StepBatch.from_traces(groups)
+    if not len(batch.states):
+        raise ValueError("the responses have no states; give those that `Scorer.state_trace` reads")
     process = objective.state_advantages(batch)
-    outcome = outcome_advantages(batch.correct.double(), objective.coefficients.eps)
-    advantages = unified_advantages(
-        outcome.unsqueeze(-1).expand_as(process), process, objective.outcome_weight, objective.process_weight
-    )
-    return [
-        [row[: trace.length].clone() for row, trace in zip(rows, group, strict=True)]
-        for rows, group in zip(advantages, groups, strict=True)
-    ]
+    return group_advantages(batch, batch.correct.double(), process, objective.coefficients)

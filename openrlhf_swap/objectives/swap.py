@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.advantages import (
-    outcome_advantages,
+    group_advantages,
     outcome_rewards,
     per_token,
     process_advantages,
     step_signals,
-    unified_advantages,
+    sum_to_come,
 )
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.ablation import coefficients
-from openrlhf_swap.objectives.state_values import StateObjective
+from openrlhf_swap.objectives.length_critic import StateObjective
 from openrlhf_swap.rollouts.rollout import Batch
 
 
@@ -31,12 +31,11 @@ class Swap(StateObjective):
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self.coefficients = coefficients(config)
-        self.scores_steps = self.coefficients.needs_scores
+        numbers = self.coefficients = coefficients(config)
+        self.scores_steps = numbers.needs_scores
         self.reads_states = self.scores_steps and config.step_baseline == "state"
-        self.needs_all_groups = self.scores_steps or self.coefficients.penalises_outcome
-        self.outcome_weight = self.coefficients.outcome_weight
-        self.process_weight = self.coefficients.process_weight
+        self.needs_all_groups = self.scores_steps or numbers.penalises_outcome
+        self.outcome_weight, self.process_weight = numbers.outcome_weight, numbers.process_weight
 
     def rewards(self, batch: Batch) -> Tensor:
         """The grader's, less c P for outcome_only."""
@@ -52,15 +51,12 @@ class Swap(StateObjective):
 
     def _baseline(self, batch: Batch, tokens: int) -> Tensor:
         """(G, N, A) the step rewards to come, as the state before each token's step predicts them."""
-        states, signals = batch.states, batch.signals
-        to_come = torch.zeros_like(states.tokens_left)
-        counted = torch.zeros_like(states.state_mask)
-        steps = batch.steps.step_mask.shape[-1]
-        to_come[..., :steps] = signals.normalised.flip(-1).cumsum(-1).flip(-1)
+        steps, signals = batch.steps, batch.signals
         # A group without a signal has rewards of 0, and needs no baseline.
-        counted[..., :steps] = batch.steps.step_mask & ~signals.deviation.isnan()[:, None, None]
-        predicted = self.predict_returns(states, to_come, counted)
-        return per_token(predicted, states.step_ends, states.step_mask, tokens)
+        counted = steps.step_mask & ~signals.deviation.isnan()[:, None, None]
+        returns = pad(sum_to_come(signals.normalised), (0, 1))
+        predicted = self.predict_returns(steps, returns, pad(counted, (0, 1)))
+        return per_token(predicted, steps.step_ends, steps.step_mask, tokens)
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:
@@ -79,11 +75,8 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
             "--swap.step_baseline is state, which compares groups: train with it, or use mean or zero in "
             "swap_advantages"
         )
-    batch, numbers = StepBatch.from_traces([group]), coefficients(config)
-    tokens = int(batch.lengths.max())
-    outcome = outcome_advantages(outcome_rewards(batch, numbers), numbers.eps).unsqueeze(-1).expand(-1, -1, tokens)
-    process = None
+    batch, numbers, process = StepBatch.from_traces([group]), coefficients(config), None
     if numbers.needs_scores:
-        process = process_advantages(step_signals(batch, numbers).normalised, batch.step_ends, batch.step_mask, tokens)
-    advantages = unified_advantages(outcome, process, numbers.outcome_weight, numbers.process_weight)
-    return [row[: trace.length].clone() for row, trace in zip(advantages[0], group, strict=True)]
+        normalised, tokens = step_signals(batch, numbers).normalised, int(batch.lengths.max())
+        process = process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
+    return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)[0]

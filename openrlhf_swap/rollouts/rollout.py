@@ -17,7 +17,6 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.length_critic import StateBatch, StateTrace
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 
@@ -72,13 +71,9 @@ class Rollout:
         return (self.start - 1, *(self.start + end for end in self.step_ends))
 
     def trace(self) -> StepTrace:
-        """What the step arithmetic needs to know about the response; no steps where they are not scored."""
-        ends = self.step_ends if self.answer_logprobs else ()
-        return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, ends)
-
-    def state_trace(self) -> StateTrace:
-        """What a critic needs to know about the response."""
-        return StateTrace(len(self.response_ids), self.correct, self.step_ends, self.states)
+        """What the step arithmetic and a critic need to know; no steps where these are neither scored nor read."""
+        ends = self.step_ends if self.answer_logprobs or self.states is not None else ()
+        return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, ends, self.states)
 
 
 @dataclass(frozen=True)
@@ -129,11 +124,6 @@ class Batch:
     def signals(self) -> StepSignals:
         """The step signals computed from the markers."""
         return step_signals(self.steps, self.coefficients)
-
-    @cached_property
-    def states(self) -> StateBatch:
-        """The policy's states at step ends, for an objective that reads them."""
-        return StateBatch.from_traces([[rollout.state_trace() for rollout in group] for group in self.groups])
 
     def each(self, function: Callable[[Rollout], float]) -> Tensor:
         """Apply a function to every rollout; (G, N) float64."""

@@ -181,7 +181,7 @@ def step_metrics(
     Returns:
         Finite numbers; a mean over nothing (no correct response, no step) is left out.
     """
-    from openrlhf_swap.algorithm.penalty import target_lengths
+    from openrlhf_swap.algorithm.advantages import target_lengths
 
     correct, steps, lengths = batch.correct, batch.step_mask, batch.lengths.double()
     targets = target_lengths(batch.lengths, correct)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
-from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
-from openrlhf_swap.algorithm.length_critic import StateTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
@@ -95,11 +94,11 @@ class Scorer:
             "steps": self._reader.step_texts(response_ids, ends),
         }
 
-    def states(self, problem: str, response: str) -> StateTrace:
+    def states(self, problem: str, response: str) -> StepTrace:
         """`state_trace` of texts, of a response that counts as correct."""
         return self.state_trace(*self._ids(problem, response), correct=True)
 
-    def state_trace(self, prompt: Sequence[int], response: Sequence[int], correct: bool) -> StateTrace:
+    def state_trace(self, prompt: Sequence[int], response: Sequence[int], correct: bool) -> StepTrace:
         """Read the model's states at the ends of a response's steps, for `length_critic_advantages`.
 
         Args:
@@ -116,7 +115,7 @@ class Scorer:
         request = StateRequest(0, (len(prompt) - 1, *(len(prompt) + end for end in ends)))
         with _evaluating(self._model):
             (states,) = read_states(self._model, row, torch.ones_like(row), [request])
-        return StateTrace(len(response), correct, ends, states)
+        return StepTrace(len(response), correct, (), ends, states)
 
     def _score_steps(
         self, prompt: Sequence[int], response: Sequence[int], answer: str

@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 from support.slow_advantages import EPS, slow_advantages
 
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
-from openrlhf_swap.algorithm.advantages import outcome_advantages, process_advantages, step_signals
+from openrlhf_swap.algorithm.advantages import (
+    local_gains,
+    monotone_gains,
+    outcome_advantages,
+    penalty_masses,
+    penalty_weights,
+    process_advantages,
+    step_signals,
+    target_lengths,
+)
 from openrlhf_swap.algorithm.batch import StepBatch
-from openrlhf_swap.algorithm.gains import local_gains, monotone_gains
-from openrlhf_swap.algorithm.penalty import penalty_masses, penalty_weights, target_lengths
 from openrlhf_swap.errors import NonFiniteError
 from openrlhf_swap.objectives.ablation import ABLATION, coefficients
 

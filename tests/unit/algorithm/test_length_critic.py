@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap import StateCritic, StateTrace, SwapConfig, length_critic_advantages
-from openrlhf_swap.algorithm.length_critic import StateBatch, paying, step_costs
+from openrlhf_swap import StateCritic, StepTrace, SwapConfig, length_critic_advantages
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.critic import paying, step_costs
 from openrlhf_swap.errors import ConfigError
 
 CONFIG = SwapConfig(objective="length_critic", process_weight=1.0)
@@ -46,8 +47,8 @@ def responses(draw):
 
 @given(st.lists(responses(), min_size=1, max_size=4), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
 def test_costs_are_those_of_a_plain_loop(drawn, gae_lambda):
-    batch = StateBatch.from_traces(
-        [[StateTrace(length, True, ends, np.zeros((len(ends) + 1, 1)))] for length, ends, _ in drawn]
+    batch = StepBatch.from_traces(
+        [[StepTrace(length, True, (), ends, np.zeros((len(ends) + 1, 1)))] for length, ends, _ in drawn]
     )
     predicted = torch.zeros_like(batch.tokens_left)
     predicted[batch.state_mask] = torch.tensor(
@@ -64,11 +65,11 @@ def trace(length, ends, correct=True, states=None):
     """A response whose states are all different, or those given."""
     if states is None:
         states = np.random.default_rng(length * 100 + len(ends)).normal(size=(len(ends) + 1, 3))
-    return StateTrace(length, correct, ends, states)
+    return StepTrace(length, correct, (), ends, states)
 
 
 def test_who_pays():
-    batch = StateBatch.from_traces(
+    batch = StepBatch.from_traces(
         [[trace(4, [1]), trace(8, [2]), trace(9, [], correct=False)], [trace(3, [], correct=False)] * 3]
     )
     assert paying(batch, only_correct=True, over_target=False).tolist() == [[True, True, False], [False] * 3]
@@ -134,8 +135,8 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
             to_do -= plan[-1]
         states = 3.0 - np.cumsum([0, *plan])[:, None]
         ends = [5 * k + 4 for k in range(len(plan))]
-        wrong = StateTrace(1, False, [], [[3.0]])
-        groups.append([StateTrace(5 * len(plan), True, ends, states), wrong])
+        wrong = StepTrace(1, False, (), [], [[3.0]])
+        groups.append([StepTrace(5 * len(plan), True, (), ends, states), wrong])
         plans.append(plan)
     found = length_critic_advantages(
         groups, CONFIG.replaced(options={"gae_lambda": "0", "unit": "deviation"}), StateCritic()
@@ -158,6 +159,8 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
             r"response 0 of group 0: states of shape \(3, 1\) for 1 step_ends",
         ),
         ([[trace(5, [])], [trace(5, [])] * 2], "groups have sizes .1, 2."),
+        ([[StepTrace(5, True, [], [])]], "the responses have no states"),
+        ([[trace(5, []), StepTrace(5, False)]], r"response 1 of group 0: states of shape \(0,\) for 0 step_ends"),
     ],
 )
 def test_responses_that_do_not_fit_are_named(traces, message):

@@ -135,5 +135,5 @@ def test_what_leads_nowhere_is_found():
     assert not missing_file("scoring/per_prefix.py") and not missing_file("swap_config.json")
     assert missing_command("openrlhf_swap.nothing") and missing_command("openrlhf_swap.sizing")
     assert not missing_command("openrlhf_swap.train") and not missing_command("pytest")
-    assert missing_name("algorithm.gains.nothing") and missing_name("test_nothing")
-    assert not missing_name("algorithm.gains.local_gains") and not missing_name("torch.nothing")
+    assert missing_name("algorithm.advantages.nothing") and missing_name("test_nothing")
+    assert not missing_name("algorithm.advantages.local_gains") and not missing_name("torch.nothing")

@@ -9,8 +9,7 @@ from support.slow_advantages import slow_advantages
 from to_go import gains_to_go
 
 from openrlhf_swap import StepTrace
-from openrlhf_swap.algorithm.gains import local_gains
-from openrlhf_swap.algorithm.penalty import penalty_weights
+from openrlhf_swap.algorithm.advantages import local_gains, penalty_weights
 
 
 def test_the_step_that_prepares_is_spared():

@@ -46,7 +46,7 @@ def test_training_adds_what_the_public_function_gives(options):
     for seed in range(3):  # the second and third batch are predicted from earlier ones, too
         groups = rollouts(seed)
         process = objective.token_advantages(batch_of(objective, groups))
-        public = length_critic_advantages([[r.state_trace() for r in group] for group in groups], config, critic)
+        public = length_critic_advantages([[r.trace() for r in group] for group in groups], config, critic)
         for group, rows, expected_rows in zip(groups, process, public, strict=True):
             rewards = torch.tensor([r.reward for r in group], dtype=torch.float64)
             outcome = (rewards - rewards.mean()) / (rewards.std() + 1e-6)

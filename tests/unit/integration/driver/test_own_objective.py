@@ -1,5 +1,6 @@
 """An objective of one's own that errs: the first batch ends in one line that names it, the method and the shapes."""
 
+import math
 import pickle
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.actors import GROUP_SIZE, GROUPS, make_config, make_sample
+from support.objectives import rollout
 from support.trainers import make_rollout_batch, make_training_actor, strategy_of
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import SwapError
 from openrlhf_swap.integration.driver import async_trainer, trainer
+from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -23,8 +26,6 @@ LONGEST = 8  # tokens of the longest response below
 def experiences_of(arguments, tokenizer):
     """A function that gives the experiences of a batch on which an objective has put its advantages."""
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
-
-    from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 
     def make(objective):
         reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
@@ -132,6 +133,17 @@ PLAIN = [
 def test_every_objective_keeps_the_contract(experiences_of, name):
     for experience in experiences_of(build(make_config(objective=name))):
         assert experience.advantages.isfinite().all()
+
+
+def test_the_choice_of_a_part_counts_in_the_probability_of_the_first_token():
+    maker = SwapExperienceMaker.__new__(SwapExperienceMaker)
+    choices = [{"chance": 0.5, "forced": 1.0}, {"chance": 0.75, "forced": 0.0}, {}]
+    maker._rollouts = [rollout("ab", **metadata) for metadata in choices]  # after five tokens of the prompt
+    log_probs = torch.full((3, 7), -3.0)
+    maker._patch_behaviour(SimpleNamespace(index=[0, 1, 2], action_log_probs=log_probs))
+    expected = torch.full((3, 7), -3.0)
+    expected[0, 4], expected[1, 4] = math.log(0.5), math.log(0.75) - 3.0
+    torch.testing.assert_close(log_probs, expected)
 
 
 def test_the_step_of_a_batch_travels_with_it(monkeypatch, arguments, tmp_path):

@@ -1,0 +1,213 @@
+"""A critic of length: what is left is predicted from the policy's states; a step costs its tokens less those it saved.
+
+Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of the longest response, n rows (states of
+all responses of a batch), d numbers of a state. Everything is float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import per_token, target_lengths
+from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.errors import NonFiniteError
+
+
+class Prediction(NamedTuple):
+    """What the states predict.
+
+    Attributes:
+        values: (n,) the predicted return of each row.
+        r2: share of the returns' variance that the predictions explain; 0 where the returns do not vary.
+        solved: whether the regression could be solved; if not, each row got the mean return of its group.
+    """
+
+    values: Tensor
+    r2: float
+    solved: bool
+
+
+class StateCritic:
+    """Predicts returns from states by ridge regression; no row takes part in its own prediction.
+
+    The groups of a batch are dealt into `folds` parts. A row is predicted by the ridge regression on the rows of all
+    other parts and on earlier batches, whose weights fade by `decay` a batch. Earlier batches are kept as their sums
+    of products, (d+2, d+2), and not as rows.
+    """
+
+    def __init__(self, decay: float = 0.75, ridge: float = 30.0, folds: int = 4) -> None:
+        """Take the weight of the batch before the current one, the ridge in rows, and the number of parts."""
+        self._decay, self._ridge, self._folds = decay, ridge, folds
+        self._earlier: Tensor | None = None
+
+    def predict(self, states: Tensor, returns: Tensor, groups: Tensor) -> Prediction:
+        """Predict the returns of a batch, then learn from it.
+
+        Args:
+            states: (n, d) of any floating dtype.
+            returns: (n,) what was still to come at each state.
+            groups: (n,) int64, the number of each row's group, from 0.
+
+        Raises:
+            NonFiniteError: for a state or return that is NaN or infinite.
+        """
+        states, returns = states.double(), returns.double()
+        _check_finite(states, returns)
+        # One, the state and the return in a row: their products are all that a regression needs.
+        rows = torch.cat([torch.ones_like(returns)[:, None], states, returns[:, None]], dim=-1)
+        fold_of_row = groups % self._folds
+        parts = [rows[fold_of_row == fold] for fold in range(self._folds)]
+        products = [part.T @ part for part in parts]
+        earlier = self._earlier
+        if earlier is None or earlier.shape != products[0].shape:  # of another model
+            earlier = torch.zeros_like(products[0])
+        values, solved = torch.empty_like(returns), True
+        for fold, part in enumerate(parts):
+            if not len(part):
+                continue
+            others = torch.stack([*products[:fold], *products[fold + 1 :], earlier]).sum(0)
+            weights = _ridge_weights(others, self._ridge)
+            if weights is None:
+                solved = False
+                break
+            values[fold_of_row == fold] = part[:, :-1] @ weights
+        if not solved:
+            values = _group_means(returns, groups)
+        self._earlier = self._decay * (torch.stack(products).sum(0) + earlier)
+        return Prediction(values, _r2(values, returns), solved)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The faded sums of products of all batches so far; empty before the first."""
+        return {} if self._earlier is None else {"products": self._earlier.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from such sums."""
+        self._earlier = state["products"].clone() if state else None
+
+
+def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
+    """(d+1,) intercept and weights from the sums of products; None where they cannot be found.
+
+    The states are standardised for the penalty, so that `ridge` counts as much as that many rows without information.
+    """
+    count = products[0, 0]
+    if count < 2:
+        return None
+    mean = products[0, 1:] / count
+    covariance = products[1:, 1:] / count - mean.outer(mean)
+    variance = covariance.diagonal()[:-1]
+    # A number that never changes has a variance of rounding errors, and no weight.
+    varies = variance > 1e-9 * (variance + mean[:-1].square())
+    scale = torch.where(varies, variance, 1.0).sqrt()
+    cross = torch.where(varies, covariance[:-1, -1] / scale, 0.0)
+    correlation = covariance[:-1, :-1] / scale.outer(scale) * varies.outer(varies)
+    correlation += torch.diag(ridge / count + (~varies).double())
+    factor, failed = torch.linalg.cholesky_ex(correlation)
+    if failed:
+        return None
+    weights = torch.cholesky_solve(cross[:, None], factor)[:, 0] / scale
+    return torch.cat([(mean[-1] - weights @ mean[:-1])[None], weights])
+
+
+def _group_means(returns: Tensor, groups: Tensor) -> Tensor:
+    sums = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add(0, groups, returns)
+    return (sums / groups.bincount().clamp(min=1))[groups]
+
+
+def _r2(values: Tensor, returns: Tensor) -> float:
+    variance = (returns - returns.mean()).square().sum()
+    return float(1 - (values - returns).square().sum() / variance) if variance > 0 else 0.0
+
+
+def _check_finite(states: Tensor, returns: Tensor) -> None:
+    for name, values in (("hidden state", states), ("return", returns.unsqueeze(-1))):
+        wrong = (~values.isfinite()).any(-1).nonzero()
+        if len(wrong):
+            raise NonFiniteError(f"row {int(wrong[0])} of {len(values)}: its {name} is not finite")
+
+
+def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
+    """The generalised advantage of length: delta_k = tokens of step k + V_k - V_{k-1}, a_k = delta_k + lambda a_{k+1}.
+
+    Args:
+        left: (..., K+1) tokens left at each state, 0 after the last.
+        predicted: (..., K+1) V, what was predicted to be left; 0 after the last.
+        gae_lambda: 1 gives the tokens that followed, less those predicted; 0 the step's own TD error.
+
+    Returns:
+        (..., K+1), of each step and, after a response's last step, of its rest; above 0 for what took more tokens
+        than it saved.
+    """
+    surprise = left - predicted  # delta_k is its fall, and its sum telescopes to the surprise at the step's start
+    delta = surprise - torch.nn.functional.pad(surprise, (0, 1))[..., 1:]
+    costs = torch.empty_like(delta)
+    following = torch.zeros_like(delta[..., 0])
+    for step in reversed(range(delta.shape[-1])):
+        following = delta[..., step] + gae_lambda * following
+        costs[..., step] = following
+    return costs
+
+
+def paying(batch: StepBatch, only_correct: bool, over_target: bool) -> Tensor:
+    """(G, N) bool: the responses that pay for their length; `over_target`: only those longer than L_target."""
+    pays = batch.correct if only_correct else torch.ones_like(batch.correct)
+    if over_target:  # a group without a correct response has a target of NaN, which no length exceeds
+        pays = pays & (batch.lengths > target_lengths(batch.lengths, batch.correct).unsqueeze(-1))
+    return pays
+
+
+def length_advantages(batch: StepBatch, costs: Tensor, pays: Tensor, unit: float) -> Tensor:
+    """The costs of those who pay in a unit of tokens, with the sign of an advantage.
+
+    Args:
+        batch: the responses.
+        costs: (G, N, K+1) as `step_costs` returns them.
+        pays: (G, N) bool.
+        unit: the tokens that cost 1, such as `spread` or `mean_length` gives them; 0 if nothing is to be paid.
+
+    Returns:
+        (G, N, A) float64, 0 for those who do not pay.
+    """
+    used = batch.state_mask & pays.unsqueeze(-1)
+    scaled = torch.where(used, costs / unit, 0.0) if unit else torch.zeros_like(costs)
+    tokens = int(batch.lengths.max())
+    # The state after a response's last step stands for its rest: the padding after that is the same.
+    return -per_token(scaled, batch.step_ends, batch.state_mask[..., 1:], tokens)
+
+
+def spread(batch: StepBatch, costs: Tensor, pays: Tensor, eps: float) -> float:
+    """The deviation, over all steps of those who pay, of what they cost, plus eps; 0 if it is below eps."""
+    paid = costs[batch.state_mask & pays.unsqueeze(-1)]
+    deviation = float(paid.std()) if len(paid) > 1 else 0.0
+    return deviation + eps if deviation > eps else 0.0
+
+
+def mean_length(batch: StepBatch, pays: Tensor) -> float:
+    """The mean length of those who pay; 0 if none does."""
+    return float(batch.lengths[pays].double().mean()) if pays.any() else 0.0
+
+
+def predict_tokens(traces: Sequence[StepTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:
+    """Predict the tokens left at each state of saved responses, each by the responses to other problems.
+
+    Args:
+        traces: the responses.
+        problems: the number of each one's problem, from 0.
+
+    Returns:
+        K+1 numbers for each response, and the share of the variance that they explain.
+
+    Raises:
+        ValueError: for step ends or states that do not fit their response.
+        NonFiniteError: for a state that is not finite.
+    """
+    batch = StepBatch.from_traces([[trace] for trace in traces])
+    mask = batch.state_mask
+    numbers = torch.tensor(problems)[mask.nonzero()[:, 0]]
+    prediction = StateCritic().predict(batch.states, batch.tokens_left[mask], numbers)
+    rows = torch.split(prediction.values.clamp(min=0), mask.sum(-1).flatten().tolist())
+    return [row.tolist() for row in rows], prediction.r2
