@@ -10,7 +10,7 @@ from typing import Any
 
 from openrlhf_swap.data.formats import read_format
 from openrlhf_swap.data.references import read_reference
-from openrlhf_swap.data.rows import described, read_entries
+from openrlhf_swap.data.rows import read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer
@@ -196,12 +196,9 @@ def short_name(name: str) -> str:
 
 
 def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
-    found = read_entries(path)
-    if any(entry.row is None for entry in found):
-        raise DataError(f"{path} cannot be read: {described(found)}; give JSONL with problem and answer")
     problems = []
     first_rows: dict[str, int] = {}
-    for place, entry in enumerate(found):
+    for place, entry in enumerate(read_entries(path, needs_all=True)):
         row = entry.row or {}
         problems.append(_problem(f"{path}, row {entry.number}", row.get("id", place), row, grader))
         first_rows.setdefault(problems[-1].grader, entry.number)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -75,16 +74,13 @@ def source_rows(
     problems = read_column(table, problem_key, "--problem-key", source)
     answers = read_column(table, answer_key, "--answer-key", source)
     ids = table["id"] if "id" in table.column_names else [None] * len(table)
-    used = {problem_key, answer_key, "id", "problem", "answer"}  # the last two name columns of the output
-    others: Iterable[Row] = (
-        repeat({}, len(table))  # without reading the other columns
-        if grader == MATH
-        else ({name: value for name, value in row.items() if name not in used} for row in table)
-    )
     rows: list[Row] = [
-        {**other, "problem": problem, "answer": answer}
-        for problem, answer, other in zip(problems, answers, others, strict=True)
+        {"problem": problem, "answer": answer} for problem, answer in zip(problems, answers, strict=True)
     ]
+    if grader != MATH:
+        used = {problem_key, answer_key, "id", "problem", "answer"}  # the last two name columns of the output
+        for row, others in zip(rows, table, strict=True):
+            row.update({name: value for name, value in others.items() if name not in used})
     references = read_references(rows, "problem", "answer", grader, f"--input is {source}")
     return [
         SourceRow(

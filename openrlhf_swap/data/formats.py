@@ -56,10 +56,8 @@ def livecodebench(row: Mapping[str, Any]) -> Asked:
     """A task of LiveCodeBench: a program, or a class to complete where the row names a function."""
     tests = [*_tests(row["public_test_cases"]), *_tests(row.get("private_test_cases") or "[]")]
     kept = json.dumps([{"input": test["input"], "output": test["output"]} for test in tests])
-    if name := json.loads(row.get("metadata") or "{}").get("func_name"):
-        instruction = f"{COMPLETE}\n\n```python\n{row['starter_code']}\n```"
-    else:
-        instruction = PROGRAM
+    name = json.loads(row.get("metadata") or "{}").get("func_name")
+    instruction = f"{COMPLETE}\n\n```python\n{row['starter_code']}\n```" if name else PROGRAM
     metadata = {FUNCTION: name} if name else {}
     return Asked(f"{row['question_content']}\n\n{instruction}", kept, metadata, UNIT_TESTS)
 
@@ -77,7 +75,7 @@ def read_format(row: Mapping[str, Any]) -> Asked | None:
     """The problem in a row of one of these formats; None for a row of problem and answer.
 
     Raises:
-        ValueError: for a row with the columns, and something wrong in them.
+        ValueError: for a row that has the columns of a format, but not its values.
     """
     if "problem" in row:
         return None

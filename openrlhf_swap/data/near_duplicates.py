@@ -103,14 +103,14 @@ def _is_number(token: str) -> bool:
     return token[0].isdigit()
 
 
-def nearly_same(one: Text, other: Text) -> bool:
-    """Whether one problem is the other with a few words changed or text added.
+def nearly_same(first: Text, second: Text) -> bool:
+    """Whether a problem is another problem with a few words changed or text added.
 
-    All numbers, 80% of the words and 80% of the triples of one must occur in the other. If it has fewer than 40
-    triples, 95% of its words must occur there, it needs at least two numbers, and the shared triples must be at least
-    half of the longer text's. Problems that differ in a number are different problems.
+    All numbers, 80% of the words and 80% of the triples of one text must occur in the other text. If it has fewer than
+    40 triples, 95% of its words must occur there, it needs at least two numbers, and the shared triples must be at
+    least half of the longer text's. Problems that differ in a number are different problems.
     """
-    return _contains(one, other) or _contains(other, one)
+    return _contains(first, second) or _contains(second, first)
 
 
 def _contains(longer: Text, shorter: Text) -> bool:

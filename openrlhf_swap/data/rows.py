@@ -40,37 +40,39 @@ class Entry:
 
 
 def has_rows(path: Path) -> bool:
-    """Whether `read_entries` reads the rows of this file: a .json file may hold columns instead."""
-    return path.suffix.lower() in (".jsonl", ".csv") or _is_list(path)
+    """Whether `read_entries` reads this kind of file."""
+    return path.suffix.lower() in (".jsonl", ".json", ".csv")
 
 
-def read_entries(path: Path, flag: str = "", at_most: int | None = None) -> list[Entry]:
+def read_entries(path: Path, flag: str = "", at_most: int | None = None, needs_all: bool = False) -> list[Entry]:
     """The rows of a JSONL, JSON or CSV file, without blank lines. The fields of a CSV file are texts.
 
     Args:
         path: the file.
         flag: the flag that names it, if one does, for errors.
         at_most: how many rows are read; None for all.
+        needs_all: whether an unreadable row is an error.
 
     Raises:
         DataError: for a file that cannot be opened, is not of its format, or has no readable row among these.
     """
     name = f"{flag} is {path}, which" if flag else str(path)
     with reader_errors(f"{name} cannot be read: {{reason}}"):
-        found = list(islice(_entries(path), at_most))
-        if not readable_rows(found):
-            raise DataError(described(found) or "it has no rows")
-    return found
+        entries = list(islice(_entries(path), at_most))
+        rows = readable_rows(entries)
+        if not rows or (needs_all and len(rows) < len(entries)):
+            raise DataError(described(entries) or "it has no rows")
+    return entries
 
 
-def readable_rows(found: Sequence[Entry]) -> list[Row]:
+def readable_rows(entries: Sequence[Entry]) -> list[Row]:
     """The rows that can be read."""
-    return [entry.row for entry in found if entry.row is not None]
+    return [entry.row for entry in entries if entry.row is not None]
 
 
-def described(found: Sequence[Entry]) -> str:
+def described(entries: Sequence[Entry]) -> str:
     """The first unreadable rows: "row 3: not JSON (...), row 7: not UTF-8 (...), and 12 more"."""
-    wrong = [entry for entry in found if entry.row is None]
+    wrong = [entry for entry in entries if entry.row is None]
     shown = ", ".join(f"row {entry.number}: {entry.fault}" for entry in wrong[:SHOWN])
     return shown + (f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
 
@@ -102,19 +104,12 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
         DataError: when it, or any row of it, cannot be read.
     """
     path, kind = Path(source), Path(source).suffix.lower()
-    remedy = (
-        f"check the name, --config, --split and the connection, or give a file that ends in {', '.join(DATA_FILES)}"
-    )
-    message = f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"
-    found = read_entries(path, "--input") if has_rows(path) else []
-    rows = readable_rows(found)
-    if len(rows) < len(found):
-        raise DataError(
-            f"--input is {source}, which cannot be loaded: {described(found)}; correct or remove these rows"
-        )
-    with reader_errors(message), causes_of_loaders():
-        if rows:
-            return as_table(rows)
+    entries = read_entries(path, "--input", needs_all=True) if has_rows(path) else []
+    files = ", ".join(DATA_FILES)
+    remedy = f"check the name, --config, --split and the connection, or give a file that ends in {files}"
+    with reader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"), causes_of_loaders():
+        if entries:
+            return as_table(readable_rows(entries))
         from datasets import load_dataset
 
         if kind in DATA_FILES:
@@ -169,10 +164,8 @@ def _entries(path: Path) -> Iterator[Entry]:
             reader = csv.DictReader(table, strict=True)
             for number in count(1):
                 yield _entry(number, _next_fields, reader)
-    elif _is_list(path):
-        yield from (
-            _entry(number, checked_row, value) for number, value in enumerate(parse_value(path.read_bytes()), 1)
-        )
+    elif path.suffix.lower() == ".json" and (data := path.read_bytes()).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+        yield from (_entry(number, checked_row, value) for number, value in enumerate(parse_value(data), 1))
     else:
         with open(path, "rb") as lines:
             for number, line in enumerate(lines, 1):  # not splitlines(), which also splits at separators in a text
@@ -200,10 +193,3 @@ def _next_fields(reader: csv.DictReader[str]) -> Row:
         raise DataError("zero bytes, as a crash leaves them")
     decoded(text.encode(errors="surrogateescape"))
     return dict(row)
-
-
-def _is_list(path: Path) -> bool:
-    if path.suffix.lower() != ".json" or not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return next((line.lstrip()[:1] for line in file if line.strip()), b"") == b"["

@@ -73,12 +73,12 @@ def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Da
     read_here = {}
     for name in sources:
         if has_rows(Path(name)):
-            found = read_entries(Path(name), flag)
-            rows = readable_rows(found)
-            if len(rows) < len(found):
-                counts = f"{len(found) - len(rows)} of {len(found)} rows cannot be read"
-                print(f"[swap] {name}: {counts}: {described(found)}; left out")
-            if len(rows) < len(found) or name.lower().endswith(".csv"):
+            entries = read_entries(Path(name), flag)
+            rows = readable_rows(entries)
+            if len(rows) < len(entries):
+                counts = f"{len(entries) - len(rows)} of {len(entries)} rows cannot be read"
+                print(f"[swap] {name}: {counts}: {described(entries)}; left out")
+            if len(rows) < len(entries) or name.lower().endswith(".csv"):
                 read_here[name] = rows
     printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
 

@@ -242,16 +242,16 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     none = "--no-benchmarks"
     cases = [
         ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
-        ((tmp_path / "empty.json", output), "which cannot be loaded ("),
+        ((tmp_path / "empty.json", output), "which cannot be read: it has no rows"),
         ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parquet"),
         (
             (tmp_path / "torn.csv", output),
-            "which cannot be loaded: row 2: more or fewer fields than the header; correct",
+            "which cannot be read: row 2: more or fewer fields than the header",
         ),
         ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
         ((tmp_path, output), "which cannot be loaded ("),
-        ((torn, output), "which cannot be loaded: row 2: not JSON (Expecting value at character 14); correct or re"),
+        ((torn, output), "which cannot be read: row 2: not JSON (Expecting value at character 14)"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
         (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),
         ((good, output, none, "--answer-key", "gold"), "its columns are: id, problem, answer, source"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, checksum, load_benchmark
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, checksum, load_benchmark
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
@@ -47,10 +47,7 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
         (b'{"problem": "1", "answer": ["3", "5"]}', ', row 2: answer is ["3", "5"]; give every row a problem and'),
         (b'{"problem": "1", "answer": []}', ", row 2: answer is []"),
         (b'{"problem": "1", "answer": "\xe9"}', " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29"),
-        (
-            b"\0" * 512,
-            " cannot be read: row 2: zero bytes, as a crash leaves them; give JSONL with",
-        ),
+        (b"\0" * 512, " cannot be read: row 2: zero bytes, as a crash leaves them"),
     ],
 )
 def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
@@ -100,7 +97,7 @@ def test_the_checksum_ignores_order_and_white_space():
 
 
 @pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", [*PAPER_BENCHMARKS, "gsm8k"])
 def test_reference_answers_are_correct_against_themselves(name):
     problems = load_benchmark(name, Path(os.environ["BENCHMARK_DATA"]))
     grader = Grader()

@@ -85,6 +85,6 @@ def test_good_files_of_each_kind(tmp_path):
     with_index = read_entries(tmp_path / "index.csv")
     assert with_index[0].row == {"": "0", "problem": "1+1", "answer": "2"}
     assert [entry.fault for entry in with_index[1:]] == ["more or fewer fields than the header"] * 2
-    (tmp_path / "columns.json").write_text('{\n "problem": ["1"],\n "answer": ["2"]\n}')
-    for name in ("bom.jsonl", "list.json", "rows.csv", "columns.json"):
+    (tmp_path / "lines.json").write_bytes(GOOD)
+    for name in ("bom.jsonl", "list.json", "lines.json", "rows.csv"):
         check_quickly("--data.prompt_dataset", str(tmp_path / name), KEYS)
