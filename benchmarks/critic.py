@@ -23,9 +23,9 @@ from openrlhf_swap.scoring.states import WIDTH, StateRequest, recording_states
 def with_states(case: Case) -> list[torch.Tensor]:
     """The plain pass, and the states at the ends of its steps."""
     requests = [StateRequest(request.row, request.prefix_ends) for request in case.requests]
-    with recording_states(case.model, case.mask, requests) as recorded:
+    with recording_states(case.model, case.mask, requests) as states:
         case.plain(packed=False)
-    return recorded.of_requests()
+    return states
 
 
 def random_batch(responses: int, steps: int, group: int = 8) -> StepBatch:

@@ -96,7 +96,7 @@ class MadeUpActors:
         self.sent = (action_mask, score_requests, others)
         self.returned = [
             [
-                ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0)
+                ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0, [])
                 for mask, requests in zip(action_mask, score_requests or [[]] * len(action_mask), strict=True)
             ]
         ]

@@ -25,8 +25,7 @@ import torch
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.plan import training_command
-from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, PRESETS, Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_settings
@@ -224,13 +223,13 @@ def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, o
 
 def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -> float:
     """The largest difference of the first response's scores from those of one forward pass per prefix, in nats."""
-    from openrlhf_swap.scoring.backends import PER_PREFIX, score_alone
+    from openrlhf_swap.scoring.backends import PER_PREFIX, ScoringBackend
 
     engine, device = policy.actor.actor.model, torch.cuda.current_device()
     batch = [part.to(device) for part in (responses.sequences[:1], responses.mask[:1])]
     engine.eval()
     with torch.no_grad():
-        alone = score_alone(PER_PREFIX, engine, engine.module.config, *batch, responses.request)
+        (alone,) = ScoringBackend(PER_PREFIX).score(engine, engine.module.config, *batch, [responses.request])
     engine.train()
     return float((alone - scored[0].answer_logprobs[0].cpu()).abs().max())
 

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Cache, PreTrainedModel
 
-from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
+from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
 
 PROMPT_TOKENS = 100
 ANSWER_TOKENS = 6

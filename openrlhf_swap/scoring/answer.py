@@ -23,6 +23,21 @@ class AnswerBranch:
     scored: tuple[bool, ...]
 
 
+@dataclass(frozen=True)
+class ScoreRequest:
+    """One response to score.
+
+    Attributes:
+        row: its row in the batch.
+        prefix_ends: K+1 positions in the padded row: the last prompt token's, then each step's last token's.
+        branch: template and answer.
+    """
+
+    row: int
+    prefix_ends: tuple[int, ...]
+    branch: AnswerBranch
+
+
 def answer_branch(tokenizer: PreTrainedTokenizerBase, close_template: str, answer: str) -> AnswerBranch:
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 

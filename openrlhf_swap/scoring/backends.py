@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +13,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
-from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.segments import score_segments
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix, unpadded
+from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 SHARED_PREFIX, SEGMENTS, PER_PREFIX = "shared_prefix", "segments", "per_prefix"
@@ -46,6 +47,26 @@ class ScoringBackend:
         reason = "" if self.obstacle is None else f", because {self.obstacle}"
         return f"scoring {COSTS[self.name]} ({self.name}){reason}"
 
+    def score(
+        self,
+        model: Callable[..., Any],
+        config: PretrainedConfig,
+        sequences: Tensor,
+        attention_mask: Tensor,
+        requests: Sequence[ScoreRequest],
+        packed: bool = False,
+    ) -> list[Tensor]:
+        """Score the requests in forwards of their own; arguments and result as in `score_shared_prefix`."""
+        if self.name == SHARED_PREFIX:
+            return score_shared_prefix(model, config, sequences, attention_mask, requests, packed=packed)
+        score = partial(score_segments, config=config) if self.name == SEGMENTS else score_per_prefix
+        scores = []
+        for request in requests:
+            present = attention_mask[request.row].bool()
+            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
+            scores.append(score(model, sequences[request.row][present], lengths, request.branch).cpu())
+        return scores
+
 
 def find_backend(
     config: PretrainedConfig,
@@ -66,21 +87,26 @@ def find_backend(
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
     warn_if_untested("transformers", "a scoring backend is only chosen if it is exact on a small model")
-    batches = [_batch(left, device) for left in (False, True)]
+    batches = [trial_batch(left, device) for left in (False, True)]
     for narrow in (True, False):
         try:
             model = small_model(config, build, device, narrow)
-            expected = [_per_prefix(model, *batch) for batch in batches]
+            expected = _scores(ScoringBackend(PER_PREFIX), model, batches)
             break
         except MODEL_ERRORS as error:
             reason = f"no small model of its architecture could be run ({first_line(error)})"
     else:
         return ScoringBackend(PER_PREFIX, reason)
-    obstacle = None
-    for name, score in ((SHARED_PREFIX, partial(_shared_prefix, packed)), (SEGMENTS, _segments)):
-        problem = _problem(score, model, batches, expected)
-        if problem is None:
-            return ScoringBackend(name, obstacle)
+    kind, obstacle = f"branching the cache of a small {type(model).__name__}", None
+    for backend in (ScoringBackend(SHARED_PREFIX), ScoringBackend(SEGMENTS)):
+        try:
+            difference = float((_scores(backend, model, batches, packed) - expected).abs().max())
+        except MODEL_ERRORS as error:
+            problem = f"{kind} failed ({type(error).__name__}: {first_line(error)})"
+        else:
+            if difference < TOLERANCE:
+                return replace(backend, obstacle=obstacle)
+            problem = f"{kind} is off by {difference:.1e} nats"
         obstacle = obstacle or problem
     return ScoringBackend(PER_PREFIX, obstacle)
 
@@ -88,23 +114,12 @@ def find_backend(
 Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, requests
 
 
-def _problem(
-    score: Callable[..., list[Tensor]], model: PreTrainedModel, batches: list[Batch], expected: list[list[Tensor]]
-) -> str | None:
-    """What is wrong with a backend, or None."""
-    kind = type(model).__name__
-    try:
-        scores = [score(model, *batch) for batch in batches]
-    except MODEL_ERRORS as error:
-        return f"branching the cache of a small {kind} failed ({type(error).__name__}: {first_line(error)})"
-    differences = torch.cat([a - b for x, y in zip(scores, expected, strict=True) for a, b in zip(x, y, strict=True)])
-    largest = float(differences.abs().max())
-    if largest < TOLERANCE:
-        return None
-    return f"branching the cache of a small {kind} is off by {largest:.1e} nats"
+def _scores(backend: ScoringBackend, model: PreTrainedModel, batches: list[Batch], packed: bool = False) -> Tensor:
+    scores = [backend.score(model, model.config, *batch, packed=packed) for batch in batches]
+    return torch.cat([torch.cat(batch) for batch in scores])
 
 
-def _batch(left: bool, device: torch.device | str) -> Batch:
+def trial_batch(left: bool, device: torch.device | str) -> Batch:
     """Two responses of unequal lengths, padded on one side."""
     generator = torch.Generator().manual_seed(0)
     lengths, width = (90, 37), 92
@@ -118,33 +133,3 @@ def _batch(left: bool, device: torch.device | str) -> Batch:
         branch = AnswerBranch(tuple(range(3, 9 + row)), (False, False) + (True,) * (4 + row))
         requests.append(ScoreRequest(row, tuple(end + offset for end in ends[row]), branch))
     return ids.to(device), mask.to(device), requests
-
-
-def _shared_prefix(
-    packed: bool, model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]
-) -> list[Tensor]:
-    return score_shared_prefix(model, model.config, ids, mask, requests, packed=packed)
-
-
-def _segments(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:
-    return [score_alone(SEGMENTS, model, model.config, ids, mask, request) for request in requests]
-
-
-def _per_prefix(model: PreTrainedModel, ids: Tensor, mask: Tensor, requests: list[ScoreRequest]) -> list[Tensor]:
-    return [score_alone(PER_PREFIX, model, model.config, ids, mask, request) for request in requests]
-
-
-def score_alone(
-    backend: str,
-    model: Callable[..., object],
-    config: PretrainedConfig,
-    sequences: Tensor,
-    attention_mask: Tensor,
-    request: ScoreRequest,
-) -> Tensor:
-    """Score one request with a backend that takes one response at a time; (K+1,) on the CPU, as `score_branches`."""
-    row, alone = unpadded(request, sequences, attention_mask)
-    lengths = [end + 1 for end in alone.prefix_ends]
-    if backend == SEGMENTS:
-        return score_segments(model, config, row[0], lengths, request.branch).cpu()
-    return score_per_prefix(model, row[0], lengths, request.branch).cpu()

@@ -14,7 +14,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,13 +89,12 @@ class PrefixCache(DynamicCache):
 
         def run(layer_index: int, forward: MixerForward, hidden: Tensor) -> Tensor:
             output = None
-            for piece in pieces:
-                state = copy.deepcopy(self._states.get((layer_index, piece.begin), self._fresh(layer_index)))
-                row, stop = piece.end
-                mixed = forward(hidden[row : row + 1, piece.begin[1] : stop], state)
-                self._states[layer_index, piece.end] = state
+            for row, start, stop in pieces:
+                state = copy.deepcopy(self._states.get((layer_index, (row, start)), self._fresh(layer_index)))
+                mixed = forward(hidden[row : row + 1, start:stop], state)
+                self._states[layer_index, (row, stop)] = state
                 output = mixed.new_zeros(*hidden.shape[:2], mixed.shape[-1]) if output is None else output
-                output[row, piece.begin[1] : stop] = mixed[0]
+                output[row, start:stop] = mixed[0]
             for _ in range(calls - len(pieces)):
                 forward(hidden[:1, :1], self._fresh(layer_index))
             assert output is not None, "a batch without tokens"
@@ -106,11 +105,12 @@ class PrefixCache(DynamicCache):
 
     @contextmanager
     def resumed(self, places: Sequence[Place], width: int) -> Iterator[None]:
-        """Run N branches of `width` tokens in one row, each from the state at its place."""
+        """Run branches of `width` tokens, those of a row one after the other, each from the state at its place."""
 
         def run(layer_index: int, forward: MixerForward, hidden: Tensor) -> Tensor:
             state = _stacked([self._states.get((layer_index, place), self._fresh(layer_index)) for place in places])
-            return forward(hidden.view(len(places), width, -1), state).reshape(1, len(places) * width, -1)
+            mixed = forward(hidden.view(len(places), width, -1), state)
+            return mixed.reshape(*hidden.shape[:2], -1)
 
         with _wrapped(self._mixers, run):
             yield
@@ -120,15 +120,8 @@ class PrefixCache(DynamicCache):
         return LinearAttentionLayer(layer.number_of_states)
 
 
-class Piece(NamedTuple):
-    """Tokens of a row that a mixer gets in one call, from place `begin` up to place `end`."""
-
-    begin: Place
-    end: Place
-
-
-def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[Piece]:
-    """All rows without their padding, cut at the places.
+def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[tuple[int, int, int]]:
+    """All rows without their padding, cut at the places: (row, first position, position after the last).
 
     A single token is never a piece of its own, because a mixer would take it for generation and might run other code:
     it is run again together with the piece before it.
@@ -143,7 +136,7 @@ def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[Piece]:
         bounds = sorted({start, start + count} | cuts)
         for number in range(1, len(bounds)):
             single = number > 1 and bounds[number] - bounds[number - 1] == 1
-            pieces.append(Piece((row, bounds[number - 1 - single]), (row, bounds[number])))
+            pieces.append((row, bounds[number - 1 - single], bounds[number]))
     return pieces
 
 

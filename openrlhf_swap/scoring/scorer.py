@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
@@ -17,9 +16,8 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
-from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
+from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
+from openrlhf_swap.scoring.backends import find_backend
 from openrlhf_swap.scoring.states import StateRequest, read_states
 
 
@@ -124,10 +122,11 @@ class Scorer:
         branch = answer_branch(self._tokenizer, self._close_template, answer)
         self._check_length(len(prompt) + len(response) + len(branch.ids))
         ends = self._reader.step_ends(response)
-        ids = torch.tensor([*prompt, *response], device=self._model.device)
-        prefix_ends = (len(prompt) - 1, *(len(prompt) + end for end in ends))
+        row = torch.tensor([[*prompt, *response]], device=self._model.device)
+        request = ScoreRequest(0, (len(prompt) - 1, *(len(prompt) + end for end in ends)), branch)
         with _evaluating(self._model):
-            return ends, self._answer_logprobs(ids, prefix_ends, branch).double().tolist()
+            (scores,) = self.backend.score(self._model, self._model.config, row, torch.ones_like(row), [request])
+        return ends, scores.double().tolist()
 
     def _ids(self, problem: str, response: str) -> tuple[list[int], list[int]]:
         """The tokens of the rendered problem, and those of the response."""
@@ -137,14 +136,6 @@ class Scorer:
     def _check_length(self, tokens: int) -> None:
         if self._context is not None and tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")
-
-    def _answer_logprobs(self, ids: Tensor, prefix_ends: tuple[int, ...], branch: AnswerBranch) -> Tensor:
-        """(K+1,) l_0..l_K of a (T,) row without padding."""
-        row, request = ids.unsqueeze(0), ScoreRequest(0, prefix_ends, branch)
-        batch = (self._model, self._model.config, row, torch.ones_like(row))
-        if self.backend.name == SHARED_PREFIX:
-            return score_shared_prefix(*batch, [request])[0]
-        return score_alone(self.backend.name, *batch, request)
 
 
 @contextmanager

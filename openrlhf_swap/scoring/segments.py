@@ -24,10 +24,10 @@ from openrlhf_swap.scoring.per_prefix import mean_logprob
 @torch.no_grad()
 def score_segments(
     model: Callable[..., Any],
-    config: PretrainedConfig,
     input_ids: Tensor,
     prefix_lengths: Sequence[int],
     branch: AnswerBranch,
+    config: PretrainedConfig,
 ) -> Tensor:
     """l_k of every prefix; arguments and result as in `score_per_prefix`, plus the model's configuration."""
     answer = torch.tensor(branch.ids, device=input_ids.device)

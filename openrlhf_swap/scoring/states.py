@@ -36,26 +36,13 @@ class StateRequest:
     positions: tuple[int, ...]
 
 
-class RecordedStates:
-    """What `recording_states` found; empty until the forward ran."""
-
-    def __init__(self, requests: Sequence[StateRequest]) -> None:
-        self._sizes = [len(request.positions) for request in requests]
-        self.parts: list[Tensor] = []
-
-    def of_requests(self) -> list[Tensor]:
-        """A (K+1, d) float32 tensor on the CPU for each request, d at most twice `WIDTH`."""
-        if not self._sizes:
-            return []
-        assert self.parts, "no forward ran"
-        return list(torch.split(torch.cat(self.parts, dim=-1).cpu(), self._sizes))
-
-
 @contextmanager
 def recording_states(
     model: Any, attention_mask: Tensor, requests: Sequence[StateRequest], packed: bool = False
-) -> Iterator[RecordedStates]:
-    """Within it, run one forward over the rows: its states are kept. Later forwards in it leave no trace.
+) -> Iterator[list[Tensor]]:
+    """Within it, run one forward over the rows; afterwards, the list that it yields has the states of each request.
+
+    They are (K+1, d) float32 tensors on the CPU, d at most twice `WIDTH`. Later forwards in it leave no trace.
 
     Args:
         model: a PreTrainedModel without wrappers and adapters; its wrapper may be what runs.
@@ -63,9 +50,9 @@ def recording_states(
         requests: for these rows.
         packed: whether the forward has all rows packed into one, without padding.
     """
-    recorded = RecordedStates(requests)
+    states: list[Tensor] = []
     if not requests:
-        yield recorded
+        yield states
         return
     width = attention_mask.shape[1]
     flat = torch.tensor([request.row * width + place for request in requests for place in request.positions])
@@ -73,10 +60,11 @@ def recording_states(
     if packed:
         places = (attention_mask.flatten().cumsum(0) - 1)[places]
     layer, head = middle_layer(model), model.get_output_embeddings()
+    parts: list[Tensor] = []
 
     def keep(hidden: Tensor) -> None:
-        if len(recorded.parts) < (1 if layer is None else 2):
-            recorded.parts.append(projected(hidden.flatten(0, -2)[places]))
+        if len(parts) < (1 if layer is None else 2):
+            parts.append(projected(hidden.flatten(0, -2)[places]))
 
     def after_layer(_layer: nn.Module, _inputs: Any, output: Any) -> None:
         keep(output if isinstance(output, Tensor) else output[0])
@@ -88,7 +76,8 @@ def recording_states(
         if layer is not None:
             hooks.callback(layer.register_forward_hook(after_layer).remove)
         hooks.callback(head.register_forward_pre_hook(before_head).remove)
-        yield recorded
+        yield states
+    states += torch.split(torch.cat(parts, dim=-1).cpu(), [len(request.positions) for request in requests])
 
 
 def read_states(
@@ -105,13 +94,13 @@ def read_states(
         requests: for these rows.
     """
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad(), recording_states(model, attention_mask, requests) as recorded:
+    with torch.no_grad(), recording_states(model, attention_mask, requests) as states:
         model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
-    return recorded.of_requests()
+    return states
 
 
 def middle_layer(model: Any) -> nn.Module | None:
-    """The layer behind which half of the language model's layers have run; None where they cannot be told."""
+    """The layer after which half of the language model's layers have run; None where they cannot be told."""
     count = model.config.get_text_config().num_hidden_layers
     decoder = model.get_decoder()
     stacks = [module for module in decoder.modules() if isinstance(module, nn.ModuleList) and len(module) == count]

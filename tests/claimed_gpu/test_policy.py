@@ -7,7 +7,7 @@ from support.claimed_gpu import claiming, device, to_claimed
 from support.passes import actor_of, micro_batch, scorer_of, update_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.scoring import branch_attention
+from openrlhf_swap.scoring import shared_prefix
 from openrlhf_swap.scoring.backends import SHARED_PREFIX
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -41,7 +41,7 @@ def scored(model, packing, tokens=40):
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(branch_attention, "CPU_BLOCK", 10**6)
+    monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
 
 
 @pytest.mark.parametrize(("family", "packing", "adapted"), CASES)

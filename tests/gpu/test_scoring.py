@@ -10,7 +10,7 @@ from support.paths import POLICY
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.packages.kernels import leave_out_cudnn
-from openrlhf_swap.scoring.backends import SEGMENTS, SHARED_PREFIX, score_alone
+from openrlhf_swap.scoring.backends import PER_PREFIX, SEGMENTS, SHARED_PREFIX, ScoringBackend
 from openrlhf_swap.scoring.small_model import small_model
 
 PASSES = [(family, packing) for family in FAMILIES for packing in (False, True) if family != "gpt_oss" or not packing]
@@ -42,7 +42,7 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
     found = scorer.forward(ids, actions, mask, requests)
     batch = ids.cuda(), mask.cuda()
     with torch.no_grad():
-        expected = [score_alone("per_prefix", model, model.config, *batch, request) for request in requests]
+        expected = ScoringBackend(PER_PREFIX).score(model, model.config, *batch, requests)
     difference = torch.cat(found.answer_logprobs).cpu().sub(torch.cat(expected)).abs().max()
     assert difference < (1e-4 if dtype == torch.float32 else 0.1)
 

@@ -155,8 +155,8 @@ def models():
 
     from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
     from openrlhf_swap.integration.policy.lora import merged_into_weights
-    from openrlhf_swap.scoring.answer import AnswerBranch
-    from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
+    from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+    from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
     from support.engine import Engine
 

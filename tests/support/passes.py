@@ -7,8 +7,7 @@ import torch
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
-from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS
 from support.engine import Engine
 

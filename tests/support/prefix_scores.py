@@ -2,9 +2,9 @@
 
 import torch
 
-from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
 
 def ragged_case(seed, rows, left, longest, words):

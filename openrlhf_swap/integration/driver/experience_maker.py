@@ -22,8 +22,7 @@ from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import rollout_rows
-from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.states import StateRequest
 
 

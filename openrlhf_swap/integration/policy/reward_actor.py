@@ -15,7 +15,7 @@ from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
 from openrlhf_swap.integration.runtime import memory
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
+from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.states import StateRequest
 
 _StockPolicyActor: Any = undecorated(PolicyModelActor)

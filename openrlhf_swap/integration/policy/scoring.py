@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.lora import without_adapters
-from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend, score_alone
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
+from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
 from openrlhf_swap.scoring.states import StateRequest, recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
@@ -36,7 +37,7 @@ class ScoredForward:
     action_log_probs: Tensor
     answer_logprobs: list[Tensor]
     seconds: float
-    states: list[Tensor] = field(default_factory=list)
+    states: list[Tensor]
 
 
 class PolicyScorer:
@@ -86,52 +87,39 @@ class PolicyScorer:
         """
         device = torch.cuda.current_device()
         batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
+        packed = self._actor.packing_samples
+        # Under ZeRO-3 a rank without requests takes part if another rank may have some.
+        fused = self._backend.name == SHARED_PREFIX and (requests or (requests is not None and self._collective))
+        asked = requests or [_IDLE_REQUEST]
+        options: dict[str, Any] = {}
         self._actor.eval()
-        with recording_states(self._base, batch[2], state_requests, self._actor.packing_samples) as recorded:
-            if requests is None or not self._must_take_part(requests):
-                scored = ScoredForward(self._actor(*batch).to("cpu"), [], 0.0)
+        with ExitStack() as stack:
+            states = stack.enter_context(recording_states(self._base, batch[2], state_requests, packed))
+            if fused:  # the log-probability pass also fills the cache that the answer branches run on
+                prefix = recorded_prefix(self._model, self._config, batch[2], asked, self._largest_on_any_rank, packed)
+                cache = stack.enter_context(prefix)
+                options = {} if packed else {"use_cache": True, "past_key_values": cache}
+            log_probs = self._actor(*batch, **options)
+        scores: list[Tensor] = []
+        start = end = 0.0
+        if fused or requests:
+            start = _clock()
+            given = self._model, self._config
+            if fused:
+                scores = score_branches(*given, cache, batch[0], batch[2], asked, self._largest_on_any_rank)
             else:
-                score = self._score_fused if self._backend.name == SHARED_PREFIX else self._score_one_by_one
-                scored = score(*batch, list(requests))
+                scores = self._backend.score(*given, batch[0], batch[2], asked)
+            end = _clock()
         self._actor.train()
-        return replace(scored, states=recorded.of_requests())
+        return ScoredForward(log_probs.to("cpu"), scores if requests else [], end - start, states)
 
-    def _score_fused(
-        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
-    ) -> ScoredForward:
-        """The log-probability pass also fills the cache that the answer branches run on: it is paid once."""
-        asked, packed = requests or [_IDLE_REQUEST], self._actor.packing_samples
-        with recorded_prefix(self._model, self._config, attention_mask, asked, self._most_on_a_rank, packed) as cache:
-            given = {} if packed else {"use_cache": True, "past_key_values": cache}
-            log_probs = self._actor(sequences, action_mask, attention_mask, **given)
-        start = _clock()
-        scores = score_branches(
-            self._model, self._config, cache, sequences, attention_mask, asked, self._most_on_a_rank
-        )
-        return ScoredForward(log_probs.to("cpu"), scores if requests else [], _clock() - start)
-
-    def _score_one_by_one(
-        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, requests: list[ScoreRequest]
-    ) -> ScoredForward:
-        log_probs = self._actor(sequences, action_mask, attention_mask)
-        start = _clock()
-        scores = [
-            score_alone(self._backend.name, self._model, self._config, sequences, attention_mask, request)
-            for request in requests
-        ]
-        return ScoredForward(log_probs.to("cpu"), scores, _clock() - start)
-
-    def _must_take_part(self, requests: Sequence[ScoreRequest]) -> bool:
-        """Whether a forward with these requests has to score something, if only because another rank does."""
-        return bool(requests) or self._collective
-
-    def _most_on_a_rank(self, count: int) -> int:
+    def _largest_on_any_rank(self, count: int) -> int:
         """The largest `count` of all ranks where they have to run the same forwards; else this one's."""
         if not self._collective:
             return count
-        most = torch.tensor(count, device=torch.cuda.current_device())
-        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-        return int(most)
+        largest = torch.tensor(count, device=torch.cuda.current_device())
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+        return int(largest)
 
 
 def _clock() -> float:

@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen2Config
 
-from openrlhf_swap.scoring import branch_attention, branch_layout, shared_prefix
-from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_branches
+from openrlhf_swap.scoring import branch_attention, shared_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
 
 LAYERS, HEADS, KEY_HEADS, BRANCH = 3, 4, 2, 5
 SIZES = {
@@ -52,7 +52,7 @@ def model_of(family):
 
 
 def recorded(model, branches, tokens=120, rows=1):
-    """What scoring some branches of each row takes: cache, tokens, mask, requests."""
+    """What scoring some branches of each row, spread evenly, takes: cache, tokens, mask, requests."""
     ids = torch.randint(0, 40, (rows, tokens))
     mask = torch.ones_like(ids)
     ends = tuple(torch.linspace(3, tokens - 1, branches).long().tolist())
@@ -74,7 +74,7 @@ def scored(family, branches, tokens=120, rows=1):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(branch_attention, "CPU_BLOCK", 10**6)
+    monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
@@ -83,10 +83,6 @@ def test_a_layer_attends_all_branches_in_one_call(as_on_a_gpu, family, rows):
     few, many = (scored(family, branches, rows=rows) for branches in (2, 26))
     assert few.of("scaled_dot_product") == many.of("scaled_dot_product") == LAYERS
     assert sum(few.counts.values()) == sum(many.counts.values())
-
-
-def test_a_cpu_attends_few_branches_a_call():
-    assert scored("qwen2", 26).of("scaled_dot_product") == LAYERS * 7  # ceil(26 / 4)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
@@ -101,42 +97,52 @@ def test_no_layer_waits_for_the_device(as_on_a_gpu, monkeypatch, family):
     assert waits[0] == waits[1]
 
 
-def mask_elements(monkeypatch, family, branches, tokens, width=BRANCH, rows=1):
-    """Of each mask that a layout made; the masks are not filled."""
-    made = []
-    monkeypatch.setattr(
-        branch_layout, "_additive", lambda seen, dtype: made.append(seen.numel()) or torch.zeros(seen.shape)
-    )
-    scored(family, branches, tokens, rows)
-    return made
+@pytest.mark.parametrize(
+    ("ends", "window", "positions"),
+    [
+        # 26 branches of 5 tokens have 130 keys of their own; with those of 119 positions 249, filled up to 256.
+        (range(19, 120, 4), None, range(119 - 126, 119)),
+        ((119,), None, range(119 - 123, 119)),  # 119 + 5, filled up to 128
+        ((119,), 16, range(119 - 27, 119)),  # 15 + 5, filled up to 32
+        ((112, 119), 16, range(119 - 22, 119)),  # the first branch sees 97 .. 111; 22 + 10, which is 32
+        ((0,), None, range(1 - 11, 1)),  # one at least
+    ],
+)
+def test_the_keys_of_a_forward_by_hand(ends, window, positions):
+    table = torch.tensor([list(ends)])
+    branches = branch_attention.Branches(None, *[torch.zeros(1, dtype=torch.int64)] * 3, [list(ends)], table, BRANCH)
+    assert branches.seen_positions(window) == positions
+    assert branches.mask(window, 3, torch.float32).shape == (1, 1, 3 * len(ends) * 5, len(positions) + len(ends) * 5)
 
 
-def test_masks_by_hand(as_on_a_gpu, monkeypatch):
-    # 26 branches of 5 tokens see the 119 tokens before the last one's end, and 130 own ones: 249, rounded up to 256.
-    assert mask_elements(monkeypatch, "qwen2", 26, 120) == [26 * 5 * 256]
-    # With a window of 16 each branch has 16 keys and its own 5, rounded up to 32.
-    assert mask_elements(monkeypatch, "gemma3_text", 26, 120) == [26 * 5 * 32, 26 * 5 * 256]
+def chunks(requests, device, heads=12, max_tokens=4096):
+    config = Qwen2Config(num_attention_heads=heads, num_key_value_heads=2)
+    made = shared_prefix._chunks(requests, config, torch.device(device), max_tokens, 10**6)
+    return [[(number, len(piece.prefix_ends), piece.prefix_ends[-1]) for number, piece in chunk] for chunk in made]
 
 
-def test_a_mask_stays_below_its_limit_for_long_responses():
+@pytest.mark.parametrize(("device", "limit"), [("cuda", 2**27), ("cpu", 2**21)])
+def test_a_mask_stays_below_its_limit_for_long_responses(device, limit):
     """Of 12,000 tokens with 26 branches of 24 tokens and six query heads a key head, in a batch of four."""
-    config = Qwen2Config(num_attention_heads=12, num_key_value_heads=2)
-    ids, mask = torch.zeros(4, 12_000, dtype=torch.int64), torch.ones(4, 12_000, dtype=torch.bool)
-    ends = (*range(480, 11_521, 450), 11_999)
-    requests = [ScoreRequest(row, ends, AnswerBranch((1,) * 24, (True,) * 24)) for row in range(4)]
-    branches = shared_prefix._Branches.build(requests, ids, mask, packed=False)
-    size = branches.chunk_size(config, 4096)
-    assert 26 <= size < 4 * 26  # at least a whole response at a time
-    elements = 6 * size * 24 * (12_000 + size * 24)
-    assert elements <= shared_prefix.MOST_MASK == 2**27
+    branch, ends = AnswerBranch((1,) * 24, (True,) * 24), (*range(480, 11_521, 450), 11_999)
+    made = chunks([ScoreRequest(row, ends, branch) for row in range(4)], device)
+    for chunk in made:
+        own = max(branches for _, branches, _ in chunk) * 24
+        assert 6 * len(chunk) * own * (max(reach for *_, reach in chunk) + own) <= limit or own == 24
+    assert sum(branches for chunk in made for _, branches, _ in chunk) == 4 * 26
+    if device == "cuda":
+        assert made == [[(0, 26, 11_999), (1, 26, 11_999)], [(2, 26, 11_999), (3, 26, 11_999)]]
 
 
 def test_short_responses_are_bounded_by_their_tokens():
-    config = Qwen2Config(num_attention_heads=12, num_key_value_heads=2)
-    ids, mask = torch.zeros(1, 50, dtype=torch.int64), torch.ones(1, 50, dtype=torch.bool)
-    request = ScoreRequest(0, (9, 49), AnswerBranch((1,) * 10, (True,) * 10))
-    branches = shared_prefix._Branches.build([request], ids, mask, packed=False)
-    assert branches.chunk_size(config, 4096) == 409
+    request = ScoreRequest(0, tuple(range(500)), AnswerBranch((1,) * 10, (True,) * 10))
+    assert chunks([request], "cuda") == [[(0, 409, 499)], [(0, 91, 90)]]
+
+
+def test_responses_of_similar_lengths_run_together():
+    branch = AnswerBranch((1,) * 10, (True,) * 10)
+    requests = [ScoreRequest(row, (1, end), branch) for row, end in enumerate((900, 5, 901, 6))]
+    assert chunks(requests, "cuda", max_tokens=40) == [[(2, 2, 901), (0, 2, 900)], [(3, 2, 6), (1, 2, 5)]]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.prefix_scores import largest_difference, ragged_case
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, recorded_prefix, score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
 WORDS = 32

@@ -13,9 +13,8 @@ from transformers import (
 )
 
 from openrlhf_swap.scoring import branch_attention
-from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 
 WORDS = 97
 SHAPE = {
@@ -77,8 +76,8 @@ def test_a_copy_of_a_packed_layers_keys_is_not_much_larger_than_the_row(monkeypa
     references = [(ids[row, :length], [2, length], branch) for row, length in enumerate(lengths)]
     assert largest_difference(model, (ids, mask, requests, references), packed=True) < 1e-9
     # By hand, in each of two layers: four rows of 90 fit into twice the 184 tokens, and the rest are short. The last
-    # token of a prefix is the branch's own.
-    assert copied == [4 * 89, 4 * 89, 4 * 7, 4 * 7]
+    # token of a prefix is the branch's own; 89 and 7 are filled up to 16 n with the 6 tokens of two branches.
+    assert copied == [4 * 90, 4 * 90, 4 * 10, 4 * 10]
 
 
 def test_eager_attention_agrees():

@@ -65,7 +65,7 @@ def test_of_packed_rows():
     packed, places = ids[mask.bool()][None], positions[mask.bool()][None]
     with torch.no_grad(), recording_states(model, mask, requests, packed=True) as recorded:
         model(packed, position_ids=places, use_cache=False)
-    for ours, theirs in zip(recorded.of_requests(), expected_states(model, ids, mask, requests), strict=True):
+    for ours, theirs in zip(recorded, expected_states(model, ids, mask, requests), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
@@ -79,7 +79,7 @@ def test_only_the_first_forward_is_recorded_and_no_hook_stays():
         model(ids, attention_mask=mask, use_cache=False)
         model(ids.flip(0), attention_mask=mask, use_cache=False)
     assert hooks() == before
-    for ours, theirs in zip(recorded.of_requests(), expected_states(model, ids, mask, requests), strict=True):
+    for ours, theirs in zip(recorded, expected_states(model, ids, mask, requests), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 

@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.scoring import branch_attention
-from openrlhf_swap.scoring.answer import AnswerBranch
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest, score_branches
+from openrlhf_swap.scoring import shared_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
 from openrlhf_swap.sizing.models import Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH
 from openrlhf_swap.sizing.speed import forward_flops, scoring_flops, step_flops
@@ -32,17 +32,17 @@ def test_flops_are_those_of_the_real_forwards(monkeypatch):
     tokens = prompt + response
     ids = torch.zeros(1, tokens, dtype=torch.int64)
     present = torch.ones_like(ids)
-    counted, output = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
+    counted, _ = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
     # Eager attention computes both triangles: 4 times layers, width and the square of the length instead of 2.
     assert counted == pytest.approx(forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2, rel=0.01)
 
     branch = AnswerBranch(ids=(1,) * BRANCH, scored=(False,) * 18 + (True,) * ANSWER)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
-    monkeypatch.setattr(branch_attention, "CPU_BLOCK", steps + 1)  # all in one call, as on a GPU
-    counted, _ = count_flops(
-        lambda: score_branches(model, model.config, output.past_key_values, ids, present, [request])
-    )
+    monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
+    with torch.no_grad(), recorded_prefix(model, model.config, present, [request]) as cache:
+        model(ids, attention_mask=present, use_cache=True, past_key_values=cache)
+    counted, _ = count_flops(lambda: score_branches(model, model.config, cache, ids, present, [request]))
     assert counted == pytest.approx(scoring_flops(sizes, prompt, response, steps), rel=0.01)
 
 

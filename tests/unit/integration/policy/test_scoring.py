@@ -10,9 +10,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
-from openrlhf_swap.scoring.answer import AnswerBranch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import StateRequest, read_states
 
@@ -94,8 +93,8 @@ def test_packed_samples_and_adapters(family):
         )
         scored = scorer.forward(ids, action_mask, mask, requests, state_requests)
         hook.remove()
-        # The pass itself and seven branches of four tokens: nothing is computed for the scores alone but these.
-        assert seen == [int(mask.sum()) if packing else ids.numel(), 7 * 4]
+        # The pass itself and two rows of four branches of four tokens, one of them idle: no other pass for the scores.
+        assert seen == [int(mask.sum()) if packing else ids.numel(), 2 * 4 * 4]
         assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
         for ours, reference in zip(scored.answer_logprobs, references, strict=True):
             assert ours.sub(reference).abs().max() < 1e-4
