@@ -1,4 +1,4 @@
-"""What `evaluation.run` adds to generation: its sampler against a bare `generate` of the same engine.
+"""What `eval run` adds to generation: its sampler against a bare `generate` of the same engine.
 
     python -m benchmarks.evaluation [--model FOLDER]
 
@@ -13,12 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from openrlhf_swap.evaluation.generate import Sampler, SampleRequest, SamplingSettings
-from openrlhf_swap.evaluation.samples import seed_of
+from openrlhf_swap.evaluation.generate import Sampler, SampleRequest
+from openrlhf_swap.evaluation.samples import sampling
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 
@@ -44,7 +43,8 @@ def main() -> None:
     from vllm import SamplingParams
 
     sampler = Sampler(args.model, max_model_len=args.tokens + 100)
-    llm, settings = sampler._llm, SamplingSettings(temperature=1.0, top_p=1.0, max_tokens=args.tokens, seed=0)
+    llm = sampler.engine
+    settings = {"temperature": 1.0, "top_p": 1.0, "max_tokens": args.tokens, "seed": 0, "end_of_thought": "</think>"}
     texts = [problem.question for problem, _ in zip(problems(0), range(args.problems), strict=False)]
     requests = [
         SampleRequest("b", str(number), sample, text)
@@ -55,16 +55,14 @@ def main() -> None:
     def ours() -> int:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "b.jsonl"
-            tokens = sum(sampler.generate(requests, settings, "</think>", {"b": file}))
+            tokens = sum(sampler.sample(requests, settings, {"b": file}))
             assert sum(row["tokens"] for row in read_rows(file)) == tokens
         return tokens
 
     def bare() -> int:
         prompts = [{"prompt_token_ids": prompt_ids(llm.get_tokenizer(), request.text)} for request in requests]
-        seeds = [seed_of(request.benchmark, request.id, request.sample, settings.seed) for request in requests]
-        parameters = [
-            SamplingParams(**{**asdict(settings), "seed": seed}, skip_special_tokens=False) for seed in seeds
-        ]
+        ways = [sampling(settings, request.benchmark, request.id, request.sample) for request in requests]
+        parameters = [SamplingParams(**way, skip_special_tokens=False) for way in ways]
         outputs = llm.generate(prompts, parameters, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 

@@ -2,8 +2,8 @@ r"""Figures, one command each, written as PNG and PDF.
 
 openrlhf-swap eval figures pareto outputs/eval/* --output figures/pareto
 openrlhf-swap eval figures budget outputs/eval/base outputs/eval/swap --output figures/budget
-openrlhf-swap eval figures gains base.scored.jsonl swap.scored.jsonl --output figures/gains
-openrlhf-swap eval figures density base.scored.jsonl --output figures/density
+openrlhf-swap eval figures gains outputs/eval/base outputs/eval/swap --output figures/gains
+openrlhf-swap eval figures density outputs/eval/base --output figures/density
 openrlhf-swap eval figures sweep outputs/theta --output figures/theta
 openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -22,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
 from openrlhf_swap.evaluation.samples import forced_path, graded_samples, samples_path
 from openrlhf_swap.evaluation.stats import Floats
-from openrlhf_swap.evaluation.traces import read_scored, read_steps
+from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 from openrlhf_swap.files import read_rows
 
 if TYPE_CHECKING:
@@ -106,7 +105,10 @@ def budget(folders: Sequence[Path]) -> Figure:
 
 
 def gains(files: Sequence[Path]) -> Figure:
-    """Histogram of the information gain per step in scored traces, with the share above 0.5 nats."""
+    """Histogram of the information gain per step in scored traces, with the share above 0.5 nats.
+
+    Scored traces are files, or `scored.jsonl` in the folders of evaluations.
+    """
     from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
 
     figure, (panel,) = _panels({}, xlabel="information gain of a step, nats", ylabel="share of steps")
@@ -133,7 +135,7 @@ def density(files: Sequence[Path]) -> Figure:
         shares = np.array([np.mean(np.array(row["gains"]) > HIGH_GAIN) for row in rows])
         groups = np.array_split(np.argsort(lengths), min(10, len(rows)))
         points = [(lengths[group].mean(), 100 * shares[group].mean()) for group in groups]
-        panel.plot(*zip(*points, strict=True), marker="o", label=file.name.partition(".")[0])
+        panel.plot(*zip(*points, strict=True), marker="o", label=label_of(file))
     return figure
 
 
@@ -202,7 +204,3 @@ def _panels(*labels: Mapping[str, str], **shared: str) -> tuple[Figure, list[Axe
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
     return figure, panels
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(main))

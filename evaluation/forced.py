@@ -12,27 +12,28 @@ samples; the area under the curve joins the evaluation's table.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import Parser
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.generate import read_tokenizer
 from openrlhf_swap.evaluation.samples import (
     asked,
     forced_path,
     graded_benchmarks,
     graded_samples,
-    no_samples,
     read_problems,
     read_settings,
     reference_of,
-    seed_of,
+    sampling,
 )
 from openrlhf_swap.files import Row, read_rows, write_rows
+from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
@@ -40,7 +41,6 @@ from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 
 CUT, VLLM = "cut", "vllm"
 ANSWER_TOKENS = 64  # of an answer after a cut
-Answers = Callable[[Any, Sequence[tuple[Row, Row]], int, SwapConfig, Row], list[str]]
 
 
 def main(argv: list[str]) -> None:
@@ -50,11 +50,48 @@ def main(argv: list[str]) -> None:
         ConfigError: for a negative budget, or a model with code of its own, unless that is allowed.
         DataError: for a folder without graded samples.
     """
+    args = _parser().parse_args(argv)
+    if (least := min(args.budgets)) < 0:
+        raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
+    names = graded_benchmarks(args.folder)
+    settings = read_settings(args.folder)
+    model = settings["model"]
+    refuse_model_code(f"the model of {args.folder}", model, args.trust_remote_code)
+    tokenizer = read_tokenizer(model, args.trust_remote_code)
+    close = args.close_template.replace("\\n", "\n")
+    given = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
+    marks, messages = resolve_thought(given, tokenizer)
+    print(messages[0])
+
+    options: dict[str, Any] = {"max_model_len": args.max_model_len, "trust_remote_code": args.trust_remote_code}
+    written = settings["max_tokens"]
+    if args.by == VLLM:
+        thought = {"reasoning_start_str": marks.start_of_thought, "reasoning_end_str": marks.end_of_thought}
+        options["reasoning_config"] = thought
+    else:
+        written = max(args.budgets) + len(_ids(tokenizer, marks.close_template)) + ANSWER_TOKENS
+    problems = [problem for name in names for problem in read_problems(args.folder, name).values()]
+    prompts = (prompt_ids(tokenizer, asked(problem, settings["suffix"])) for problem in problems)
+    engine = open_engine(model, longest=max(map(len, prompts)) + written, **options)
+    forcing = Forcing(engine, tokenizer, marks, settings, args.by)
+    for name in names:
+        accuracies = forcing.accuracies(args.folder, name, args.budgets)
+        path = forced_path(args.folder, name)
+        others = [row for row in read_rows(path) if row.get("by", CUT) != args.by]
+        write_rows(path, [*others, *({"budget": b, "accuracy": a, "by": args.by} for b, a in accuracies.items())])
+        for budget, accuracy in accuracies.items():
+            print(f"{name}: {100 * accuracy:.1f}% correct when forced to answer after {budget} tokens")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = Parser("openrlhf-swap eval forced", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
     parser.add_argument(
-        "--close-template", default=AUTO, help="text that ends the thought; \\n is a newline (auto: the model's)"
+        "--swap.close_template",
+        dest="close_template",
+        default=AUTO,
+        help="text that ends the thought; \\n is a newline (auto: the model's)",
     )
     parser.add_argument(
         "--by",
@@ -68,134 +105,65 @@ def main(argv: list[str]) -> None:
         help="limit for prompt and response (default: the longest prompt with what follows it, at most the model's)",
     )
     add_trust_flag(parser)
-    args = parser.parse_args(argv)
-    if (least := min(args.budgets)) < 0:
-        raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
-    names = graded_benchmarks(args.folder)
-    if not names:
-        raise no_samples(f"{args.folder} holds no graded samples")
-    settings = read_settings(args.folder)
-    refuse_model_code(f"the model of {args.folder}", settings["model"], args.trust_remote_code)
-    close = args.close_template.replace("\\n", "\n")
-    marks = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
-    llm, marks = _engine(names, settings, marks, args)
-    for name in names:
-        accuracies = force(args.folder, name, args.budgets, llm, marks, settings, args.by)
-        rows = [
-            {"budget": budget, "accuracy": accuracy, "by": args.by}
-            for budget, accuracy in zip(args.budgets, accuracies, strict=True)
-        ]
-        path = forced_path(args.folder, name)
-        others = [row for row in read_rows(path) if row.get("by", CUT) != args.by]
-        write_rows(path, [*others, *rows])
-        for row in rows:
-            print(f"{name}: {100 * row['accuracy']:.1f}% correct when forced to answer after {row['budget']} tokens")
+    return parser
 
 
-def _engine(
-    names: Sequence[str], settings: Row, marks: SwapConfig, args: argparse.Namespace
-) -> tuple[Any, SwapConfig]:
-    """A vLLM engine for an evaluation's model, and the marks of its thoughts."""
-    from transformers import AutoTokenizer
+@dataclass(frozen=True)
+class Forcing:
+    """How answers are forced.
 
-    from openrlhf_swap.integration.generation.engine import open_engine
-
-    tokenizer = AutoTokenizer.from_pretrained(settings["model"], trust_remote_code=args.trust_remote_code)
-    marks, messages = resolve_thought(marks, tokenizer)
-    print(messages[0])
-    options: dict[str, Any] = {"trust_remote_code": args.trust_remote_code}
-    if args.by == VLLM:
-        thought = {"reasoning_start_str": marks.start_of_thought, "reasoning_end_str": marks.end_of_thought}
-        options["reasoning_config"] = thought
-        written = settings["max_tokens"]
-    else:
-        close = tokenizer(marks.close_template, add_special_tokens=False)["input_ids"]
-        written = max(args.budgets) + len(close) + ANSWER_TOKENS
-    if args.max_model_len:
-        options["max_model_len"] = args.max_model_len
-    else:
-        problems = [problem for name in names for problem in read_problems(args.folder, name).values()]
-        prompts = (prompt_ids(tokenizer, asked(problem, settings["suffix"])) for problem in problems)
-        options["longest"] = max(map(len, prompts)) + written
-    return open_engine(settings["model"], **options), marks
-
-
-def force(
-    folder: Path,
-    benchmark: str,
-    budgets: Sequence[int],
-    llm: Any,
-    marks: SwapConfig,
-    settings: Row,
-    by: str = CUT,
-) -> list[float]:
-    """Accuracy of a benchmark's samples at each token budget.
-
-    Args:
-        folder: of the evaluation.
-        benchmark: its name there.
-        budgets: in tokens; of the response, or of the thought if vLLM ends it.
-        llm: a vLLM engine.
-        marks: holds the end of the thought and the text that opens the answer.
+    Attributes:
+        engine: of `open_engine`.
+        tokenizer: the model's.
+        marks: hold the end of the thought and the text that opens the answer.
         settings: of the evaluation, as `run.json` holds them.
         by: what ends a thought at its budget.
-
-    Raises:
-        DataError: if there is no graded sample.
     """
-    counted = "tokens" if by == CUT else "thinking_tokens"
-    answers: Answers = _answers if by == CUT else _sampled_within
-    problems = read_problems(folder, benchmark)
-    rows = list(graded_samples(folder, benchmark))
-    if not rows:
-        raise no_samples(f"{folder} holds no graded samples of {benchmark}")
-    grader = Grader(verifier=next(iter(problems.values())).get("grader", MATH))
-    accuracies = []
-    for budget in budgets:
-        cut = [(row, problems[row["id"]]) for row, _ in rows if row[counted] > budget]
-        responses = answers(llm, cut, budget, marks, {**settings, "benchmark": benchmark}) if cut else []
-        pairs = [(response, reference_of(problem)) for response, (_, problem) in zip(responses, cut, strict=True)]
-        forced = [grade.correct for grade in grader.grade_many(pairs, marks.end_of_thought)]
-        accuracies.append(fmean(forced + [grade["correct"] for row, grade in rows if row[counted] <= budget]))
-    grader.close()
-    return accuracies
 
+    engine: Any
+    tokenizer: Any
+    marks: SwapConfig
+    settings: Row
+    by: str
 
-def _sampled_within(
-    llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapConfig, settings: Row
-) -> list[str]:
-    """The responses of (sample, problem) pairs, sampled again; vLLM ends thoughts after `budget` tokens."""
-    from vllm import SamplingParams
+    def accuracies(self, folder: Path, benchmark: str, budgets: Sequence[int]) -> dict[int, float]:
+        """The accuracy of a benchmark's samples at each budget: tokens of the response, or of the thought for vLLM."""
+        length = "tokens" if self.by == CUT else "thinking_tokens"
+        problems = read_problems(folder, benchmark)
+        rows = list(graded_samples(folder, benchmark))
+        grader = Grader(verifier=next(iter(problems.values())).get("grader", MATH))
+        accuracies = {}
+        for budget in budgets:
+            longer = [(row, problems[row["id"]]) for row, _ in rows if row[length] > budget]
+            texts = self._answers(longer, benchmark, budget)
+            pairs = [(text, reference_of(problem)) for (_, problem), text in zip(longer, texts, strict=True)]
+            forced = [grade.correct for grade in grader.grade_many(pairs, self.marks.end_of_thought)]
+            accuracies[budget] = fmean(forced + [grade["correct"] for row, grade in rows if row[length] <= budget])
+        grader.close()
+        return accuracies
 
-    tokenizer, names = llm.get_tokenizer(), ("temperature", "top_p", "max_tokens")
-    fixed = {**{name: settings[name] for name in names}, "skip_special_tokens": False, "thinking_token_budget": budget}
-    seeds = [seed_of(settings["benchmark"], row["id"], row["sample"], settings["seed"]) for row, _ in cut]
-    ids = [prompt_ids(tokenizer, asked(problem, settings["suffix"])) for _, problem in cut]
-    prompts = [{"prompt_token_ids": prompt} for prompt in ids]
-    outputs = llm.generate(prompts, [SamplingParams(seed=seed, **fixed) for seed in seeds])
-    return [output.outputs[0].text for output in outputs]
+    def _answers(self, longer: Sequence[tuple[Row, Row]], benchmark: str, budget: int) -> list[str]:
+        """The responses of (sample, problem) pairs whose thought ends at the budget."""
+        requests = [self._request(row, problem, benchmark, budget) for row, problem in longer]
+        texts = [text for text, _, _ in requests]
+        for number, (response,) in generate(self.engine, ((ids, sampled) for _, ids, sampled in requests)):
+            texts[number] += response.text
+        return texts
 
-
-def _answers(llm: Any, cut: Sequence[tuple[Row, Row]], budget: int, marks: SwapConfig, settings: Row) -> list[str]:
-    """The responses of (sample, problem) pairs when the thought ends after `budget` tokens."""
-    from vllm import SamplingParams
-
-    tokenizer = llm.get_tokenizer()
-    close = marks.close_template
-    close_ids = tokenizer(close, add_special_tokens=False)["input_ids"]
-    prompts, starts = [], []
-    for row, problem in cut:
-        ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"][:budget]
-        text = tokenizer.decode(ids)
+    def _request(self, row: Row, problem: Row, benchmark: str, budget: int) -> tuple[str, Sequence[int], Row]:
+        """The kept beginning of a response, the token ids that the model continues, and how."""
+        prompt = prompt_ids(self.tokenizer, asked(problem, self.settings["suffix"]))
+        if self.by == VLLM:
+            again = sampling(self.settings, benchmark, row["id"], row["sample"])
+            return "", prompt, {**again, "thinking_token_budget": budget}
+        ids = _ids(self.tokenizer, row["text"])[:budget]
+        text = str(self.tokenizer.decode(ids))
         # Once the thought has ended, only the answer is left to write.
-        is_open = marks.end_of_thought not in text
-        starts.append(text + close * is_open)
-        ids = prompt_ids(tokenizer, asked(problem, settings["suffix"])) + ids + close_ids * is_open
-        prompts.append({"prompt_token_ids": ids})
-    parameters = SamplingParams(temperature=0, max_tokens=ANSWER_TOKENS, skip_special_tokens=False)
-    outputs = llm.generate(prompts, parameters)
-    return [start + output.outputs[0].text for start, output in zip(starts, outputs, strict=True)]
+        close = "" if self.marks.end_of_thought in text else self.marks.close_template
+        greedy = {"temperature": 0, "max_tokens": ANSWER_TOKENS}
+        return text + close, [*prompt, *ids, *_ids(self.tokenizer, close)], greedy
 
 
-if __name__ == "__main__":
-    sys.exit(run_command(main))
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids

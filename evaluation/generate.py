@@ -1,33 +1,29 @@
-"""Sample responses with vLLM and write each as it finishes."""
+"""Sample responses with vLLM and write each as it finishes: one engine in this process, or several that Ray places."""
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import seed_of
-from openrlhf_swap.files import Row, appending
+from openrlhf_swap.evaluation.samples import merge_parts, part_path, samples_path, sampling
+from openrlhf_swap.files import Row, appending, read_new_rows
+from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.rollouts.families import prompt_ids
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-QUEUE = 1024  # requests in the engine at a time: enough to keep it busy, few enough to start quickly
-
-
-@dataclass(frozen=True)
-class SamplingSettings:
-    """Sampling parameters."""
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-    seed: int
+MARK = "[evaluation]"
 
 
 @dataclass(frozen=True)
@@ -48,19 +44,126 @@ def read_tokenizer(model: str, trust_remote_code: bool) -> PreTrainedTokenizerBa
         return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
 
 
-def longest_sequence(
-    tokenizer: PreTrainedTokenizerBase, requests: Sequence[SampleRequest], settings: SamplingSettings
-) -> int:
-    """Tokens of the longest prompt and of the longest response to it."""
-    texts = {request.text for request in requests}
-    return max(len(prompt_ids(tokenizer, text)) for text in texts) + settings.max_tokens
+class Sampler:
+    """A vLLM engine, in this process or in a Ray actor's."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        """Start the engine for a hub id or folder, with the options of `open_engine`; returns when it is ready."""
+        self.engine = open_engine(model, **options)
+
+    def sample(self, requests: Sequence[SampleRequest], settings: Row, files: dict[str, Path]) -> Iterator[int]:
+        """Generate all samples, append each to its benchmark's file, and yield its number of tokens.
+
+        A problem that does not fit the model's context gets an empty response that counts as cut off.
+
+        Args:
+            requests: the samples.
+            settings: temperature, top_p, max_tokens, seed and end_of_thought.
+            files: by benchmark.
+        """
+        tokenizer = self.engine.get_tokenizer()
+        reader = ResponseReader(tokenizer, settings["end_of_thought"])
+        prompts = (
+            (prompt_ids(tokenizer, request.text), sampling(settings, request.benchmark, request.id, request.sample))
+            for request in requests
+        )
+        with ExitStack() as stack:
+            append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
+            for number, (response,) in generate(self.engine, prompts):
+                request, ids = requests[number], list(response.token_ids)
+                counts = {"tokens": len(ids), "thinking_tokens": thinking_tokens(reader, ids)}
+                row = {"id": request.id, "sample": request.sample, "text": response.text, **counts}
+                append[request.benchmark]({**row, "truncated": response.finish_reason == "length"})
+                yield len(ids)
+
+    def sample_all(self, *arguments: Any) -> None:
+        for _ in self.sample(*arguments):
+            pass
+
+
+def thinking_tokens(reader: ResponseReader, ids: list[int]) -> int:
+    """Tokens of a response through the end of the thought, or all if it is open."""
+    before = reader.thought_length(ids)
+    return len(ids) if before is None else before + reader.end_tokens
+
+
+def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: int) -> None:
+    """Generate with a progress bar that starts when the engines are ready; `total` counts earlier samples, too."""
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code)
+    prompts = (prompt_ids(tokenizer, text) for text in {request.text for request in requests})
+    options = {
+        "tensor_parallel_size": args.tensor_parallel_size,
+        "trust_remote_code": args.trust_remote_code,
+        "max_model_len": args.max_model_len,
+        "longest": max(map(len, prompts), default=0) + args.max_tokens,
+    }
+    settings = {name: getattr(args, name) for name in ("temperature", "top_p", "max_tokens", "seed", "end_of_thought")}
+    files = {name: samples_path(args.output, name) for name in {request.benchmark for request in requests}}
+    if args.engines == 1:
+        counts = Sampler(args.model, **options).sample(requests, settings, files)
+    else:
+        counts = sample_by_ray(args, requests, settings, files, options)
+    tokens, done = 0, total - len(requests)
+    with tqdm(total=total, initial=done, desc=f"{MARK} sampling", unit="sample", mininterval=1) as bar:
+        for count in counts:
+            tokens += count
+            bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False)
+            bar.update()
+
+
+def sample_by_ray(
+    args: argparse.Namespace,
+    requests: Sequence[SampleRequest],
+    settings: Row,
+    files: dict[str, Path],
+    options: dict[str, Any],
+) -> Iterator[int]:
+    """Split the requests among engines, each writing its own files, merged at the end; yields each sample's tokens.
+
+    Raises:
+        ConfigError: when there are too few GPUs.
+    """
+    gpus = 0 if is_cpu_build() else args.tensor_parallel_size
+    if "RAY_ADDRESS" not in os.environ:
+        check_gpus(args.engines, gpus)
+        # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the name).
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    ray.init(ignore_reinit_error=True, include_dashboard=False)
+    actor = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
+    engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
+    ray.get([engine.__ray_ready__.remote() for engine in engines])
+    paths = {name: path.resolve() for name, path in files.items()}
+    parts = [{name: part_path(path, number) for name, path in paths.items()} for number in range(args.engines)]
+    running = [
+        engine.sample_all.remote(requests[number :: args.engines], settings, part)
+        for number, (engine, part) in enumerate(zip(engines, parts, strict=True))
+    ]
+    return _follow(running, parts, paths)
+
+
+def _follow(running: list[Any], parts: list[dict[str, Path]], paths: dict[str, Path]) -> Iterator[int]:
+    """The tokens of each sample, as the engines write it."""
+    import ray
+
+    offsets = {path: 0 for part in parts for path in part.values()}
+    while running:
+        finished, running = ray.wait(running, num_returns=len(running), timeout=2)
+        for path, offset in offsets.items():
+            rows, offsets[path] = read_new_rows(path, offset)
+            yield from (row["tokens"] for row in rows)
+        ray.get(finished)  # raises an engine's error at once
+    ray.shutdown()
+    for path in paths.values():
+        merge_parts(path)
 
 
 def check_gpus(engines: int, size: int) -> None:
-    """Count the GPUs of this machine, for which Ray would wait silently.
+    """Count the GPUs of this machine: with too few, Ray would wait silently.
 
     Raises:
-        ConfigError: when there are too few for so many engines of `size` GPUs.
+        ConfigError: when they do not suffice for so many engines of `size` GPUs.
     """
     import torch
 
@@ -69,73 +172,3 @@ def check_gpus(engines: int, size: int) -> None:
             f"--engines {engines} x --tensor-parallel-size {size} takes {engines * size} GPUs, but {there} are here; "
             "use fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
         )
-
-
-class Sampler:
-    """A vLLM engine, in this process or in a Ray actor's."""
-
-    def __init__(self, model: str, **options: Any) -> None:
-        """Start the engine for a hub id or folder, with vLLM's options; returns when it is ready."""
-        from openrlhf_swap.integration.generation.engine import open_engine
-
-        self._llm = open_engine(model, **options)
-
-    def generate(
-        self,
-        requests: Sequence[SampleRequest],
-        settings: SamplingSettings,
-        end_of_thought: str,
-        files: dict[str, Path],
-    ) -> Iterator[int]:
-        """Sample all requests, append each to its benchmark's file in `files`, and yield the samples' token counts.
-
-        A problem that does not fit the model's context gets an empty response that counts as cut off.
-        `end_of_thought` closes a thought.
-        """
-        with ExitStack() as stack:
-            append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
-            for request, row in _sampled(self._llm, requests, settings, end_of_thought):
-                append[request.benchmark](row)
-                yield row["tokens"]
-
-    def generate_all(self, *arguments: Any) -> None:
-        """Run `generate` to completion."""
-        for _ in self.generate(*arguments):
-            pass
-
-
-def _sampled(
-    llm: Any, requests: Sequence[SampleRequest], settings: SamplingSettings, end_of_thought: str
-) -> Iterator[tuple[SampleRequest, Row]]:
-    """Each request with its row of the samples file, as it finishes."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    engine, tokenizer = llm.llm_engine, llm.get_tokenizer()
-    reader = ResponseReader(tokenizer, end_of_thought)
-    # Only complete responses are read; otherwise vLLM would build an output for every token.
-    fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
-    left = iter(enumerate(requests))
-    while True:
-        while engine.get_num_unfinished_requests() < QUEUE and (entry := next(left, None)) is not None:
-            number, request = entry
-            ids = prompt_ids(tokenizer, request.text)
-            if len(ids) < engine.model_config.max_model_len:
-                seed = seed_of(request.benchmark, request.id, request.sample, settings.seed)
-                parameters = SamplingParams(**{**asdict(settings), "seed": seed}, **fixed)
-                engine.add_request(str(number), {"prompt_token_ids": ids}, parameters)
-            else:
-                yield request, _row(request, "", [], "length", reader)
-        if not engine.has_unfinished_requests():
-            return
-        for output in engine.step():
-            request, response = requests[int(output.request_id)], output.outputs[0]
-            yield request, _row(request, response.text, list(response.token_ids), response.finish_reason, reader)
-
-
-def _row(request: SampleRequest, text: str, ids: list[int], finish_reason: str, reader: ResponseReader) -> Row:
-    """A row of the samples file; `thinking_tokens` counts through the end of the thought, or all if it is open."""
-    before = reader.thought_length(ids)
-    thinking = len(ids) if before is None else before + reader.end_tokens
-    counts = {"tokens": len(ids), "thinking_tokens": thinking, "truncated": finish_reason == "length"}
-    return {"id": request.id, "sample": request.sample, "text": text, **counts}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
-from statistics import fmean, median
 
-import numpy as np
+import pandas as pd
 
 from openrlhf_swap.data.benchmarks import BENCHMARKS
-from openrlhf_swap.evaluation.samples import forced_path, graded_benchmarks, graded_samples, no_samples, read_problems
-from openrlhf_swap.evaluation.stats import Floats, area_under, bootstrap_interval, majority_is_correct, pass_at_k
-from openrlhf_swap.files import Row, read_rows
+from openrlhf_swap.evaluation.samples import forced_path, graded_benchmarks, graded_samples, read_problems
+from openrlhf_swap.evaluation.stats import area_under, bootstrap_interval, majority_is_correct, pass_at_k
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.notation import canonical
 
@@ -28,29 +25,16 @@ class Measures:
     """Measures of one benchmark's samples.
 
     Attributes:
-        problems: (P,) texts, in order; ids where a folder lacks the file of its problems.
-        accuracy: (P,) share of correct samples per problem.
-        tokens: (P,) mean tokens per sample of each problem.
-        values: named measures, see `_values`.
+        problems: P rows, in order: `problem`, its text (its id where a folder lacks the file of its problems),
+            `accuracy`, the share of its correct samples, and `tokens`, their mean.
+        values: named measures of all samples.
     """
 
-    problems: list[str]
-    accuracy: Floats
-    tokens: Floats
+    problems: pd.DataFrame
     values: dict[str, float]
 
 
 Evaluation = dict[str, Measures]
-
-
-def measure_evaluation(folder: Path) -> Evaluation:
-    """Measures of every benchmark in an evaluation's folder; raises DataError if there is no graded sample."""
-    known = list(BENCHMARKS)
-    names = sorted(graded_benchmarks(folder), key=lambda name: known.index(name) if name in known else len(known))
-    measures = {name: measured for name in names if (measured := measure_benchmark(folder, name)).problems}
-    if not measures:
-        raise no_samples(f"{folder} holds no graded samples")
-    return measures
 
 
 def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
@@ -61,30 +45,63 @@ def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
     }
 
 
+def measure_evaluation(folder: Path) -> Evaluation:
+    """Measures of every benchmark in an evaluation's folder; raises DataError if there is no graded sample."""
+    known = list(BENCHMARKS)
+    names = sorted(graded_benchmarks(folder), key=lambda name: known.index(name) if name in known else len(known))
+    return {name: measure_benchmark(folder, name) for name in names}
+
+
 def measure_benchmark(folder: Path, name: str) -> Measures:
     """Measures of one benchmark; only numbers of its samples are kept in memory."""
-    groups: dict[str, list[Row]] = defaultdict(list)
-    for sample, grade in graded_samples(folder, name):
-        groups[sample["id"]].append({**sample, **grade, "text": None})
-    accuracy = np.array([fmean(row["correct"] for row in group) for group in groups.values()])
-    tokens = np.array([fmean(row["tokens"] for row in group) for group in groups.values()])
-    values = {**_values(list(groups.values()), accuracy, tokens), **areas(folder, name)} if groups else {}
-    asked = read_problems(folder, name)
-    problems = [asked.get(problem, {}).get("problem", problem) for problem in groups]
-    return Measures(problems, accuracy, tokens, {name: float(value) for name, value in values.items()})
+    rows = pd.DataFrame([{**sample, **grade, "text": None} for sample, grade in graded_samples(folder, name)])
+    by_problem = rows.groupby("id", sort=False)
+    problems = by_problem.agg(accuracy=("correct", "mean"), tokens=("tokens", "mean")).reset_index(names="problem")
+    texts = {problem: row.get("problem", problem) for problem, row in read_problems(folder, name).items()}
+    problems["problem"] = [texts.get(problem, problem) for problem in problems["problem"]]
+
+    samples = int(by_problem.size().min())
+    voters = [group.sort_values("sample")[:samples] for _, group in by_problem]  # k of them, as maj@k says
+    low, high = bootstrap_interval(problems["accuracy"].to_numpy())
+    accuracy, tokens, correct = problems["accuracy"].mean(), problems["tokens"].mean(), rows["correct"]
+    values = {
+        "problems": len(problems),
+        "samples": samples,
+        "accuracy": accuracy,
+        "accuracy_low": low,
+        "accuracy_high": high,
+        # The mean of what a verifier gave, where some of it is between 0 and 1.
+        **({"score": rows["score"].fillna(correct.astype(float)).mean()} if "score" in rows else {}),
+        f"pass@{samples}": by_problem["correct"].agg(lambda c: pass_at_k(int(c.sum()), len(c), samples)).mean(),
+        f"maj@{samples}": pd.Series(
+            [majority_is_correct(list(map(vote, group["answer"])), list(group["correct"])) for group in voters]
+        ).mean(),
+        "tokens": tokens,
+        "tokens_median": rows["tokens"].median(),
+        "tokens_correct": rows["tokens"][correct].mean(),
+        "tokens_wrong": rows["tokens"][~correct].mean(),
+        "tokens_thinking": rows["thinking_tokens"].mean(),
+        "tokens_answer": (rows["tokens"] - rows["thinking_tokens"]).mean(),
+        "truncated": rows["truncated"].mean(),
+        "unclosed": (rows["thinking_tokens"] == rows["tokens"]).mean(),
+        "accuracy_per_1k_tokens": accuracy / (tokens / 1000),
+        **{f"grader_{status}": (rows["status"] == status).mean() for status in sorted({*rows["status"]} - {"ok"})},
+        **areas(folder, name),
+    }
+    return Measures(problems, {name: float(value) for name, value in values.items()})
 
 
 def areas(folder: Path, name: str) -> dict[str, float]:
     """The areas under the accuracy curves over budgets of thought, with the range of the budgets.
 
-    For each way to end a thought (`evaluation.forced --by`) that has at least two budgets: `area_cut`,
-    `budget_cut_least` and `budget_cut_most`, or the same with `vllm`. A budget of 0 has no place on a logarithmic axis
-    and does not count.
+    For each way to end a thought (`eval forced --by`) that has at least two budgets: `area_cut`, `budget_cut_least`
+    and `budget_cut_most`, or the same with `vllm`. A budget of 0 has no place on a logarithmic axis and does not
+    count.
     """
-    curves: dict[str, dict[int, float]] = defaultdict(dict)
+    curves: dict[str, dict[int, float]] = {}
     for row in read_rows(forced_path(folder, name)):
         if row["budget"] > 0:
-            curves[row.get("by", "cut")][row["budget"]] = row["accuracy"]
+            curves.setdefault(row.get("by", "cut"), {})[row["budget"]] = row["accuracy"]
     values: dict[str, float] = {}
     for by, curve in curves.items():
         if len(curve) > 1:
@@ -95,45 +112,7 @@ def areas(folder: Path, name: str) -> dict[str, float]:
 
 def vote(answer: str | None) -> str | None:
     r"""An answer as the majority vote counts it: `\dfrac{1}{2}`, `\frac{1}{2}` and `½` are the same, `0.5` is not."""
-    if answer is None:
+    if answer is None or pd.isna(answer):
         return None
     plain = " ".join(_FRACTION.sub(r"\\frac", canonical(strip_answer(answer))).split())
     return _LOOSE_SPACE.sub("", plain)
-
-
-def _values(groups: Sequence[Sequence[Row]], accuracy: Floats, tokens: Floats) -> dict[str, float]:
-    """The named measures of a benchmark; `groups` holds the samples of each problem."""
-    rows = [row for group in groups for row in group]
-    samples = min(map(len, groups))
-    voters = [sorted(group, key=lambda row: row["sample"])[:samples] for group in groups]  # k of them, as maj@k says
-    low, high = bootstrap_interval(accuracy)
-    statuses = Counter(row["status"] for row in rows)
-    return {
-        "problems": len(groups),
-        "samples": samples,
-        "accuracy": accuracy.mean(),
-        "accuracy_low": low,
-        "accuracy_high": high,
-        **_mean_score(rows),
-        f"pass@{samples}": fmean(pass_at_k(sum(row["correct"] for row in g), len(g), samples) for g in groups),
-        f"maj@{samples}": fmean(
-            majority_is_correct([vote(row["answer"]) for row in g], [row["correct"] for row in g]) for g in voters
-        ),
-        "tokens": tokens.mean(),
-        "tokens_median": median(row["tokens"] for row in rows),
-        "tokens_correct": fmean([row["tokens"] for row in rows if row["correct"]] or [nan]),
-        "tokens_wrong": fmean([row["tokens"] for row in rows if not row["correct"]] or [nan]),
-        "tokens_thinking": fmean(row["thinking_tokens"] for row in rows),
-        "tokens_answer": fmean(row["tokens"] - row["thinking_tokens"] for row in rows),
-        "truncated": fmean(row["truncated"] for row in rows),
-        "unclosed": fmean(row["thinking_tokens"] == row["tokens"] for row in rows),
-        "accuracy_per_1k_tokens": accuracy.mean() / (tokens.mean() / 1000),
-        **{f"grader_{status}": statuses[status] / len(rows) for status in sorted(statuses) if status != "ok"},
-    }
-
-
-def _mean_score(rows: Sequence[Row]) -> dict[str, float]:
-    """The mean score, where a verifier gave some between 0 and 1."""
-    if not any("score" in row for row in rows):
-        return {}
-    return {"score": fmean(row.get("score", float(row["correct"])) for row in rows)}

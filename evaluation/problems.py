@@ -9,17 +9,22 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-from openrlhf_swap.command import flags_called
 from openrlhf_swap.data.benchmarks import Problem, load_benchmark, short_name
 from openrlhf_swap.data.references import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.evaluation.samples import grades_path, problems_path, read_problems, sampled_ids
+from openrlhf_swap.evaluation.samples import (
+    flag_of,
+    grades_path,
+    problems_path,
+    read_problems,
+    sampled_ids,
+)
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 Problems = dict[str, list[Problem]]
-ASKED = ("problem", "instructed")  # what a response depends on
-JUDGED = ("answer", "metadata")  # what only its grade depends on
+ASKED = {"problem", "instructed"}  # fields that a response depends on
+JUDGED = {"answer", "metadata"}  # fields that only its grade depends on
 
 
 def load_problems(args: argparse.Namespace) -> Problems:
@@ -34,25 +39,22 @@ def load_problems(args: argparse.Namespace) -> Problems:
     if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
         raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
     if args.grader != MATH:
-        with flags_called({FLAG: "--grader"}):
-            find_verifier(args.grader)
+        find_verifier(args.grader)
     problems = {short_name(name): load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
     for name, rows in problems.items():
         check_grader(args, name, rows[0].grader)
         check_unchanged(args, name, rows)
-        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]], "--grader")
+        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])
     return problems
 
 
 def check_numbers(args: argparse.Namespace) -> None:
-    """Raise ConfigError for a number out of range."""
-    for name in ("samples", "max_tokens", "engines", "tensor_parallel_size"):
-        if getattr(args, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name)}; use at least 1")
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all problems")
-    if not 0 <= args.temperature < inf:
-        raise ConfigError(f"--temperature is {args.temperature}; use 0 or more")
+    """Raise ConfigError for a number out of range, which vLLM would find after minutes, or nobody."""
+    counts = {name: 1 for name in ("samples", "limit", "max_tokens", "engines", "tensor_parallel_size")}
+    for name, least in {**counts, "temperature": 0, "top_p": 0}.items():
+        value = getattr(args, name)
+        if value is not None and not least <= value < inf:
+            raise ConfigError(f"{flag_of(name)} is {value}; use at least {least}")
     if not 0 < args.top_p <= 1:
         raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
 
@@ -62,7 +64,7 @@ def check_grader(args: argparse.Namespace, name: str, grader: str) -> None:
     before = {row.get("grader", MATH) for row in read_problems(args.output, name).values()}
     if grades_path(args.output, name).exists() and not args.grade_again and before - {grader}:
         raise ConfigError(
-            f"--grader is {grader}, but the samples of {name} in {args.output} were graded by "
+            f"--swap.grader is {grader}, but the samples of {name} in {args.output} were graded by "
             f"{(before - {grader}).pop()}; add --grade-again"
         )
 
@@ -86,17 +88,16 @@ def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Prob
             continue
         changed = _changed_fields(earlier[problem.id], problem)
         about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
-        if changed & {*ASKED}:
+        if changed & ASKED:
             raise ConfigError(f"{about} text than its samples in {args.output} answer; use another --output")
-        if changed & {*JUDGED} and problem.id in graded:
+        if changed & JUDGED and problem.id in graded:
             raise ConfigError(f"{about} answer than its samples in {args.output} were graded by; add --grade-again")
 
 
 def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:
     """Write the first `limit` problems, and those that have samples from a start with a higher limit."""
     sampled = sampled_ids(folder, name)
-    asked = problems[:limit]
-    kept = [*asked, *(problem for problem in problems[len(asked) :] if problem.id in sampled)]
+    kept = [*problems[:limit], *(problem for problem in problems[len(problems[:limit]) :] if problem.id in sampled)]
     write_rows(problems_path(folder, name), map(dataclasses.asdict, kept))
 
 

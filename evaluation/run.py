@@ -9,30 +9,19 @@ Writes each sample as it finishes, then grades and prints a table. The same comm
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
-
-from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted, flags_called, run_command
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
-from openrlhf_swap.evaluation.generate import (
-    Sampler,
-    SampleRequest,
-    SamplingSettings,
-    check_gpus,
-    longest_sequence,
-    read_tokenizer,
-)
+from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
 from openrlhf_swap.evaluation.grade import grade_file
 from openrlhf_swap.evaluation.measures import measure_evaluation
 from openrlhf_swap.evaluation.problems import Problems, load_problems, write_problems
+from openrlhf_swap.evaluation.report import evaluation_table
 from openrlhf_swap.evaluation.samples import (
     asked,
     compare_settings,
@@ -40,15 +29,12 @@ from openrlhf_swap.evaluation.samples import (
     grades_path,
     key_of,
     merge_parts,
-    part_path,
     samples_path,
     settings_of_samples,
     sort_file,
     write_settings,
 )
-from openrlhf_swap.evaluation.tables import evaluation_table
-from openrlhf_swap.files import read_new_rows, read_rows
-from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.recipes import CONFIG, with_file
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -59,9 +45,6 @@ from openrlhf_swap.runs.lock import locked
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
-
-Files = dict[str, Path]
-MARK = "[evaluation]"
 
 
 def main(argv: list[str]) -> None:
@@ -76,53 +59,20 @@ def main(argv: list[str]) -> None:
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):
-        evaluate(args, argv)
-
-
-def evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
-    """The same with its flags parsed, and with the output folder to itself."""
-    problems = load_problems(args)
-    args.end_of_thought = end_of_thought(args)
-    origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
-    before = compare_settings(args, origin)
-    args.output.mkdir(parents=True, exist_ok=True)
-    for name, rows in problems.items():
-        if args.grade_again:  # now, so that a start that is stopped leaves no grades by earlier answers
-            grades_path(args.output, name).unlink(missing_ok=True)
-        write_problems(args.output, name, rows, args.limit)
-    write_settings(args, origin, before, list(problems))
-    console = nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
-    with private_ray() if args.engines > 1 else nullcontext(), console:
-        sample_and_grade(args, problems)
-    print(evaluation_table({args.output.name: measure_evaluation(args.output)}, "terminal"))
-
-
-def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
-    """Generate the missing samples of the first --limit problems, then grade what has no grade."""
-    first = {name: rows[: args.limit] for name, rows in problems.items()}
-    missing = missing_samples(args.output, first, args.samples, args.suffix)
-    total = sum(map(len, first.values())) * args.samples
-    print(f"{MARK} {total - len(missing)} of {counted(total, 'sample')} already generated", flush=True)
-    if missing:
-        print(f"{MARK} starting vLLM with {args.model}", flush=True)
-        sample(args, missing, total)
-    for name, rows in problems.items():
-        sort_samples(samples_path(args.output, name), name, rows)
-        discard_forced(args.output, name)
-        grader = Grader(verifier=rows[0].grader)
-        grade_file(args.output, name, rows, grader, args.end_of_thought)
-        grader.close()
-
-
-def discard_forced(folder: Path, name: str) -> None:
-    """Remove a benchmark's accuracies at budgets of thought if samples are left to grade, which they do not count."""
-    path = forced_path(folder, name)
-    if not path.exists():
-        return
-    graded = {key_of(row) for row in read_rows(grades_path(folder, name))}
-    if any(key_of(row) not in graded for row in read_rows(samples_path(folder, name))):
-        path.unlink()
-        print(f"{MARK} {path.name} removed: there are samples to grade, and evaluation.forced has to be run again")
+        problems = load_problems(args)
+        args.end_of_thought = end_of_thought(args)
+        origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
+        before = compare_settings(args, origin)
+        args.output.mkdir(parents=True, exist_ok=True)
+        for name, rows in problems.items():
+            if args.grade_again:  # now, so that a start that is stopped leaves no grades by earlier answers
+                grades_path(args.output, name).unlink(missing_ok=True)
+            write_problems(args.output, name, rows, args.limit)
+        write_settings(args, origin, before, list(problems))
+        console = nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
+        with private_ray() if args.engines > 1 else nullcontext(), console:
+            sample_and_grade(args, problems)
+        print(evaluation_table({args.output.name: measure_evaluation(args.output)}, "terminal"))
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -136,7 +86,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help=f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default",
     )
     parser.add_argument(
-        "--grader",
+        "--swap.grader",
+        dest="grader",
         default=MATH,
         help="for JSONL files with problem and answer: math, multiple_choice, unit_tests, regex:PATTERN, or a "
         "function as module:function (default: math)",
@@ -155,7 +106,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="text after each problem, as in training; '' for none (default: %(default)r)",
     )
     parser.add_argument(
-        "--end-of-thought",
+        "--swap.end_of_thought",
+        dest="end_of_thought",
         default=AUTO,
         help="text that closes a thought; what follows it is graded (auto: as in the model's chat template)",
     )
@@ -182,15 +134,35 @@ def end_of_thought(args: argparse.Namespace) -> str:
     if args.end_of_thought == AUTO and (before := settings_of_samples(args.output)):
         return str(before["end_of_thought"])
     tokenizer = read_tokenizer(args.model, args.trust_remote_code)
-    with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
-        marks, messages = resolve_thought(
-            SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n")), tokenizer
-        )
-    print(f"[evaluation] {messages[0]}")
+    given = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
+    marks, messages = resolve_thought(given, tokenizer)
+    print(f"{MARK} {messages[0]}")
     return marks.end_of_thought
 
 
-def missing_samples(folder: Path, problems: Problems, samples: int, suffix: str) -> list[SampleRequest]:
+def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
+    """Generate the missing samples of the first --limit problems, then grade what has no grade."""
+    first = {name: rows[: args.limit] for name, rows in problems.items()}
+    missing = missing_samples(args.output, first, args.samples, args.suffix)
+    total = sum(map(len, first.values())) * args.samples
+    print(f"{MARK} {total - len(missing)} of {counted(total, 'sample')} already generated", flush=True)
+    if missing:
+        print(f"{MARK} starting vLLM with {args.model}", flush=True)
+        sample(args, missing, total)
+    for name, rows in problems.items():
+        path = samples_path(args.output, name)
+        if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
+            print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context")
+        sort_file(path, {problem.id: number for number, problem in enumerate(rows)})
+        discard_forced(args.output, name)
+        grader = Grader(verifier=rows[0].grader)
+        grade_file(args.output, name, rows, grader, args.end_of_thought)
+        grader.close()
+
+
+def missing_samples(
+    folder: Path, problems: dict[str, list[Problem]], samples: int, suffix: str
+) -> list[SampleRequest]:
     """The samples still to generate, benchmark by benchmark; parts left by an interrupted run are merged first."""
     requests = []
     for name, rows in problems.items():
@@ -204,82 +176,12 @@ def missing_samples(folder: Path, problems: Problems, samples: int, suffix: str)
     return requests
 
 
-def sort_samples(path: Path, name: str, problems: Sequence[Problem]) -> None:
-    """Sort a benchmark's samples, and report the empty ones."""
-    if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
-        print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context")
-    sort_file(path, {problem.id: number for number, problem in enumerate(problems)})
-
-
-def sample(args: argparse.Namespace, requests: list[SampleRequest], total: int) -> None:
-    """Generate with a progress bar that starts when the engines are ready."""
-    settings = SamplingSettings(args.temperature, args.top_p, args.max_tokens, args.seed)
-    options = {"tensor_parallel_size": args.tensor_parallel_size, "trust_remote_code": args.trust_remote_code}
-    if args.max_model_len:
-        options["max_model_len"] = args.max_model_len
-    else:
-        tokenizer = read_tokenizer(args.model, args.trust_remote_code)
-        options["longest"] = longest_sequence(tokenizer, requests, settings)
-    files = {name: samples_path(args.output, name) for name in {request.benchmark for request in requests}}
-    if args.engines == 1:
-        counts = Sampler(args.model, **options).generate(requests, settings, args.end_of_thought, files)
-    else:
-        counts = start_engines(args, requests, settings, files, options)
-    tokens = 0
-    with tqdm(
-        total=total, initial=total - len(requests), desc=f"{MARK} sampling", unit="sample", mininterval=1
-    ) as bar:
-        for count in counts:
-            tokens += count
-            bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False)
-            bar.update()
-
-
-def start_engines(
-    args: argparse.Namespace,
-    requests: list[SampleRequest],
-    settings: SamplingSettings,
-    files: Files,
-    options: dict[str, Any],
-) -> Iterator[int]:
-    """Split the requests among engines, each writing its own files, merged at the end; yields each sample's tokens.
-
-    Raises:
-        ConfigError: when there are too few GPUs.
-    """
-    gpus = 0 if is_cpu_build() else args.tensor_parallel_size
-    if gpus and "RAY_ADDRESS" not in os.environ:
-        check_gpus(args.engines, gpus)
-    # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the name).
-    if "RAY_ADDRESS" not in os.environ:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    import ray
-
-    ray.init(ignore_reinit_error=True, include_dashboard=False)
-    engine = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
-    engines = [engine.remote(args.model, **options) for _ in range(args.engines)]
-    ray.get([engine.__ray_ready__.remote() for engine in engines])
-    paths = {name: path.resolve() for name, path in files.items()}
-    parts = [{name: part_path(path, number) for name, path in paths.items()} for number in range(args.engines)]
-    left = [
-        engine.generate_all.remote(requests[number :: args.engines], settings, args.end_of_thought, part)
-        for number, (engine, part) in enumerate(zip(engines, parts, strict=True))
-    ]
-
-    def counts() -> Iterator[int]:
-        offsets, running = {path: 0 for part in parts for path in part.values()}, left
-        while running:
-            finished, running = ray.wait(running, num_returns=len(running), timeout=2)
-            for path, offset in offsets.items():
-                rows, offsets[path] = read_new_rows(path, offset)
-                yield from (row["tokens"] for row in rows)
-            ray.get(finished)  # raises an engine's error at once
-        ray.shutdown()
-        for path in paths.values():
-            merge_parts(path)
-
-    return counts()
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(main))
+def discard_forced(folder: Path, name: str) -> None:
+    """Remove a benchmark's accuracies at budgets of thought if samples are left to grade, which they do not count."""
+    path = forced_path(folder, name)
+    if not path.exists():
+        return
+    graded = {key_of(row) for row in read_rows(grades_path(folder, name))}
+    if any(key_of(row) not in graded for row in read_rows(samples_path(folder, name))):
+        path.unlink()
+        print(f"{MARK} {path.name} removed: there are samples to grade; run openrlhf-swap eval forced again")

@@ -1,45 +1,34 @@
 r"""Write an evaluation's responses as traces, the input of `openrlhf-swap score`.
 
-    openrlhf-swap eval traces outputs/eval/base --output base.jsonl --samples 1
-    openrlhf-swap score --model MODEL --input base.jsonl --output base.scored.jsonl
+    openrlhf-swap eval traces outputs/eval/base --samples 1
+    openrlhf-swap score --model MODEL --input outputs/eval/base/traces.jsonl --output outputs/eval/base/scored.jsonl
 
-One line per response: benchmark, id, sample, problem, answer, response, correct, tokens.
+One line per response: benchmark, id, sample, problem, answer, response, correct, tokens. `eval page` and `eval
+figures` read the scores in the folder.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_swap.command import Parser, counted, run_command
+from openrlhf_swap.command import Parser, counted
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.evaluation.samples import (
-    asked,
-    graded_benchmarks,
-    graded_samples,
-    no_samples,
-    read_problems,
-    read_settings,
-)
-from openrlhf_swap.files import Row, read_rows, replacing, to_line
+from openrlhf_swap.evaluation.samples import asked, graded_benchmarks, graded_samples, read_problems, read_settings
+from openrlhf_swap.files import Row, read_rows, write_rows
 
 
 def main(argv: list[str]) -> None:
     """Write the traces; DataError, leaving an existing file untouched, for a folder without graded samples."""
     parser = Parser("openrlhf-swap eval traces", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
+    parser.add_argument("--output", type=Path, help="JSONL to write (default: traces.jsonl in the folder)")
     parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
     args = parser.parse_args(argv)
-    count = 0
-    with replacing(args.output) as file:
-        for row in traces(args.folder, args.samples):
-            file.write(to_line(row))
-            count += 1
-        if count == 0:
-            raise no_samples(f"{args.folder} holds no graded samples")
-    print(f"{counted(count, 'trace')} in {args.output}")
+    output = args.output or args.folder / "traces.jsonl"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(output, traces(args.folder, args.samples))
+    print(f"{counted(sum(1 for _ in read_rows(output)), 'trace')} in {output}")
 
 
 def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
@@ -55,12 +44,18 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
                 yield {"benchmark": name, "id": sample["id"], "sample": sample["sample"], **question, **sampled}
 
 
-def read_scored(file: Path) -> list[Row]:
-    """Scored traces that have at least one step; raises DataError if there is none."""
+def read_scored(place: Path) -> list[Row]:
+    """Scored traces that have at least one step, from a file or an evaluation's folder; DataError if there is none."""
+    file = place / "scored.jsonl" if place.is_dir() else place
     rows = [row for row in read_rows(file) if row.get("gains")]
     if not rows:
         raise DataError(f"{file} holds no scored traces; make them with openrlhf-swap score")
     return rows
+
+
+def label_of(place: Path) -> str:
+    """The name of scored traces in figures and columns."""
+    return place.name if place.is_dir() else place.name.partition(".")[0]
 
 
 def read_steps(metrics: Path) -> list[Row]:
@@ -70,7 +65,3 @@ def read_steps(metrics: Path) -> list[Row]:
     if not rows:
         raise DataError(f"{metrics} holds no training steps; it should be a run's metrics.jsonl")
     return [rows[step] for step in sorted(rows)]
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(main))

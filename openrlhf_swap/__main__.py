@@ -27,7 +27,7 @@ COMMANDS = {
     "eval run": "openrlhf_swap.evaluation.run",
     "eval report": "openrlhf_swap.evaluation.report",
     "eval figures": "openrlhf_swap.evaluation.figures",
-    "eval page": "openrlhf_swap.evaluation.page.__main__",
+    "eval page": "openrlhf_swap.evaluation.page",
     "eval traces": "openrlhf_swap.evaluation.traces",
     "eval forced": "openrlhf_swap.evaluation.forced",
 }

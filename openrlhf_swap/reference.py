@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -23,28 +22,22 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.references import read_references, try_grader
-from openrlhf_swap.files import Row, appending, read_rows
+from openrlhf_swap.files import appending, read_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-PROMPTS_AT_A_TIME = 64
-# Flags that the rows depend on.
-SETTINGS = ("samples", "temperature", "top_p", "max_tokens", "end_of_thought", "max_model_len", "grader")
-# Flags of the training for the same things: its checks name those.
+# Flags of the training that have another name here: its checks name those.
 TRAINING_FLAGS = {
     "--actor.model_name_or_path": "--model",
     "--data.prompt_dataset": "--dataset",
     "--data.input_key": "--input-key",
     "--data.label_key": "--label-key",
     "--data.max_len": "--max-model-len",
-    "--swap.end_of_thought": "--end-of-thought",
-    "--swap.output_dir": "--output",
-    FLAG: "--grader",
 }
 
 
@@ -61,9 +54,10 @@ def main(argv: list[str]) -> None:
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     if args.grader != MATH:
-        with flags_called(TRAINING_FLAGS):
-            find_verifier(args.grader)
+        find_verifier(args.grader)
+    from openrlhf_swap.generate import generate, open_engine
     from openrlhf_swap.integration.startup.model_check import check_model
+    from openrlhf_swap.objectives.formats import is_right
     from openrlhf_swap.rollouts.families import resolve_thought
     from openrlhf_swap.rollouts.rollout import prompt_key
 
@@ -71,20 +65,34 @@ def main(argv: list[str]) -> None:
         tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
         marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
         config, messages = resolve_thought(marks, tokenizer)
-        tasks = reference_tasks(args, tokenizer)
-        try_grader(args.grader, list(tasks.values()))
-    settings = {"--model": identity(args.model)} | {f"--{n.replace('_', '-')}": getattr(args, n) for n in SETTINGS}
+        references = references_of_prompts(args, tokenizer)
+        try_grader(args.grader, list(references.values()))
+    names = ("samples", "temperature", "top_p", "max_tokens", "max_model_len")
+    settings = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
+    settings |= {"--swap.end_of_thought": args.end_of_thought, "--swap.grader": args.grader}
+    settings |= {"--model": identity(args.model)}
     record_or_compare(args.output, settings, "rows", "use another --output")
     done = {row["key"] for row in read_rows(args.output)}
-    left = [(prompt, task) for prompt, task in tasks.items() if prompt_key(prompt) not in done]
-    if not left:
+    prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
+    if not prompts:
         print(f"{args.output} is complete")
         return
     print(messages[0])
-    with appending(args.output) as append, tqdm(total=len(left), unit="problem") as bar:
-        for row in sample_reference(left, tokenizer, args, config):
-            append(row)
+    # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
+    ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    longest = max(map(len, ids)) + args.max_tokens
+    sampling = {"n": args.samples, **{name: getattr(args, name) for name in ("temperature", "top_p", "max_tokens")}}
+    engine = open_engine(args.model, longest, args.max_model_len, trust_remote_code=args.trust_remote_code)
+    grader = Grader(verifier=args.grader)
+    with appending(args.output) as append, tqdm(total=len(prompts), unit="problem") as bar:
+        for number, responses in generate(engine, ((row, sampling) for row in ids)):
+            prompt, texts = prompts[number], [response.text for response in responses]
+            grades = grader.grade_many([(text, references[prompt]) for text in texts], config.end_of_thought)
+            right = [is_right(grade.correct, prompt, text, config) for grade, text in zip(grades, texts, strict=True)]
+            tokens = fmean(len(response.token_ids) for response in responses)
+            append({"key": prompt_key(prompt), "accuracy": fmean(right), "tokens": tokens})
             bar.update()
+    grader.close()
 
 
 def _parser() -> Parser:
@@ -99,84 +107,33 @@ def _parser() -> Parser:
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
-    parser.add_argument("--end-of-thought", default=AUTO, help="as in training: --swap.end_of_thought (auto)")
+    parser.add_argument("--swap.end_of_thought", dest="end_of_thought", default=AUTO, help="as in training (auto)")
     parser.add_argument(
         "--max-model-len",
         type=int,
         help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
     )
-    parser.add_argument("--grader", default=MATH, help="as in training: --swap.grader (default: %(default)s)")
+    parser.add_argument("--swap.grader", dest="grader", default=MATH, help="as in training (default: %(default)s)")
     add_trust_flag(parser)
     return parser
 
 
-def reference_tasks(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
-    """What the responses to each training prompt are graded by, by rendered prompt, without empty ones.
+def references_of_prompts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
+    """The reference answer to each training prompt, by rendered prompt, without empty prompts.
 
     Raises:
         DataError: for a data set that cannot be read, or lacks a column, and for a label that cannot be read.
     """
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
-    data = SimpleNamespace(
-        prompt_dataset=args.dataset,
-        prompt_probs=None,
-        prompt_split=args.split,
-        max_samples=sys.maxsize,
-        input_key=args.input_key,
-        label_key=args.label_key,
-        input_template=None,
-        apply_chat_template=True,
-    )
-    training = SimpleNamespace(data=data, train=SimpleNamespace(seed=0))
+    data = {"prompt_dataset": args.dataset, "prompt_probs": None, "prompt_split": args.split}
+    data |= {"input_key": args.input_key, "label_key": args.label_key, "input_template": None}
+    data |= {"max_samples": sys.maxsize, "apply_chat_template": True}
+    training = SimpleNamespace(data=SimpleNamespace(**data), train=SimpleNamespace(seed=0))
     rows, _ = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
     references = read_references(rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}")
     return {prompt: reference for prompt, reference in zip(prompts, references, strict=True) if prompt}
-
-
-def sample_reference(
-    questions: Sequence[tuple[str, Reference]],
-    tokenizer: PreTrainedTokenizerBase,
-    args: argparse.Namespace,
-    config: SwapConfig,
-) -> Iterator[Row]:
-    """Sample and grade prompts with their tasks; yields an output row for each, in order."""
-    from openrlhf_swap.integration.generation.engine import open_engine
-    from openrlhf_swap.objectives.formats import is_right
-    from openrlhf_swap.rollouts.rollout import prompt_key
-
-    # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
-    ids = tokenizer([prompt for prompt, _ in questions], add_special_tokens=False)["input_ids"]
-    longest = max(map(len, ids)) + args.max_tokens
-    length = {"max_model_len": args.max_model_len} if args.max_model_len else {"longest": longest}
-    engine = open_engine(args.model, trust_remote_code=args.trust_remote_code, **length)
-    from vllm import SamplingParams
-
-    sampling = SamplingParams(
-        n=args.samples,
-        temperature=args.temperature,
-        top_p=args.top_p,
-        max_tokens=args.max_tokens,
-        skip_special_tokens=False,
-    )
-    grader = Grader(verifier=args.grader)
-    for start in range(0, len(questions), PROMPTS_AT_A_TIME):
-        part = questions[start : start + PROMPTS_AT_A_TIME]
-        prompts = [{"prompt_token_ids": row} for row in ids[start : start + PROMPTS_AT_A_TIME]]
-        outputs = engine.generate(prompts, sampling, use_tqdm=False)
-        for (prompt, task), output in zip(part, outputs, strict=True):
-            texts = [response.text for response in output.outputs]
-            grades = grader.grade_many([(text, task) for text in texts], config.end_of_thought)
-            correct = [
-                is_right(grade.correct, prompt, text, config) for grade, text in zip(grades, texts, strict=True)
-            ]
-            yield {
-                "key": prompt_key(prompt),
-                "accuracy": fmean(correct),
-                "tokens": fmean(len(response.token_ids) for response in output.outputs),
-            }
-    grader.close()
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def check_grader_name(name: str) -> None:
     """Refuse a grader that does not exist, or whose tasks have no answer text; raises ConfigError."""
     with flags_called({FLAG: "--grader"}):
         if not answer_is_text(name):
-            raise ConfigError(f"--grader is {name}, whose tasks have no answer text to score: use evaluation.run")
+            raise ConfigError(f"--grader is {name}, whose tasks have no answer text to score: use eval run")
 
 
 def load_model(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Evaluates a model on the five benchmarks with the paper's settings, which stand in eval_benchmarks.yaml: 16 samples,
 # temperature 0.6, top-p 0.95, 32,768 tokens. If it is killed, the same command resumes. Further flags go to
-# evaluation.run.
+# openrlhf-swap eval run.
 #   MODEL=...       hub id, or folder in Hugging Face format
 #   OUTPUT=...      folder for this evaluation (default outputs/eval/<model>)
 #   BENCHMARKS=...  others, such as "math500 aime24"
@@ -28,7 +28,7 @@ ENGINES="${ENGINES:-$(( GPUS > TENSOR_PARALLEL ? GPUS / TENSOR_PARALLEL : 1 ))}"
 require_count ENGINES
 read -ra BENCHMARKS <<<"${BENCHMARKS:-}"
 
-command=(python -m evaluation.run --config scripts/eval_benchmarks.yaml --model "$MODEL" --output "$OUTPUT"
+command=(python -m openrlhf_swap eval run --config scripts/eval_benchmarks.yaml --model "$MODEL" --output "$OUTPUT"
     --engines "$ENGINES" --tensor-parallel-size "$TENSOR_PARALLEL")
 (( ${#BENCHMARKS[@]} )) && command+=(--benchmarks "${BENCHMARKS[@]}")
 [[ -n "${SUFFIX+set}" ]] && command+=("--suffix=$SUFFIX")

@@ -15,7 +15,7 @@ from openrlhf_swap.algorithm.advantages import penalty_masses, penalty_weights, 
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import nats_or_deviations
 from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
-from openrlhf_swap.evaluation.traces import read_scored, read_steps
+from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 from openrlhf_swap.files import Row
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
@@ -91,13 +91,13 @@ def page_data(files: Sequence[Path], length_coef: float, tau: float | str, limit
     """Column names, the problems with each column's responses, and the formulas in them.
 
     Args:
-        files: scored traces, one column each.
+        files: scored traces, one column each: files, or the folders of evaluations.
         length_coef: lambda of the penalties.
         tau: tau of the penalties, nats or deviations, as --swap.tau takes it.
         limit: maximum number of problems.
 
     Raises:
-        DataError: for a file without scored traces.
+        DataError: for one without scored traces.
     """
     problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
     for column, file in enumerate(files):
@@ -109,7 +109,7 @@ def page_data(files: Sequence[Path], length_coef: float, tau: float | str, limit
     formulas: dict[str, Tree] = {}
     return {
         "title": "Where the length went",
-        "names": [file.name.partition(".")[0] for file in files],
+        "names": list(map(label_of, files)),
         "problems": [_problem(*key, columns, formulas) for key, columns in fullest[:limit]],
         "formulas": formulas,
     }

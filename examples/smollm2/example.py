@@ -281,7 +281,7 @@ class Example:
         """One answer to each held-out problem, with the same seeds for every policy."""
         words = ["--model", policy, "--benchmarks", *self.held_out, "--output", folder, "--samples", 1, "--suffix", ""]
         words += ["--temperature", TEMPERATURE, "--top-p", 1.0, "--max-tokens", LONGEST, "--max-model-len", 640]
-        return {"peak_memory_gib": watched([sys.executable, "-m", "evaluation.run", *map(str, words)])}
+        return {"peak_memory_gib": watched([sys.executable, "-m", "openrlhf_swap", "eval", "run", *map(str, words)])}
 
     def report(self) -> dict[str, Any]:
         """Report this run against the base, and all runs so far."""

@@ -198,7 +198,7 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
 def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
     """The page of responses to the same few problems, from as many tasks as possible, scored by the policy before.
 
-    The summary precedes them, as in `evaluation.page.contents.render`.
+    The summary precedes them, as in `openrlhf_swap.evaluation.page.contents.render`.
 
     Raises:
         DataError: when the page is too large to be mailed or kept in a repository.

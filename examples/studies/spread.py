@@ -2,7 +2,7 @@ r"""In which unit should tau be? The spread of local gains, and how far the pena
 
     python examples/studies/spread.py --scored outputs/addition.scored.jsonl examples/smollm2/results/page.html
 
-Files are what openrlhf_swap.score wrote, or a page of evaluation.page, of which the first column counts. The responses
+Files are what openrlhf_swap.score wrote, or a page of `eval page`, of which the first column counts. The responses
 to a problem are a group. Correct responses only: others have no gains.
 """
 

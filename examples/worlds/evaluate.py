@@ -30,7 +30,7 @@ def generate(
 
     `opening` begins each thought; it is neither part of a response nor counted.
     """
-    from openrlhf_swap.integration.generation.engine import close_engine, open_engine
+    from openrlhf_swap.generate import close_engine, open_engine
 
     engine = open_engine(model, max_model_len=512)
 

@@ -83,7 +83,7 @@ class Verdict:
         score: the reward, between 0 and 1.
         correct: for what needs correct or wrong: accuracy, the target length, the process term. By default whether
             the score is 1.
-        why: a reason for people; `evaluation.run` and `score` write it.
+        why: a reason for people; `eval run` and `score` write it.
         stated: the answer that was read, which the majority vote counts.
         answered: False if the response states no answer at all.
     """

@@ -14,7 +14,17 @@ from openrlhf_swap.files import read_rows
 
 
 def evaluation_command(problems, output):
-    command = [sys.executable, "-m", "evaluation.run", "--model", str(POLICY), "--benchmarks", str(problems)]
+    command = [
+        sys.executable,
+        "-m",
+        "openrlhf_swap",
+        "eval",
+        "run",
+        "--model",
+        str(POLICY),
+        "--benchmarks",
+        str(problems),
+    ]
     command += ["--output", str(output), "--samples", "4", "--temperature", "1", "--top-p", "1"]
     return [*command, "--max-tokens", "320", "--max-model-len", "400"]
 

@@ -56,7 +56,7 @@ def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]
     words += ["--suffix", "", "--max-tokens", "320", "--output", tmp_path / "evaluated"]
-    subprocess.run([sys.executable, "-m", "evaluation.run", *map(str, words)], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "openrlhf_swap", "eval", "run", *map(str, words)], check=True, cwd=ROOT)
     (grades,) = (tmp_path / "evaluated").glob("*.grades.jsonl")
     assert sum(row["correct"] for row in read_rows(grades)) >= 8  # of 16; the embedded policy solves 84%
 

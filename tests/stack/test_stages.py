@@ -160,7 +160,7 @@ def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
     monkeypatch.setattr("example.watched", lambda command: asked.append(command) or 1.5)
     example = Example(tmp_path, SMALL, "swap", "swap", 7)
     assert example.evaluate(example.base, tmp_path / "base") == {"peak_memory_gib": 1.5}
-    args = parse(asked[0][3:])
+    args = parse(asked[0][5:])
     assert [Path(name).stem for name in args.benchmarks] == list(EASY)
     assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 0.6, 1.0)
 

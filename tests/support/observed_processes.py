@@ -47,7 +47,7 @@ def starting_ray():
 
 
 def generating():
-    from openrlhf_swap.integration.generation.engine import open_engine
+    from openrlhf_swap.generate import open_engine
     from openrlhf_swap.integration.runtime import cpu
 
     observing.begin()

@@ -105,7 +105,7 @@ COMMANDS = {
     "abbreviated sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name",
     "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model",
     "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --max-model-len 400 --model",
-    "evaluation": "evaluation.run --benchmarks {rows} --output {out} --model",
+    "evaluation": "openrlhf_swap eval run --benchmarks {rows} --output {out} --model",
 }
 
 

@@ -1,10 +1,9 @@
 """The reference accuracies, with a stand-in for vLLM that answers by rule."""
 
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
+from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
 
 from openrlhf_swap import reference
@@ -18,27 +17,17 @@ ROWS = [
 ]
 
 
-class Engine:
-    """Half of its answers to a prompt are 579, the other half are 579 in a thought that does not end."""
-
-    def __init__(self):
-        self.asked = []
-        self.options = {}
-
-    def generate(self, prompts, sampling, use_tqdm):
-        self.asked += [prompt["prompt_token_ids"] for prompt in prompts]
-        texts = [r"</think> \boxed{579}", r"\boxed{579}"] * (sampling["n"] // 2)
-        responses = [SimpleNamespace(text=text, token_ids=range(len(text))) for text in texts]
-        return [SimpleNamespace(outputs=responses) for _ in prompts]
-
-
 @pytest.fixture
-def engine(monkeypatch):
-    from openrlhf_swap.integration.generation import engine as module
+def engine(monkeypatch, tokenizer):
+    """Half of its answers to a prompt are 579, the other half are 579 in a thought that does not end."""
+    texts = [r"</think> \boxed{579}", r"\boxed{579}"]
+    made = EngineOfVllm(tokenizer, lambda _, parameters: texts * (parameters.n // 2))
 
-    made = Engine()
-    monkeypatch.setattr(module, "open_engine", lambda model, **options: made.options.update(options) or made)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
+    def open_engine(model, longest, max_model_len, **options):
+        made.options = {"longest": longest, "max_model_len": max_model_len, **options}
+        return made
+
+    monkeypatch.setattr("openrlhf_swap.generate.open_engine", open_engine)
     return made
 
 
@@ -49,18 +38,19 @@ def run(tmp_path, *extra, rows=ROWS):
     return run_command(reference.main, [*flags, "--samples", "4", *extra])
 
 
-def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
+def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
     assert run(tmp_path) == 0
     rendered = [f"<|user|>{row['problem']}<|assistant|><think>\n" for row in ROWS[:2]]
-    assert [tokenizer.decode(ids) for ids in engine.asked] == rendered
+    assert [tokenizer.decode(ids) for ids, _ in engine.asked] == rendered
     path = tmp_path / "new" / "reference.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     from openrlhf_swap.rollouts.rollout import prompt_key
 
-    tokens = (len(r"</think> \boxed{579}") + len(r"\boxed{579}")) / 2
-    assert rows == [
-        {"key": prompt_key(rendered[0]), "accuracy": 0.5, "tokens": tokens},
+    texts = (r"</think> \boxed{579}", r"\boxed{579}")
+    tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts) / 2
+    assert rows == [  # as they finish
         {"key": prompt_key(rendered[1]), "accuracy": 0.0, "tokens": tokens},
+        {"key": prompt_key(rendered[0]), "accuracy": 0.5, "tokens": tokens},
     ]
 
     # What is there is not sampled again; a line that was torn is.
@@ -82,9 +72,9 @@ def test_each_prompt_once_and_in_order(tmp_path, engine, tokenizer, capsys):
 @pytest.mark.parametrize(
     ("flags", "context"),
     [
-        ([], {"longest": 15 + 12000}),
-        (["--max-tokens", "50"], {"longest": 65}),
-        (["--max-model-len", "70"], {"max_model_len": 70}),
+        ([], {"longest": 15 + 12000, "max_model_len": None}),
+        (["--max-tokens", "50"], {"longest": 65, "max_model_len": None}),
+        (["--max-model-len", "70"], {"longest": 15 + 12000, "max_model_len": 70}),
     ],
 )
 def test_the_engine_gets_the_context_that_the_responses_need(tmp_path, engine, flags, context):
@@ -98,16 +88,19 @@ def test_another_grader_gets_the_row(tmp_path, engine):
         {"problem": "What is 500 + 78?", "answer": "578", "tolerance": 1},
         {"problem": "What is 500 + 79?", "answer": "600", "tolerance": 1},
     ]
-    assert run(tmp_path, "--grader", "support.verifiers:nearness", rows=rows) == 0
+    assert run(tmp_path, "--swap.grader", "support.verifiers:nearness", rows=rows) == 0
     found = [json.loads(line)["accuracy"] for line in (tmp_path / "new" / "reference.jsonl").read_text().splitlines()]
-    assert found == [0.5, 0.0]  # a thought that does not end is never right
+    assert sorted(found) == [0.0, 0.5]  # a thought that does not end is never right
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--grader", "none"], "--grader is 'none'; use one of math, "),
-        (["--grader", "support.verifiers:crashes"], "--grader is support.verifiers:crashes, which fails on an empty"),
+        (["--swap.grader", "none"], "--swap.grader is 'none'; use one of math, "),
+        (
+            ["--swap.grader", "support.verifiers:crashes"],
+            "--swap.grader is support.verifiers:crashes, which fails on an empty",
+        ),
         (["--input-key", "text"], "--input-key is text, but "),
         (["--label-key", "gold"], "--label-key is gold, but "),
         (["--dataset", "no/such/data"], "--dataset is no/such/data, which cannot be read"),

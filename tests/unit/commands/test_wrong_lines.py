@@ -131,10 +131,10 @@ def test_a_wrong_command_line(tmp_path, line, message):
     (tmp_path / "BROKEN.jsonl").write_bytes(b'{"problem": "caf\xe9"}\n')
     before_it = sorted(path.name for path in tmp_path.iterdir())
     command, *flags = line.split()
-    module = "evaluation.run" if command == "evaluation" else f"openrlhf_swap.{command}"
+    words = ["openrlhf_swap", "eval", "run"] if command == "evaluation" else [f"openrlhf_swap.{command}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = subprocess.run(
-        [sys.executable, "-m", module, *flags],
+        [sys.executable, "-m", *words, *flags],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
         capture_output=True,

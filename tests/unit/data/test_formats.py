@@ -183,7 +183,7 @@ def test_code_is_evaluated_by_its_tests(tmp_path, own_file):
 
 def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
     path = own_file({"problem": "Near 42?", "answer": 42, "tolerance": 1}, {"problem": "7?", "answer": "7"})
-    flags = ["--grader", "support.verifiers:nearness"]
+    flags = ["--swap.grader", "support.verifiers:nearness"]
     requests, grades, values = evaluate(tmp_path, path, ["it is 41", "it is 10"], *flags)
     assert requests[0].text.endswith(SUFFIX)
     assert [(grade["correct"], grade.get("score"), grade["why"]) for grade in grades] == [
@@ -192,8 +192,8 @@ def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
     ]
     assert (values["accuracy"], values["score"]) == (0.5, 0.375)
     # Grades of one grader are not mixed with those of another.
-    with pytest.raises(ConfigError, match=r"--grader is math, but the samples of own in .* add --grade-again"):
+    with pytest.raises(ConfigError, match=r"--swap.grader is math, but the samples of own in .* add --grade-again"):
         evaluate(tmp_path, path, ["41", "7"])
     assert evaluate(tmp_path, path, ["41", "7"], "--grade-again")[2]["accuracy"] == 0.5
-    with pytest.raises(ConfigError, match=r"--grader is support.verifiers:crashes, which fails on an empty response"):
-        evaluate(tmp_path / "new", path, ["", ""], "--grader", "support.verifiers:crashes")
+    with pytest.raises(ConfigError, match=r"--swap.grader is support.verifiers:crashes, which fails on an empty"):
+        evaluate(tmp_path / "new", path, ["", ""], "--swap.grader", "support.verifiers:crashes")

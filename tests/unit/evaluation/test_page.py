@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.evaluation.page.__main__ import main
+from openrlhf_swap.evaluation.page import main
 from openrlhf_swap.evaluation.page.contents import SCRIPT, add_penalties, page_data
 from openrlhf_swap.files import write_rows
 
@@ -33,7 +33,7 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
     write_rows(base, [scored("1+1 </script>?", True, [0.5, 0.1], 20)])
     write_rows(swap, [scored("1+1 </script>?", True, [0.6], 10), scored("x", False, [0.1], 10)])
     page = tmp_path / "page.html"
-    assert run_command(main, ["--traces", str(base), str(swap), "--output", str(page)]) == 0
+    assert run_command(main, [str(base), str(swap), "--output", str(page)]) == 0
     html = page.read_text()
     assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
     data = embedded_data(page)
@@ -47,8 +47,11 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
     assert step == {"text": ["step 1\n"], "tokens": 10, "gain": 0.1, "change": 0.1, "penalty": 0}
     assert first["columns"][0][0]["rest"] == ["</think>2"]
     assert "summary" not in data
+    for flag, value in (("--swap.tau", "0"), ("--swap.length_coef", "-1")):
+        assert run_command(main, [str(base), "--output", str(page), flag, value]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {flag} is {value}")
     write_rows(base, [{"problem": "p"}])
-    assert run_command(main, ["--traces", str(base), "--output", str(page)]) == 2
+    assert run_command(main, [str(base), "--output", str(page)]) == 2
     assert "holds no scored traces" in capsys.readouterr().err
 
 
@@ -59,7 +62,7 @@ def test_nan_and_missing_fields_are_null(tmp_path, scored):
     write_rows(traces, [whole | {"local_gains": [nan, 0.1], "answer_logprobs": [nan]}, {"gains": [0.5]}])
     write_rows(metrics, [{"step": 1, "swap/accuracy": nan, "length/mean": float("inf")}])
     page = tmp_path / "page.html"
-    assert run_command(main, ["--traces", str(traces), "--output", str(page), "--metrics", str(metrics)]) == 0
+    assert run_command(main, [str(traces), "--output", str(page), "--metrics", str(metrics)]) == 0
     data = json.loads(DATA.search(page.read_text())[1], parse_constant=pytest.fail)
     first, second = ({p["text"][0]: p for p in data["problems"]}[text] for text in ("p", "\u2013"))
     (response,) = first["columns"][0]
@@ -84,16 +87,19 @@ def test_formulas_are_kept_once(tmp_path, scored):
 
 
 def test_a_training_and_evaluations_stand_above(tmp_path, scored, evaluated, capsys):
-    traces, metrics, page = (tmp_path / name for name in ("base.jsonl", "metrics.jsonl", "page.html"))
-    write_rows(traces, [scored("p", True, [0.5], 20)])
+    metrics, page = tmp_path / "metrics.jsonl", tmp_path / "page.html"
+    folders = [evaluated / name for name in ("base", "short")]
+    for folder in folders:
+        write_rows(folder / "scored.jsonl", [scored("p", True, [0.5], 20)])
     # The second step was done again, the third measured nothing.
     steps = [(1, 9.0, None), (2, 8.0, None), (2, 7.0, 6.0)]
     rows = [{"step": n, "swap/accuracy": 0.5, "length/mean": mean, "length/target": t} for n, mean, t in steps]
     write_rows(metrics, [*rows, {"step": 3}])
-    folders = [str(evaluated / name) for name in ("base", "short")]
-    arguments = ["--traces", str(traces), "--output", str(page), "--metrics", str(metrics), "--evaluations", *folders]
+    arguments = [*map(str, folders), "--output", str(page), "--metrics", str(metrics)]
     assert run_command(main, arguments) == 0
-    summary = embedded_data(page)["summary"]
+    data = embedded_data(page)
+    assert (data["names"], len(data["problems"])) == (["base", "short"], 1)
+    summary = data["summary"]
     tokens, accuracy = summary["charts"]
     assert (tokens["steps"], tokens["lines"]) == ([1, 2], {"all": [9.0, 7.0], "target": [None, 6.0]})
     assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}

@@ -3,15 +3,15 @@
 import json
 import shutil
 
-import numpy as np
+import pandas as pd
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation import report
 from openrlhf_swap.evaluation.grade import grade_file
 from openrlhf_swap.evaluation.measures import Measures
+from openrlhf_swap.evaluation.report import COLUMNS, _difference, difference_tables, evaluation_table
 from openrlhf_swap.evaluation.samples import forced_path, grades_path, problems_path, samples_path
-from openrlhf_swap.evaluation.tables import COLUMNS, _difference, difference_table, evaluation_table
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 
@@ -96,7 +96,11 @@ def measured(accuracy, tokens):
     """A benchmark of one problem with one sample."""
     values = dict.fromkeys([*COLUMNS, "accuracy_low", "accuracy_high", "pass@1", "maj@1"], 0.0)
     values |= {"problems": 1.0, "samples": 1.0, "accuracy": accuracy, "tokens": tokens}
-    return Measures(["What is 1 + 1?"], np.array([accuracy]), np.array([tokens]), values)
+    return Measures(table(["What is 1 + 1?"], [accuracy], [tokens]), values)
+
+
+def table(problems, accuracy, tokens):
+    return pd.DataFrame({"problem": problems, "accuracy": accuracy, "tokens": tokens})
 
 
 def test_differences_and_averages_keep_the_order_of_the_evaluations():
@@ -117,7 +121,7 @@ def test_differences_and_averages_keep_the_order_of_the_evaluations():
     ]
     averages = [[cell for cell in row[2:] if cell.strip(" |")] for row in cells[2:] if row[1] == "Average"]
     assert averages == [["55.0", "200"], ["70.0", "75"]]
-    differences = [line.split(" | ")[:2] for line in difference_table(runs, "markdown").splitlines()[2:]]
+    differences = [line.split(" | ")[:2] for line in difference_tables(runs, "markdown")[0].splitlines()[2:]]
     assert differences == [["| z - base", "MATH-500"], ["| z - base", "AIME24"], ["| a - base", "MATH-500"]]
 
 
@@ -139,9 +143,8 @@ def test_the_papers_table_is_in_the_format_asked_for(evaluated, capsys):
 
 
 def test_a_difference_of_nothing_has_no_minus():
-    ones = np.ones(2)
-    first = Measures(["p", "q"], 0.5 * ones, 10 * ones, {})
-    second = Measures(["p", "q"], 0.4999 * ones, 9.9 * ones, {})
+    first = Measures(table(["p", "q"], 0.5, 10.0), {})
+    second = Measures(table(["p", "q"], 0.4999, 9.9), {})
     assert _difference(first, second) == ["2", "+0.0 (+0.0 to +0.0)", "+0 (+0 to +0)"]
 
 

@@ -12,8 +12,7 @@ from support.paths import POLICY
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.evaluation import run
-from openrlhf_swap.evaluation.generate import SampleRequest
+from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.problems import check_unchanged
 from openrlhf_swap.evaluation.samples import ONCE, forced_path, grades_path, problems_path, read_settings, samples_path
 from openrlhf_swap.files import appending, read_rows, write_rows
@@ -31,7 +30,7 @@ def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
     write_rows(problems, [{"problem": "1", "answer": "1"}])
     (tmp_path / "out").mkdir()
     args = run.parse([*flags, "--benchmarks", str(problems)])
-    run.write_settings(args, made_of("openrlhf-swap eval run", []), {}, [])
+    run.write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
     write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
     assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
@@ -62,7 +61,8 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
     weights = policy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert run_command(run.main, flags) == 2
-    assert "whose model.safetensors has changed since the samples in" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: --model is {policy} (SHA-256 ") and "but the samples in" in message
 
 
 def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
@@ -71,8 +71,8 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     args.end_of_thought = run.end_of_thought(args)
     assert args.end_of_thought == "</think>"
     assert "thought: '<think>' to '</think>' (r1, opened by the chat template)" in capsys.readouterr().out
-    args.end_of_thought = run.end_of_thought(run.parse([*flags, "--end-of-thought", "[/THINK]"]))
-    run.write_settings(args, made_of("openrlhf-swap eval run", []), {}, [])
+    args.end_of_thought = run.end_of_thought(run.parse([*flags, "--swap.end_of_thought", "[/THINK]"]))
+    run.write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
     assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
     write_rows(samples_path(tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
@@ -83,13 +83,14 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
 
 
 def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
-    words = f"""--model {POLICY} --benchmarks aime24 own.jsonl --grader regex:a --output {tmp_path} --data {tmp_path}
-        --samples 3 --limit 7 --temperature 0.5 --top-p 0.9 --max-tokens 99 --seed 4 --suffix ? --end-of-thought </t>
-        --max-model-len 999 --engines 2 --tensor-parallel-size 2 --swap.trust_remote_code""".split()
+    words = f"""--model {POLICY} --benchmarks aime24 own.jsonl --swap.grader regex:a --output {tmp_path}
+        --data {tmp_path} --samples 3 --limit 7 --temperature 0.5 --top-p 0.9 --max-tokens 99 --seed 4 --suffix ?
+        --swap.end_of_thought </t> --max-model-len 999 --engines 2 --tensor-parallel-size 2
+        --swap.trust_remote_code""".split()
     args = run.parse(words)
     required = run.parse(["--model", "m", "--output", "o"])
     assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)
-    run.write_settings(args, made_of("openrlhf-swap eval run", words), {}, [])
+    run.write_settings(args, made_of("openrlhf-swap eval run", words, weights=str(POLICY)), {}, [])
     assert vars(run.parse(with_file(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
 
 
@@ -122,12 +123,12 @@ def evaluate(tmp_path, monkeypatch, capsys, grader):
 @pytest.mark.parametrize(
     ("flag", "value", "remedy"),
     [
-        ("--temperature", "-1.0", "use 0 or more"),
-        ("--temperature", "nan", "use 0 or more"),
+        ("--temperature", "-1.0", "use at least 0"),
+        ("--temperature", "nan", "use at least 0"),
         ("--top-p", "0.0", "use more than 0 and at most 1"),
         ("--top-p", "1.1", "use more than 0 and at most 1"),
-        ("--limit", "0", "use at least 1, or leave it out for all problems"),
-        ("--limit", "-1", "use at least 1, or leave it out for all problems"),
+        ("--limit", "0", "use at least 1"),
+        ("--limit", "-1", "use at least 1"),
     ],
 )
 def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, tmp_path, flag, value, remedy):
@@ -202,7 +203,7 @@ def test_accuracies_at_budgets_go_when_samples_are_left_to_grade(tmp_path, capsy
         write_rows(grades_path(tmp_path, "own"), graded)
         write_rows(path, [{"budget": 9, "accuracy": 0.5}])
         run.discard_forced(tmp_path, "own")
-        said = "there are samples to grade, and evaluation.forced has to be run again"
+        said = "there are samples to grade; run openrlhf-swap eval forced again"
         assert (path.exists(), capsys.readouterr().out) == (
             (True, "") if stays else (False, f"[evaluation] own.forced.jsonl removed: {said}\n")
         )
@@ -218,29 +219,6 @@ def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
     # What has samples keeps its problem, and with it the texts that later starts are compared with.
     assert [row["id"] for row in read_rows(problems_path(tmp_path / "out", "own"))] == ["p", "q", "r"]
     assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "context"),
-    [
-        ([], {"longest": 57}),  # seven tokens of the prompt: <|user|>, 1, +, 1, <|assistant|>, <think> and a newline
-        (["--max-model-len", "70"], {"max_model_len": 70}),
-    ],
-)
-def test_an_engine_gets_the_context_that_the_samples_need(tmp_path, monkeypatch, flags, context):
-    opened = []
-
-    class Sampler:
-        def __init__(self, model, **options):
-            opened.append(options)
-
-        def generate(self, *_):
-            return iter(())
-
-    monkeypatch.setattr(run, "Sampler", Sampler)
-    words = ["--model", str(POLICY), "--output", str(tmp_path), "--max-tokens", "50", "--suffix", "", *flags]
-    run.sample(run.parse(words), [SampleRequest("own", "p", 0, "1+1")], 1)
-    assert opened == [{"tensor_parallel_size": 1, "trust_remote_code": False, **context}]
 
 
 class RayStartedError(Exception):
@@ -263,14 +241,13 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
         raise RayStartedError
 
     monkeypatch.setattr(ray, "init", start)
-    monkeypatch.setattr(run, "is_cpu_build", lambda: cpu)
+    monkeypatch.setattr(generate, "is_cpu_build", lambda: cpu)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if cluster:
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    flags = ["--model", "m", "--output", str(tmp_path), "--engines", "3", "--tensor-parallel-size", "2"]
-    flags += ["--max-model-len", "400"]
+    flags = ["--model", str(POLICY), "--output", str(tmp_path), "--engines", "3", "--tensor-parallel-size", "2"]
     with pytest.raises(ConfigError if message else RayStartedError, match=f"^{message}" if message else None):
         run.sample(run.parse(flags), [], 0)
 

@@ -22,8 +22,9 @@ from openrlhf_swap.evaluation.samples import (
 )
 from openrlhf_swap.files import read_new_rows, read_rows, write_rows
 from openrlhf_swap.objectives.recipes import with_file
+from openrlhf_swap.runs.provenance import fingerprint
 
-OUT = ("--output", "out", "--end-of-thought", "</t>")
+OUT = ("--output", "out", "--swap.end_of_thought", "</t>")
 
 
 def test_seeds_depend_on_the_sample_alone():
@@ -105,16 +106,19 @@ def sampled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("policy", "another", "aime24", "out", "elsewhere"):
         (tmp_path / folder).mkdir()
+    for folder in ("policy", "another"):
+        (tmp_path / folder / "model.safetensors").write_text(folder)
     write_rows(tmp_path / "own.jsonl", [{"problem": "1", "answer": "1"}])
     args = run.parse(["--model", "policy", "--benchmarks", "aime24", "own.jsonl", *OUT])
-    write_settings(args, {"inputs": {}, "command": "first"}, {}, [])
+    write_settings(args, {"inputs": {"weights": [fingerprint("policy")]}, "command": "first"}, {}, [])
     write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     return tmp_path
 
 
 def started_again(*words):
     """The settings found in the folder, if a start with these flags may continue it."""
-    return compare_settings(run.parse(with_file(words)), {})
+    args = run.parse(with_file(words))
+    return compare_settings(args, {"inputs": {"weights": [fingerprint(args.model)]}})
 
 
 def test_the_file_of_flags_continues_an_evaluation_with_relative_paths(sampled, monkeypatch):
@@ -129,11 +133,8 @@ def test_the_file_of_flags_continues_an_evaluation_with_relative_paths(sampled, 
 def test_a_model_is_known_by_its_folder_however_it_is_named(sampled):
     names = ("policy", "./policy/", "elsewhere/../policy", str(sampled / "policy"))
     assert [started_again(*OUT, "--model", name)["command"] for name in names] == ["first"] * len(names)
-    path = settings_path(sampled / "out")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model": "policy"}))  # as older versions wrote it
-    assert [started_again(*OUT, "--model", name)["command"] for name in names] == ["first"] * len(names)
     for name in ("another", "hub/policy"):
-        with pytest.raises(ConfigError, match=f"^--model is '{name}', but the samples in out were made with 'policy'"):
+        with pytest.raises(ConfigError, match=f"^--model is {name}.*, but the samples in out were made with policy"):
             started_again(*OUT, "--model", name)
 
 

@@ -24,7 +24,7 @@ LONG = {"chains": response_of([Sentence(text, "") for text in CHECKED], 9), "leg
 
 
 def evaluation(folder, responses, correct, tokens):
-    """An evaluation of one sample a problem, as evaluation.run leaves it."""
+    """An evaluation of one sample a problem, as `eval run` leaves it."""
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"suffix": ""}))
     for task, problem in PROBLEMS.items():

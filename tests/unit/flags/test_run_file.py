@@ -90,9 +90,9 @@ def test_the_file_of_an_evaluation_gives_its_flags_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.jsonl").touch()
     given = ["--model", "m", "--output", "o", "--benchmarks", "own.jsonl", "aime24", "--suffix", "", "--grade-again"]
-    args = evaluation.parse([*given, "--limit", "3", "--seed", "0", "--end-of-thought", "</think>"])
+    args = evaluation.parse([*given, "--limit", "3", "--seed", "0", "--swap.end_of_thought", "</think>"])
     (tmp_path / "o").mkdir()
-    evaluation.write_settings(args, {"inputs": {}, "command": "c"}, {}, [])
+    evaluation.write_settings(args, {"inputs": {"weights": []}, "command": "c"}, {}, [])
     flags = ["--config", str(tmp_path / "o" / "run.yaml")]
     again = evaluation.parse(with_file(flags))
     own, folder = str(tmp_path / "own.jsonl"), tmp_path / "o"

@@ -184,17 +184,17 @@ def test_more_gpus_than_there_are_is_said_before_ray_waits_for_them(tmp_path, mo
 def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     monkeypatch.chdir(ROOT)
     output = bash("scripts/eval_benchmarks.sh", "--dry-run", "--limit", "3", MODEL="some/model", ENGINES="2").stdout
-    python, dash_m, module, *argv = shlex.split(output)
-    assert (python, dash_m, module) == ("python", "-m", "evaluation.run")
+    command, argv = shlex.split(output)[:5], shlex.split(output)[5:]
+    assert command == ["python", "-m", "openrlhf_swap", "eval", "run"]
     args = parse(with_file(argv))
     assert args.benchmarks == ["math500", "amc23", "aime24", "aime25", "olympiadbench"]
     assert (args.samples, args.temperature, args.top_p, args.max_tokens) == (16, 0.6, 0.95, 32768)
     assert (args.engines, args.limit, str(args.output)) == (2, 3, "outputs/eval/model")
     assert args.suffix == SUFFIX  # the one that openrlhf_swap.prepare puts behind each problem of the training
     bare = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", SUFFIX="").stdout
-    assert parse(shlex.split(bare)[3:]).suffix == ""
+    assert parse(shlex.split(bare)[5:]).suffix == ""
     two = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", BENCHMARKS="math500 aime24").stdout
-    assert parse(with_file(shlex.split(two)[3:])).benchmarks == ["math500", "aime24"]
+    assert parse(with_file(shlex.split(two)[5:])).benchmarks == ["math500", "aime24"]
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_the_evaluation_uses_the_gpus_there_are(tmp_path, gpus, visible, tensor_
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
     output = bash("scripts/eval_benchmarks.sh", "--dry-run", **environment).stdout
-    assert parse(shlex.split(output)[3:]).engines == engines
+    assert parse(shlex.split(output)[5:]).engines == engines

@@ -1,0 +1,82 @@
+"""Responses of a model by vLLM, for the commands that only generate, on GPUs or on a CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_swap.flags.device import is_cpu_build
+
+if TYPE_CHECKING:
+    from vllm import LLM, CompletionOutput
+
+QUEUE = 1024  # responses that the engine works on at a time: enough to keep it busy, few enough to start quickly
+
+
+def open_engine(model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any) -> LLM:
+    """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
+
+    Args:
+        model: folder or hub id.
+        longest: tokens of the longest prompt and response together. vLLM's cache has to have room for a sequence of
+            the engine's context, which is then no longer than this.
+        max_model_len: the engine's context, whatever the longest sequence is.
+        options: for `vllm.LLM`; they override ours.
+    """
+    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # imports torch, before vLLM is imported
+
+    defaults: dict[str, Any] = {"dtype": "bfloat16"}
+    if is_cpu_build():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        set_cpu_environment()
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
+        defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
+
+    from vllm import LLM, EngineArgs
+
+    options = {**defaults, **options}
+    if max_model_len is None and longest is not None:
+        # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its configuration says.
+        max_model_len = min(longest, EngineArgs(model, **options).create_model_config().max_model_len)
+    return LLM(model, max_model_len=max_model_len, **options)
+
+
+def close_engine(engine: LLM) -> None:
+    """Free what an engine of `open_engine` holds; it cannot generate afterwards."""
+    engine.llm_engine.engine_core.shutdown()
+
+
+def generate(
+    engine: LLM, requests: Iterable[tuple[Sequence[int], Mapping[str, Any]]]
+) -> Iterator[tuple[int, list[CompletionOutput]]]:
+    """Generate responses, and yield those to each prompt as soon as all of them are finished.
+
+    Args:
+        engine: of `open_engine`.
+        requests: the token ids of a prompt, and how its responses are sampled: the arguments of vLLM's SamplingParams.
+            They are taken from the iterable when the engine has room for them.
+
+    Yields:
+        The number of the request, from 0, and its responses. To a prompt that does not fit the engine's context they
+        are empty and count as cut off.
+    """
+    from vllm import CompletionOutput, SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    core = engine.llm_engine
+    # Only complete responses are read; otherwise vLLM would build an output for every token.
+    fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+    waiting = enumerate(requests)
+    while True:
+        while core.get_num_unfinished_requests() < QUEUE and (entry := next(waiting, None)) is not None:
+            number, (prompt, sampling) = entry
+            if len(prompt) < core.model_config.max_model_len:
+                core.add_request(str(number), {"prompt_token_ids": prompt}, SamplingParams(**sampling, **fixed))
+            else:
+                empty = CompletionOutput(0, "", [], None, None, finish_reason="length")
+                yield number, [empty] * sampling.get("n", 1)
+        if not core.has_unfinished_requests():
+            return
+        for output in core.step():
+            yield int(output.request_id), output.outputs

@@ -1,0 +1,44 @@
+"""Generation for commands: the engine's context, and the loop that feeds it."""
+
+import pytest
+from support.engine_of_vllm import EngineOfVllm
+from support.paths import POLICY
+from vllm.sampling_params import RequestOutputKind
+
+from openrlhf_swap import generate
+
+
+@pytest.mark.parametrize(
+    ("options", "context"),
+    [
+        ({"longest": 100}, 100),
+        ({"longest": 5000}, 1024),  # the policy's own
+        ({"longest": 100, "max_model_len": 400}, 400),
+        ({}, None),  # left to vLLM
+    ],
+)
+def test_no_more_context_is_reserved_than_the_longest_sequence_takes(monkeypatch, options, context):
+    monkeypatch.setattr("vllm.LLM", lambda model, **given: given)
+    assert generate.open_engine(str(POLICY), **options)["max_model_len"] == context
+
+
+def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty_ones(monkeypatch, tokenizer):
+    monkeypatch.setattr(generate, "QUEUE", 2)
+    engine = EngineOfVllm(tokenizer, lambda ids, parameters: [str(ids[0])] * parameters.n, context=3)
+    taken = []
+
+    def requests():
+        for ids in ([7], [8, 8], [9, 9, 9], [10]):
+            taken.append(ids)
+            yield ids, {"n": 2, "seed": ids[0], "max_tokens": 5}
+
+    finished = []
+    for number, responses in generate.generate(engine, requests()):
+        finished.append((number, [(response.text, response.finish_reason) for response in responses], len(taken)))
+    whole = [(number, [(text, "stop")] * 2) for number, text in ((1, "8"), (3, "10"), (0, "7"))]
+    cut = (2, [("", "length")] * 2)
+    assert [entry[:2] for entry in finished] == [whole[0], cut, *whole[1:]]
+    assert [count for *_, count in finished] == [2, 3, 4, 4] and engine.peak == 2
+    for ids, parameters in engine.asked:
+        assert (parameters.seed, parameters.max_tokens) == (ids[0], 5)
+        assert (parameters.skip_special_tokens, parameters.output_kind) == (False, RequestOutputKind.FINAL_ONLY)
