@@ -22,7 +22,7 @@ command line: `openrlhf-swap train --help-metrics`.
 A training run writes these numbers to `metrics.jsonl` (one line per step) and, under `train/`, to TensorBoard
 (`--logger.tensorboard_dir`) and W&B (`--logger.wandb.key`); those of `eval` go to `evaluations.jsonl`, one line per
 evaluation, and `--ckpt.best_metric_key` takes their names. TensorBoard and W&B also get every setting, the run's
-provenance (`swap_config.json`) and one response of each step (W&B without the middle of a long one). A number that
+provenance (`swap_config.json`) and one response of each step. A number that
 means nothing in a step is omitted, such as the gains in a step without a correct response. After a skipped step only
 `swap/skipped_steps` and the machine's memory are written.
 

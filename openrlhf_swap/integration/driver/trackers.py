@@ -17,7 +17,6 @@ from openrlhf_swap.files import to_line
 from openrlhf_swap.runs import checkpoints
 
 SAMPLE = "generated_samples"  # OpenRLHF's name for one response of a step: its text and reward
-SAMPLE_CHARACTERS = 2_000  # of a response that W&B gets, at its beginning and at its end
 
 
 def hyper_parameters(args: Any) -> dict[str, Any]:
@@ -69,18 +68,9 @@ class SwapWandb(WandbLogger):
         super().__init__(SimpleNamespace(**settings, logger=SimpleNamespace(wandb=keyless)))
 
     def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """Overrides OpenRLHF's: logs a step's response in a table of its own, without its middle if it is long.
+        """Overrides OpenRLHF's: a step's response gets a table of its own.
 
         W&B stores a table whole each time, so OpenRLHF's table of all steps grows with the square of their number.
         """
         self.samples_table = self.handle.Table(columns=self.samples_table.columns)
-        logs = dict(logs_dict)
-        if sample := logs.get(SAMPLE):
-            logs[SAMPLE] = [_ends(sample[0], SAMPLE_CHARACTERS), sample[1]]
-        super().log_train(global_step, logs)
-
-
-def _ends(text: str, characters: int) -> str:
-    """A text, or this many characters of its beginning and of its end."""
-    left_out = len(text) - 2 * characters
-    return f"{text[:characters]}\n[{left_out} characters]\n{text[-characters:]}" if left_out > 0 else text
+        super().log_train(global_step, logs_dict)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
@@ -20,7 +22,7 @@ from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
 from openrlhf_swap.rollouts.rollout import Rollout
 
-HEALTH_SECONDS = 1.0  # between two looks at an engine that is asked for something
+HEALTH_SECONDS = 1.0  # between two looks at an engine
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 
@@ -68,17 +70,6 @@ def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, An
     return graded
 
 
-def _ending_with_engine(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """OpenRLHF's method of this name, which calls the engine, but ends with it."""
-    stock = getattr(_StockRolloutActor, name)
-
-    @functools.wraps(stock)
-    async def call(self: SwapRolloutActor, *args: Any, **kwargs: Any) -> Any:
-        return await self.answered_or_dead(stock(self, *args, **kwargs))
-
-    return call
-
-
 class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's rollout actor. With a seed, samples depend only on the seed, prompt, number and weights.
 
@@ -90,43 +81,33 @@ class SwapRolloutActor(_StockRolloutActor):
     _seed: str | None = None
     _weight_updates = 0
 
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
+        kwargs["worker_extension_cls"] = f"{self.worker.__module__}.{self.worker.__qualname__}"
+        await super().__init__(*args, **kwargs)
+        self._watch = asyncio.create_task(self.exit_with_engine())
+
+    async def exit_with_engine(self) -> None:
+        """End this process after its engine has ended.
+
+        vLLM 0.29.0 fails the engine's open requests, but no other call: a policy that sends weights would wait for an
+        answer, and the run hold its memory until a time limit. Ray fails every call of an actor that has ended.
+        """
+        while True:
+            await asyncio.sleep(HEALTH_SECONDS)
+            try:
+                await self.llm.check_health()
+            except EngineDeadError:
+                await asyncio.sleep(HEALTH_SECONDS)  # in which the open requests fail
+                os._exit(1)
+
     async def update_weight(self, *args: Any, empty_cache: bool = False, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: counts updates, whose last parameter comes with `empty_cache`."""
-        await self.answered_or_dead(super().update_weight(*args, empty_cache=empty_cache, **kwargs))
+        await super().update_weight(*args, empty_cache=empty_cache, **kwargs)
         self._weight_updates += empty_cache
-
-    init_process_group = _ending_with_engine("init_process_group")
-    update_weight_cuda_ipc = _ending_with_engine("update_weight_cuda_ipc")
-    reset_prefix_cache = _ending_with_engine("reset_prefix_cache")
-    pause_generation = _ending_with_engine("pause_generation")
-    resume_generation = _ending_with_engine("resume_generation")
-    sleep = _ending_with_engine("sleep")
-    wake_up = _ending_with_engine("wake_up")
-
-    async def answered_or_dead(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Await a call to the engine.
-
-        vLLM 0.29.0 fails the open requests of an engine that has ended, but not such calls: nobody would ever answer,
-        and the run would hold its memory until a time limit.
-
-        Raises:
-            EngineDeadError: when the engine ends before it has answered.
-        """
-        answer = asyncio.ensure_future(call)
-        try:
-            while not (await asyncio.wait({answer}, timeout=HEALTH_SECONDS))[0]:
-                await self.check_health()
-        finally:
-            answer.cancel()  # nothing, where it has ended
-        return answer.result()
 
     def weight_updates(self) -> int:
         """How often the weights have been replaced."""
         return self._weight_updates
-
-    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        kwargs["worker_extension_cls"] = f"{self.worker.__module__}.{self.worker.__qualname__}"
-        await super().__init__(*args, **kwargs)
 
     def seed_samples(self, seed: str) -> None:
         """Use this seed for all samples from now on; each sample then has its own random generator."""

@@ -79,15 +79,11 @@ def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
     assert not any(b"secret" in file.read_bytes() for folder in runs for file in folder.rglob("*") if file.is_file())
 
 
-def test_wandb_stores_a_step_without_the_steps_before_it_and_no_long_text(args, tmp_path, offline):
+def test_wandb_stores_a_step_without_the_steps_before_it(args, tmp_path, offline):
     log = trackers.SwapWandb(args)
-    texts = ["a response", "b" * 2000 + "c" * 50_000 + "d" * 2000, "e" * 4000]
-    for step, text in enumerate(texts):
-        log.log_train(step, {trackers.SAMPLE: [text, 1.0]})
+    for step in range(3):
+        log.log_train(step, {trackers.SAMPLE: [f"response {step}", 1.0]})
     log.close()
-    tables = [
-        json.loads(file.read_text()) for file in (tmp_path / "wandb").glob("offline-run-*/files/**/*.table.json")
-    ]
-    rows = sorted(row for table in tables for row in table["data"])
-    short = "b" * 2000 + "\n[50000 characters]\n" + "d" * 2000
-    assert rows == [[0, "a response", 1.0], [1, short, 1.0], [2, "e" * 4000, 1.0]]
+    files = (tmp_path / "wandb").glob("offline-run-*/files/**/*.table.json")
+    rows = sorted(row for file in files for row in json.loads(file.read_text())["data"])
+    assert rows == [[step, f"response {step}", 1.0] for step in range(3)]

@@ -1,7 +1,6 @@
 """What the rollout actor tells the reward function, and what it does when its engine ends."""
 
 import asyncio
-import inspect
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -126,72 +125,33 @@ def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
     assert rollout.record["extra_logs"] == {"dummy_scores": 4.0}
 
 
-# Each with arguments that OpenRLHF gives it.
-CALLS = {
-    "init_process_group": ("127.0.0.1", 1, 0, 2, "group", "gloo", False),
-    "update_weight": ("weight", "dtype", (1,)),
-    "update_weight_cuda_ipc": ("weight", "dtype", (1,), {}),
-    "reset_prefix_cache": (),
-    "pause_generation": (),
-    "resume_generation": (),
-    "sleep": (),
-    "wake_up": (),
-}
+class EndedError(Exception):
+    """In place of the end of the process."""
 
 
-@pytest.fixture
-def actor(monkeypatch):
-    """A rollout actor whose engine answers, hangs, or hangs and is then found dead, as `actor.llm.fate` says."""
+def test_the_actor_ends_with_its_engine_and_not_before(monkeypatch):
     from vllm.v1.engine.exceptions import EngineDeadError
 
     from openrlhf_swap.integration.generation import rollout_actor
 
     class Engine:
-        fate, looks = "answers", 0
-
-        def __getattr__(self, name):
-            async def called(*args, **kwargs):
-                if self.fate != "answers":
-                    await asyncio.get_running_loop().create_future()
-                return "answer"
-
-            return called
+        looks = 0
 
         async def check_health(self):
             self.looks += 1
-            if self.fate == "dies" and self.looks == 3:
+            if self.looks == 3:
                 raise EngineDeadError
 
     class Actor(rollout_actor.SwapRolloutActor):
         def __init__(self):
             self.llm = Engine()
 
+    def end(status):
+        raise EndedError
+
     monkeypatch.setattr(rollout_actor, "HEALTH_SECONDS", 0.01)
-    return Actor()
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_ends_with_the_engine_that_it_waits_for(actor, name):
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    async def ask():
-        return await asyncio.wait_for(getattr(actor, name)(*CALLS[name]), 60)
-
-    asyncio.run(ask())
-    assert actor.llm.looks == 0  # an engine that answers is not asked for its health
-    actor.llm.fate = "dies"
-    with pytest.raises(EngineDeadError):
-        asyncio.run(ask())
+    monkeypatch.setattr(rollout_actor.os, "_exit", end)
+    actor = Actor()
+    with pytest.raises(EndedError):
+        asyncio.run(asyncio.wait_for(actor.exit_with_engine(), 60))
     assert actor.llm.looks == 3
-    actor.llm.fate, actor.llm.looks = "hangs", 0  # alive: that is for the run's own time limits
-    with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(getattr(actor, name)(*CALLS[name]), 0.1))
-
-
-def test_every_call_of_openrlhfs_to_the_engine_is_among_them():
-    from openrlhf_swap.integration.generation import rollout_actor
-
-    stock = rollout_actor._StockRolloutActor
-    calls = {name for name, function in vars(stock).items() if inspect.iscoroutinefunction(function)}
-    assert calls - {"__init__", "generate", "generate_responses"} == {*CALLS}  # vLLM itself fails open requests
-    assert all(getattr(rollout_actor.SwapRolloutActor, name) is not getattr(stock, name) for name in CALLS)
