@@ -42,9 +42,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._objective = objective
         self._reader = reader
         self._rollouts: list[Rollout] = []  # of the batch, in the order of `Experience.index`
-        self._requests: list[list[ScoreRequest]] | None = None  # of each micro-batch; None if nothing is scored
-        self._state_requests: list[list[StateRequest]] | None = None  # likewise; None if no states are read
-        self._scored: list[ScoredForward] = []
+        self._asked: dict[str, list[Any]] = {}  # what the policy's forward is asked beside log-probabilities
+        self._scored: list[ScoredForward] = []  # its answers, one for each micro-batch; empty if nothing was asked
         self._branches: dict[str, AnswerBranch] = {}
         self.metrics: dict[str, float] = {}
         self.rollout_table: list[dict[str, Any]] = []
@@ -59,20 +58,21 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """Overrides RemoteExperienceMaker: the dispatch for log-probabilities also scores the correct responses."""
-        scores, reads = self._objective.scores_steps, self._objective.reads_states
-        self._requests = [self._build_requests(samples) for samples in samples_list] if scores else None
-        self._state_requests = [self._build_state_requests(samples) for samples in samples_list] if reads else None
+        scores = [self._build_requests(samples) for samples in samples_list]
+        reads = [self._build_state_requests(samples) for samples in samples_list]
+        self._asked, self._scored = {}, []
+        if self._objective.scores_steps:
+            self._asked["score_requests"] = scores
+        if self._objective.reads_states:
+            self._asked["state_requests"] = reads
         experiences = super().make_experience(samples_list)
-        for number, experience in enumerate(experiences):
-            if self._requests is not None:
-                scored = zip(self._requests[number], self._scored[number].answer_logprobs, strict=True)
-                for request, logprobs in scored:
-                    self._remember(experience, request.row, answer_logprobs=logprobs.tolist())
-            if self._state_requests is not None:
-                read = zip(self._state_requests[number], self._scored[number].states, strict=True)
-                for state_request, states in read:
-                    self._remember(experience, state_request.row, states=states)
-            if self._objective.reshapes_responses:
+        for number, scored in enumerate(self._scored):
+            for request, logprobs in zip(scores[number], scored.answer_logprobs, strict=True):
+                self._remember(experiences[number], request.row, answer_logprobs=logprobs.tolist())
+            for read, states in zip(reads[number], scored.states, strict=True):
+                self._remember(experiences[number], read.row, states=states)
+        if self._objective.reshapes_responses:
+            for experience in experiences:
                 self._patch_behaviour(experience)
         return experiences
 
@@ -103,18 +103,11 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def _describe(
         self, batch: Batch, experiences: list[Experience], outcomes: list[Tensor], processes: list[Tensor]
     ) -> None:
-        advantages = [experience.advantages for experience in experiences]
-        flat = _action_values(experiences, advantages, outcomes, processes)
-        seconds = [scored.seconds for scored in self._scored] if self._requests is not None else []
-        self.metrics = step_metrics(
-            batch.steps,
-            batch.signals,
-            advantages=flat[0],
-            outcome=flat[1],
-            process=flat[2],
-            process_weight=self._objective.process_weight,
-        )
-        self.metrics["timing/score"] = sum(seconds) / self._data_parallel_size()
+        unified = [experience.advantages for experience in experiences]
+        advantages, outcome, process = _action_values(experiences, unified, outcomes, processes)
+        weight = self._objective.process_weight
+        self.metrics = step_metrics(batch.steps, batch.signals, advantages, outcome, process, weight)
+        self.metrics["timing/score"] = sum(scored.seconds for scored in self._scored) / policy_ranks(self.args)
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
         left = self._objective.predicted_tokens_left
@@ -122,11 +115,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list[Any]:
         """Overrides RemoteExperienceMaker: the policy's forward also gets the requests for scores and states."""
-        if group is self.actor_model_group and self._requests is not None:
-            kwargs["score_requests"] = self._requests
-        if group is self.actor_model_group and self._state_requests is not None:
-            kwargs["state_requests"] = self._state_requests
-        return super()._dispatch_forward(group, sync_condition, **kwargs)
+        asked = self._asked if group is self.actor_model_group else {}
+        return super()._dispatch_forward(group, sync_condition, **kwargs, **asked)
 
     def _flatten_results(self, refs: list[Any], duplicate_factor: int) -> list[Any]:
         """Overrides RemoteExperienceMaker: keeps the scores and passes the log-probabilities on."""
@@ -154,7 +144,9 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return replace(rollout, step_ends=self._reader.step_ends(rollout.response_ids))
 
     def _build_requests(self, samples: Experience) -> list[ScoreRequest]:
-        """One request for each correct response of a micro-batch that has steps."""
+        """One request for each correct response of a micro-batch that has steps, if steps are scored."""
+        if not self._objective.scores_steps:
+            return []
         rollouts = [self._rollouts[index] for index in samples.index]
         return [
             ScoreRequest(row, rollout.prefix_ends, self._branch(rollout.answer))
@@ -163,13 +155,15 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         ]
 
     def _build_state_requests(self, samples: Experience) -> list[StateRequest]:
-        """One request for each response of a micro-batch."""
+        """One request for each response of a micro-batch, if states are read."""
+        if not self._objective.reads_states:
+            return []
         return [StateRequest(row, self._rollouts[index].prefix_ends) for row, index in enumerate(samples.index)]
 
-    def _remember(self, experience: Experience, row: int, **found: Any) -> None:
+    def _remember(self, experience: Experience, row: int, **values: Any) -> None:
         """Put what the policy said about a row of a micro-batch into its rollout."""
         index = experience.index[row]
-        self._rollouts[index] = replace(self._rollouts[index], **found)
+        self._rollouts[index] = replace(self._rollouts[index], **values)
 
     def _on_action_axis(self, values: Tensor, experience: Experience) -> Tensor:
         """(B, A) the values of response tokens, (rollouts of the batch, longest response), moved to their actions."""
@@ -210,12 +204,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         spread = experience.info["group_reward_std"].unsqueeze(-1) > self._objective.coefficients.eps
         return torch.where(spread, experience.advantages, 0.0)
 
-    def _data_parallel_size(self) -> int:
-        ds = self.args.ds
-        return int(policy_ranks(self.args) // (ds.ring_attn_size * ds.tensor_parallel_size))
-
 
 def _action_values(experiences: list[Experience], *values: list[Tensor]) -> list[Tensor]:
     """For each list of (B, A) tensors, one for each experience: the values of all action tokens as a flat tensor."""
     places = [experience.action_mask.flatten().nonzero().flatten() for experience in experiences]
-    return [torch.cat([value.flatten()[place] for value, place in zip(one, places, strict=True)]) for one in values]
+    return [torch.cat([row.flatten()[place] for row, place in zip(rows, places, strict=True)]) for rows in values]

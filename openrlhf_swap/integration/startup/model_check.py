@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
@@ -60,6 +60,15 @@ def check_chat_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBas
         )
 
 
+def _model_code(args: SimpleNamespace, run: RunConfig) -> tuple[Any, Any]:
+    """The model's configuration, and what makes a model of one without weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    trusted = {"trust_remote_code": run.trust_remote_code}
+    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, **trusted)
+    return config, partial(AutoModelForCausalLM.from_config, **trusted)
+
+
 def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
     """Find the model's scoring backend by trial, and print it with its cost.
 
@@ -67,19 +76,14 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
         ConfigError: under ZeRO-3, where all actors must run the same forwards, for a model whose prefixes cannot be
             scored together.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 
-    path, actors = args.actor.model_name_or_path, policy_ranks(args)
-    config = AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code)
-    build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
-    backend = find_backend(config, build, run.scoring, packed=_packs(args) is not None)
+    backend = find_backend(*_model_code(args, run), run.scoring, packed=_packing_flag(args) is not None)
     print(f"[swap] {backend}")
-    if args.ds.zero_stage == 3 and actors > 1 and backend.name != SHARED_PREFIX:
+    if args.ds.zero_stage == 3 and policy_ranks(args) > 1 and backend.name != SHARED_PREFIX:
         raise ConfigError(
-            f"--ds.zero_stage is 3 with {actors} actors, and {path} can be scored only prefix by prefix, because "
-            f"{backend.obstacle}: use 2"
+            f"--ds.zero_stage is 3 with {policy_ranks(args)} actors, and {args.actor.model_name_or_path} can be "
+            f"scored only prefix by prefix, because {backend.obstacle}: use 2"
         )
 
 
@@ -91,18 +95,16 @@ def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
             tried.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     from openrlhf_swap.scoring.small_model import WORDS, small_model
 
-    if (flag := _packs(args)) is None:
+    if (flag := _packing_flag(args)) is None:
         return
     path = args.actor.model_name_or_path
-    build = partial(AutoModelForCausalLM.from_config, trust_remote_code=run.trust_remote_code)
     ids, positions = torch.arange(24).unsqueeze(0) % WORDS, torch.arange(12).repeat(2).unsqueeze(0)
     message = f"{flag}: whether {path} keeps packed responses apart cannot be tried ({{reason}}): leave it out"
     with torch.no_grad(), reader_errors(message, ConfigError):
-        model = small_model(AutoConfig.from_pretrained(path, trust_remote_code=run.trust_remote_code), build)
+        model = small_model(*_model_code(args, run))
         # With a cache, transformers does not check where positions restart.
         together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
         alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
@@ -112,19 +114,14 @@ def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
         )
 
 
-def _packs(args: SimpleNamespace) -> str | None:
-    """The flag that packs responses into one row, if any."""
+def _packing_flag(args: SimpleNamespace) -> str | None:
     if args.ds.packing_samples:
         return "--ds.packing_samples"
     return "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else None
 
 
 def check_engine(path: str, trust_remote_code: bool = False) -> None:
-    """Check that vLLM's code of the model can be imported: some families need extra packages.
-
-    Raises:
-        ConfigError: when it cannot.
-    """
+    """Raise ConfigError where vLLM's code of the model cannot be imported: some families need extra packages."""
     from transformers import AutoConfig
     from vllm import ModelRegistry
 
