@@ -13,18 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.rollouts.families import check_white_space
-from openrlhf_swap.runs.model_code import FLAG, add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import FLAG, refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
 MODEL = "--model.model_name_or_path"
 DATA = "--data.dataset"
 FOLDER = "--ckpt.path"
-RESUME = "--ckpt.load_enable"
-NUMBERS = {"--adam.lr": float, "--train.batch_size": int}
+NUMBERS = ("--adam.lr", "--train.batch_size")
 
 
 def main(argv: list[str]) -> None:
@@ -34,22 +33,19 @@ def main(argv: list[str]) -> None:
         ConfigError: for a model with code of its own, for a tokenizer that cannot be read or loses white space, and
             for checkpoints of another training.
     """
-    parser = Parser("openrlhf_swap.sft", add_help=False)
-    for flag in (MODEL, DATA, FOLDER, *NUMBERS):
-        parser.add_argument(flag, type=NUMBERS.get(flag, str), default=stock_parser("train_sft").get_default(flag[2:]))
-    parser.add_argument(RESUME, action="store_true")
-    add_trust_flag(parser)
-    parser.allow_abbrev = True  # any prefix of a flag, as OpenRLHF's parser takes them
-    args, _ = parser.parse_known_args(argv)
+    parser = stock_parser("train_sft")
+    parser.prog, parser.allow_abbrev = "openrlhf_swap.sft", True  # any prefix of a flag, as OpenRLHF takes it
+    args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])
     given = {f"--{name}": value for name, value in vars(args).items()}
     if model := given[MODEL]:
-        refuse_model_code(MODEL, model, args.trust_remote_code)
+        trusted = FLAG in argv
+        refuse_model_code(MODEL, model, trusted)
         from transformers import AutoTokenizer
 
         with reader_errors(f"{MODEL} is {model}, which cannot be read: {{reason}}", ConfigError):
-            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
         check_white_space(tokenizer)
-        if given[RESUME] and given[DATA]:
+        if given["--ckpt.load_enable"] and given[DATA]:
             refuse_another_training(given)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.data.instructions import Instruction, without_instructions
-from openrlhf_swap.data.near_duplicates import BenchmarkIndex, read_text
+from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Instruction, read_text, without_instructions
 from openrlhf_swap.data.references import find_faults, problem_text, read_references
 from openrlhf_swap.data.rows import read_column
 from openrlhf_swap.files import Row
