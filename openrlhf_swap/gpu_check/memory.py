@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from openrlhf_swap import plan
 from openrlhf_swap.files import Row
-from openrlhf_swap.gpu_check.findings import PEAK, SLEEP, Findings
+from openrlhf_swap.gpu_check.report import Findings
+from openrlhf_swap.plan import training_command
+from openrlhf_swap.sizing.memory import phases
+from openrlhf_swap.sizing.models import read_model
+from openrlhf_swap.sizing.settings import read_settings
 
 GIB = 2**30
 RESERVE = 4 * GIB  # for CUDA contexts, graphs and fragmentation: the plan's default
@@ -48,35 +51,36 @@ def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
 
 
 def planned_bytes(output: Path, total: int) -> dict[str, int]:
-    """Bytes on the GPU by phase, as `openrlhf_swap.plan` computes them for the run that wrote `output`."""
+    """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
     command = json.loads((output / "swap_config.json").read_text(encoding="utf-8"))["command"]
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        plan.main(["--json", "--gpu", str(total / GIB), "--reserve", "0", "--command", command])
-    return {phase: sum(parts.values()) for phase, parts in json.loads(text.getvalue())["phases"].items()}
+    config, run, args = training_command(Namespace(command=command, model=None, gpus=None), [])
+    settings, lora = read_settings(config, run, args, reserve=0), args.ds.lora
+    model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+    return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 
 
-def within(used: Sequence[Reading], start: float, end: float) -> list[int]:
-    """The bytes read in a span of time."""
-    return [size for moment, size in used if start <= moment <= end]
-
-
-def check_sleep(findings: Findings, used: Sequence[Reading], steps: Sequence[Step]) -> None:
-    """Whether vLLM's sleep frees memory: the least and the most between the first and the last step of one process.
-
-    Outside of these the engine does not exist yet, or has ended and left the GPU empty.
-    """
+def check_memory(
+    findings: Findings, used: Sequence[Reading], steps: Sequence[Step], planned: Mapping[str, int]
+) -> dict[str, dict[str, int | None]]:
+    """Check the most in use and what sleep frees; returns the bytes by phase, measured and planned."""
     before = used[0][1]
-    inside = within(used, steps[0][0], steps[-1][0])
-    peak, asleep = max(inside, default=before), min(inside, default=before)
-    good = peak > before and asleep - before < 0.7 * (peak - before)
-    findings.add(SLEEP, f"{(asleep - before) / GIB:.1f}", f"< 70% of {(peak - before) / GIB:.1f}", good)
-
-
-def check_peak(findings: Findings, used: Sequence[Reading], planned: Mapping[str, int]) -> None:
-    """The most that was in use, beside the plan."""
-    peak, limit = max(size for _, size in used) - used[0][1], max(planned.values())
+    peak, limit = max(size for _, size in used) - before, max(planned.values())
     wanted = f"<= {(limit + RESERVE) / GIB:.1f}: planned {limit / GIB:.1f}, and {RESERVE / GIB:.1f} for CUDA contexts"
-    findings.add(PEAK, f"{peak / GIB:.1f}", wanted, peak <= limit + RESERVE)
+    remedy = "lower --vllm.gpu_memory_utilization, and report it: the plan is too small"
+    findings.add("GiB at most", f"{peak / GIB:.1f}", wanted, peak <= limit + RESERVE, remedy)
+    by_phase = bytes_by_phase(used, steps, planned)
+    for phase, sizes in by_phase.items():
+        measured, expected = sizes["measured"], sizes["planned"]
+        if measured is not None:
+            beside = "" if expected is None else f"planned, without contexts: {expected / GIB:.1f}"
+            findings.add(f"GiB: {phase}", f"{measured / GIB:.1f}", beside)
+    # Between the first and the last step of a process: outside of these the engine does not exist yet, or has ended.
+    inside = [size - before for moment, size in used if steps[0][0] <= moment <= steps[-1][0]] or [0]
+    asleep, awake = min(inside), max(inside)
+    remedy = "sleep frees no memory: leave out --vllm.enable_sleep and --train.colocate_all"
+    good, wanted = awake > 0 and asleep < 0.7 * awake, f"< 70% of {awake / GIB:.1f}"
+    findings.add("GiB while vLLM sleeps", f"{asleep / GIB:.1f}", wanted, good, remedy, fatal=True)
+    return by_phase
 
 
 def bytes_by_phase(
@@ -86,23 +90,15 @@ def bytes_by_phase(
 
     A step's phases are found from its end and the seconds of each; one that was too short to be read has None.
     """
-    before, most = used[0][1], dict[str, int]()
+    peaks: dict[str, int] = {}
     for end, row in steps:
         for phase, metric, _ in PHASES:
             start = end - row.get(metric, 0.0)
-            for size in within(used, start, end):
-                most[phase] = max(most.get(phase, 0), size - before)
+            for moment, size in used:
+                if start <= moment <= end:
+                    peaks[phase] = max(peaks.get(phase, 0), size - used[0][1])
             end = start
     return {
-        phase: {"measured": most.get(phase), "planned": max((planned[name] for name in names), default=None)}
+        phase: {"measured": peaks.get(phase), "planned": max((planned[name] for name in names), default=None)}
         for phase, _, names in reversed(PHASES)
     }
-
-
-def note_phases(findings: Findings, phases: Mapping[str, Mapping[str, int | None]]) -> None:
-    """Lines for the table: GiB of each phase beside the plan's."""
-    for phase, sizes in phases.items():
-        measured, planned = sizes["measured"], sizes["planned"]
-        beside = "" if planned is None else f"planned, without contexts: {planned / GIB:.1f}"
-        if measured is not None:
-            findings.note(f"GiB: {phase}", f"{measured / GIB:.1f}", beside)

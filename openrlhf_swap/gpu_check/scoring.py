@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import first_line
-from openrlhf_swap.gpu_check.diagnosis import find_cause
-from openrlhf_swap.gpu_check.findings import BACKENDS, SCORES, Findings
-from openrlhf_swap.gpu_check.problems import additions
-from openrlhf_swap.gpu_check.training import CLOSE_TEMPLATE, STEP_TOKENS
+from openrlhf_swap.gpu_check.report import Findings
 
+STEP_TOKENS = 8
+CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
 MOST_SCORE = 0.1  # nats between the two backends in bfloat16
 RESPONSE_TOKENS = 160
+
+
+def additions(count: int, seed: int) -> list[tuple[str, str]]:
+    """Pairs of problem and answer, as the embedded policy was taught: additions of three-digit numbers."""
+    rng = random.Random(seed)
+    pairs = [(rng.randint(100, 999), rng.randint(100, 999)) for _ in range(count)]
+    return [(f"What is {left} + {right}?", str(left + right)) for left, right in pairs]
 
 
 def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
@@ -24,10 +32,12 @@ def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
     try:
         difference = largest_difference(name, device)
     except (RuntimeError, OSError) as error:  # those of CUDA are RuntimeErrors
-        cause = find_cause(str(error))
-        findings.add(SCORES, first_line(error), "no error", False, cause.remedy if cause else None)
+        remedy = "fix what the error names"
+        findings.add("scoring on the GPU", first_line(error), "no error", False, remedy, fatal=True)
         return
-    findings.add(BACKENDS, f"{difference:.3f} nats", f"< {MOST_SCORE}", difference < MOST_SCORE)
+    good, remedy = difference < MOST_SCORE, "train with --swap.scoring per_prefix, and report it"
+    name, wanted = "scoring, shared against per prefix", f"< {MOST_SCORE}"
+    findings.add(name, f"{difference:.3f} nats", wanted, good, remedy)
 
 
 def largest_difference(name: str, device: torch.device) -> float:

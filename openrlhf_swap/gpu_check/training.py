@@ -1,54 +1,53 @@
-"""A training of a few steps as the launch scripts do it on one GPU, killed and resumed."""
+"""A training of a few steps as the launch scripts do it on one GPU, killed and resumed, and watched meanwhile."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.gpu_check.findings import RESUME, WEIGHTS, Findings
+from openrlhf_swap.files import Row, read_new_rows, write_rows
 from openrlhf_swap.gpu_check.memory import Step
-from openrlhf_swap.gpu_check.problems import additions
-from openrlhf_swap.gpu_check.running import watch
+from openrlhf_swap.gpu_check.report import Findings, read_end
+from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, STEP_TOKENS, additions
 from openrlhf_swap.runs.metrics import STEP_PHASES
 
 STEPS = 3  # the last one after a kill
 PROMPTS_A_STEP, RESPONSES = 16, 8
 CONTEXT = 400  # tokens of a prompt and its response
-STEP_TOKENS = 8
-CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
-TEMPERATURE = "0.6"  # as in a real training: at 1, logits that nobody scales would pass
 MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
+METRICS, LIBRARIES = "metrics.jsonl", "train.log"  # in the output folder
+SAYS_EVERY = 15  # seconds
 # As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go over CUDA IPC.
 SHARED_GPU = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
+# The temperature is a real training's: at 1, logits that nobody scales would pass. With the correction, OpenRLHF
+# compares vLLM's log-probabilities with the trainer's.
+FLAGS = f"""
+    --data.input_key problem --data.label_key answer --data.apply_chat_template --data.max_len {CONTEXT}
+    --rollout.max_new_tokens 320 --rollout.batch_size {PROMPTS_A_STEP} --rollout.n_samples_per_prompt {RESPONSES}
+    --rollout.micro_batch_size 32 --rollout.temperature 0.6 --swap.objective swap --swap.step_tokens {STEP_TOKENS}
+    --train.batch_size {PROMPTS_A_STEP * RESPONSES} --train.micro_batch_size 32 --actor.adam.lr 3e-4
+    --actor.lr_scheduler constant --actor.gradient_checkpointing_enable --actor.num_nodes 1
+    --actor.num_gpus_per_node 1 --ds.zero_stage 2 --vllm.num_engines 1 --vllm.tensor_parallel_size 1
+    --vllm.gpu_memory_utilization 0.5 --algo.advantage.is_correction_level token
+    --ckpt.save_steps 1 --ckpt.load_enable --ckpt.save_hf --ckpt.max_num 2""".split()
 
 
 def training_flags(model: str, output: Path) -> list[str]:
     """Flags of the training; writes its prompts into `output`."""
     prompts = output / "prompts.jsonl"
     write_rows(prompts, ({"problem": p, "answer": a} for p, a in additions(STEPS * PROMPTS_A_STEP, seed=7)))
-    flags = ["--actor.model_name_or_path", model, "--data.prompt_dataset", str(prompts)]
-    flags += ["--data.input_key", "problem", "--data.label_key", "answer", "--data.apply_chat_template"]
-    flags += ["--data.max_len", f"{CONTEXT}", "--rollout.max_new_tokens", "320", "--rollout.micro_batch_size", "32"]
-    flags += ["--rollout.batch_size", f"{PROMPTS_A_STEP}", "--rollout.n_samples_per_prompt", f"{RESPONSES}"]
-    flags += ["--train.batch_size", f"{PROMPTS_A_STEP * RESPONSES}", "--train.micro_batch_size", "32"]
-    flags += ["--swap.objective", "swap", "--swap.step_tokens", f"{STEP_TOKENS}"]
-    flags += ["--swap.close_template", CLOSE_TEMPLATE]
-    flags += ["--actor.adam.lr", "3e-4", "--actor.lr_scheduler", "constant", "--rollout.temperature", TEMPERATURE]
-    flags += [*SHARED_GPU, "--actor.num_nodes", "1", "--actor.num_gpus_per_node", "1", "--ds.zero_stage", "2"]
-    flags += ["--vllm.num_engines", "1", "--vllm.tensor_parallel_size", "1", "--vllm.gpu_memory_utilization", "0.5"]
-    flags += ["--actor.gradient_checkpointing_enable"]
+    flags = ["--actor.model_name_or_path", model, "--data.prompt_dataset", str(prompts), *FLAGS, *SHARED_GPU]
+    flags += ["--swap.close_template", CLOSE_TEMPLATE, "--swap.output_dir", str(output)]
     if importlib.util.find_spec("flash_attn"):  # then the scripts pack responses
         flags += ["--ds.packing_samples", "--train.dynamic_batch_enable"]
         flags += [f"--{part}.max_tokens_per_gpu={32 * CONTEXT}" for part in ("train", "rollout")]
-    # With this correction OpenRLHF compares vLLM's log-probabilities with the trainer's.
-    flags += ["--algo.advantage.is_correction_level", "token"]
-    flags += ["--swap.output_dir", str(output), "--ckpt.output_dir", str(output / "policy")]
-    flags += ["--ckpt.path", str(output / "checkpoints"), "--ckpt.save_steps", "1", "--ckpt.load_enable"]
-    return [*flags, "--ckpt.save_hf", "--ckpt.max_num", "2", "--logger.tensorboard_dir", str(output / "tensorboard")]
+    flags += ["--ckpt.output_dir", str(output / "policy"), "--ckpt.path", str(output / "checkpoints")]
+    return [*flags, "--logger.tensorboard_dir", str(output / "tensorboard")]
 
 
 def train_and_kill(
@@ -56,49 +55,106 @@ def train_and_kill(
 ) -> list[Step]:
     """Train, kill the run when its last step but one is saved, and resume it.
 
-    Args:
-        findings: as for `watch`; gets the weights too, after each step.
-        flags: the training's.
-        output: its output folder.
-        patience: as for `watch`.
-        on_last: called with the steps of the first process, at the end of the last of them.
-
-    Returns:
-        The steps of the second process.
-
-    Raises:
-        FatalFinding: as soon as something is wrong.
+    `on_last` is called with the steps of the first process, at the end of the last of them; those of the second are
+    returned.
     """
 
     def on_step(steps: list[Step]) -> None:
-        print(f"[gpu_check] step {steps[-1][1]['step']} of {STEPS}", flush=True)
         check_weights(findings, steps[-1][1])
         if len(steps) == STEPS - 1:
             on_last(steps)
 
     seal = output / "checkpoints" / "_actor" / f"global_step{STEPS - 1}" / "complete.json"
     watch(findings, flags, output, "console.log", patience, on_step, seal.exists)
+    print(f"[gpu_check] killed after step {STEPS - 1}; resuming", flush=True)
     time.sleep(5)  # until what it started has noticed
     return watch(findings, flags, output, "resumed.log", patience, on_step)
 
 
+def watch(
+    findings: Findings,
+    flags: Sequence[str],
+    output: Path,
+    log: str,
+    patience: float,
+    on_step: Callable[[list[Step]], None],
+    done: Callable[[], bool] = lambda: False,
+) -> list[Step]:
+    """Run a training until it ends or `done`, kill it then, and show meanwhile what it prints and is waited for.
+
+    What it prints goes to the file `log` too. `on_step` gets all steps so far after each of them.
+
+    Returns:
+        Its steps, each with the time at which it was seen to have ended.
+
+    Raises:
+        FatalFinding: if it ends with an error, or if neither a log nor the metrics grow for `patience` seconds.
+    """
+    metrics, logs = output / METRICS, [output / log, output / LIBRARIES]
+    offset = metrics.stat().st_size if metrics.exists() else 0
+    steps: list[Step] = []
+    start = shown_at = grew_at = time.monotonic()
+    size, ended = 0, False
+    with open(logs[0], "w", encoding="utf-8") as file, open(logs[0], encoding="utf-8") as console:
+        command = [sys.executable, "-m", "openrlhf_swap.train", *flags]
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+        try:
+            while not done():
+                ended = process.poll() is not None  # before anything is read, so that nothing is missed
+                if text := console.read():
+                    print(text, end="", flush=True)
+                    shown_at = time.monotonic()
+                rows, offset = read_new_rows(metrics, offset)
+                for row in rows:
+                    steps.append((time.monotonic(), row))
+                    on_step(steps)
+                if ended:
+                    break
+                now = time.monotonic()
+                if now - shown_at > SAYS_EVERY:
+                    phase = "generating, scoring, updating" if steps else "starting vLLM and DeepSpeed, the first step"
+                    print(f"[gpu_check] {now - start:.0f} s: {phase}", flush=True)
+                    shown_at = now
+                before, size = size, sum(path.stat().st_size for path in (*logs, metrics) if path.exists())
+                grew_at = grew_at if size == before else now
+                if now - grew_at > patience:
+                    silence = f"nothing for {now - grew_at:.0f} s after {len(steps)} steps"
+                    remedy = (
+                        "if a compiler is running (nvcc, ptxas or g++ in top), start again with a larger --patience; "
+                        "otherwise try it with --vllm.enforce_eager"
+                    )
+                    findings.add("progress", silence, f"something every {patience:.0f} s", False, remedy, fatal=True)
+                time.sleep(0.1)
+        finally:
+            process.kill()
+            status = process.wait()
+    if ended and status:
+        remedy = f"see the end of {LIBRARIES} and docs/use/troubleshooting.md; attach gpu_check.json to a report"
+        error = (read_end(logs[0]) or ["it said nothing"])[-1].removeprefix("error: ") + f" (status {status})"
+        findings.add("training", error, "no error", False, remedy, fatal=True)
+    return steps
+
+
 def check_weights(findings: Findings, row: Row) -> None:
     """Whether vLLM generated a step's responses with the trainer's weights."""
-    found = row.get("policy/vllm_kl")  # null where it was not a number
-    kl = float("inf") if found is None else abs(found)
-    findings.add(WEIGHTS, f"{kl:.1e} in step {row['step']}", f"< {MOST_KL:.0e}", kl < MOST_KL)
+    value = row.get("policy/vllm_kl")  # null where it was not a number
+    kl, wanted = float("inf") if value is None else abs(value), f"< {MOST_KL:.0e}"
+    remedy = "vLLM has other weights than the trainer: do not train; try VLLM_USE_V2_MODEL_RUNNER=0"
+    findings.add("vllm_kl", f"{kl:.1e} in step {row['step']}", wanted, kl < MOST_KL, remedy, fatal=True)
 
 
-def check_steps(findings: Findings, rows: Sequence[Row], resumed: int) -> None:
+def check_steps(findings: Findings, rows: Sequence[Row], resumed: int, finished: bool) -> None:
     """The steps that were trained, `resumed` of them after the kill, and the seconds of each phase."""
     steps, wanted = [row["step"] for row in rows], list(range(1, STEPS + 1))
-    good = steps == wanted and resumed > 0
-    findings.add(RESUME, f"{steps}, {resumed} after the kill", f"{wanted}, 1 after the kill", good)
-    for name, seconds in phase_seconds(rows).items():
-        findings.note(f"seconds a step: {name}", f"{seconds:.2f}")
+    good, remedy = steps == wanted and resumed > 0 and finished, "docs/use/faults.md says what a resumed run does"
+    trained = f"{steps}, {resumed} after the kill" + ("" if finished else ", not finished")
+    name = "steps, resumed after a kill"
+    findings.add(name, trained, f"{wanted}, 1 after the kill", good, f"{remedy}; see resumed.log")
+    for phase, seconds in phase_seconds(rows).items():
+        findings.add(f"seconds a step: {phase}", f"{seconds:.2f}")
 
 
 def phase_seconds(rows: Sequence[Row]) -> dict[str, float]:
     """Mean seconds of each phase, without the first step, which warms up."""
-    found = {name: [row[key] for row in rows[1:] if key in row] for name, key in STEP_PHASES.items()}
-    return {name: fmean(seconds) for name, seconds in found.items() if seconds}
+    times = {name: [row[key] for row in rows[1:] if key in row] for name, key in STEP_PHASES.items()}
+    return {name: fmean(seconds) for name, seconds in times.items() if seconds}

@@ -47,8 +47,8 @@ def make_plan(own: argparse.Namespace, config: SwapConfig, run: RunConfig, args:
             "attention heads; use a divisor"
         )
     machine = Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
-    most = args.rollout.max_new_tokens or settings.context
-    prompt, response = own.prompt or min(PROMPT, settings.context // 2), own.response or most // 2
+    longest = args.rollout.max_new_tokens or settings.context
+    prompt, response = own.prompt or min(PROMPT, settings.context // 2), own.response or longest // 2
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     steps = min(config.max_steps, math.ceil(response / config.step_tokens))
     flops = step_flops(model, settings, prompt, response, steps, args.train.max_epochs)
@@ -57,7 +57,7 @@ def make_plan(own: argparse.Namespace, config: SwapConfig, run: RunConfig, args:
         "responses": responses,
         "mean_response": response,
         "tokens": responses * response,
-        "most_tokens": responses * most,
+        "most_tokens": responses * longest,
         "prefixes": steps + 1 if settings.branches else 0,
         "flops": {phase: responses * value for phase, value in flops.items()},
         "scoring_of_the_step": flops["score"] / sum(flops.values()),
@@ -84,7 +84,9 @@ def make_plan(own: argparse.Namespace, config: SwapConfig, run: RunConfig, args:
     plan["time"] = _time(own.tokens_per_second, plan)
     warnings, remedy = list(_warnings(plan)), None
     if warnings:
-        remedy = find_remedy(model, settings, machine, most) or "more or larger GPUs, or nodes with more main memory"
+        remedy = (
+            find_remedy(model, settings, machine, longest) or "more or larger GPUs, or nodes with more main memory"
+        )
     if plan["run"].get("steps") == 0:
         warnings.append(
             f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
@@ -179,11 +181,11 @@ def _notes(plan: dict[str, Any], config: SwapConfig, args: SimpleNamespace) -> I
         left = gpu - sum(parts.values())
         if "allowance" in parts and 0 <= left < 0.05 * gpu:
             yield f"{memory.PHASES[phase]} leaves only {gib(left)} GiB beside the allowance"
-    asked, most, full = vllm["sequences_a_step"], vllm["most_sequences"], vllm["full_sequences"]
-    if full < min(asked, most):
+    asked, running, full = vllm["sequences_a_step"], vllm["most_sequences"], vllm["full_sequences"]
+    if full < min(asked, running):
         yield f"an engine gets {asked} responses a step, but has capacity for only {full} of full length at a time"
-    elif asked > most:
-        yield f"an engine gets {asked} responses a step and generates {most} at a time (--swap.engine_sequences)"
+    elif asked > running:
+        yield f"an engine gets {asked} responses a step and generates {running} at a time (--swap.engine_sequences)"
     if run["rows_assumed"]:
         yield (
             f"the {run['rows']:,} prompts are assumed from the data set's name; openrlhf-swap prepare leaves fewer: "

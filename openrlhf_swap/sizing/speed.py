@@ -64,13 +64,13 @@ def generation_seconds(
     Each decoding step of an engine adds a token to every running response, and reads the weights and the keys and
     values so far once. An engine takes at least as many steps as its longest response has tokens.
 
-    `gpus` are those of the engines, `step` the plan's numbers for a step, `prompt` the mean tokens of a prompt, `most`
+    `gpus` are those of the engines, `step` the plan's numbers for a step, `prompt` the mean tokens of a prompt, `at_a_time`
     the responses that an engine runs at a time.
     """
     size = settings.tensor_parallel
     tokens = step["tokens"] * size / gpus  # per engine
-    at_a_time = min(most, math.ceil(step["responses"] * size / gpus))
-    decodings: float = max(tokens / at_a_time, step["most_tokens"] / step["responses"])
+    started = min(at_a_time, math.ceil(step["responses"] * size / gpus))
+    decodings: float = max(tokens / started, step["most_tokens"] / step["responses"])
     running = tokens / decodings
     read = BIT16 * model.parameters + running * kept_cache(model, prompt + step["mean_response"] // 2)
     operations = 2 * running * model.multiplying
@@ -79,7 +79,7 @@ def generation_seconds(
 
 
 def step_seconds(
-    model: Model, settings: Settings, step: dict[str, Any], prompt: int, most: int, peaks: Peaks
+    model: Model, settings: Settings, step: dict[str, Any], prompt: int, at_a_time: int, peaks: Peaks
 ) -> dict[str, dict[str, float]]:
     """Seconds of a step with vLLM and DeepSpeed in turn on all GPUs and, on some of them each, at the same time.
 
@@ -91,7 +91,7 @@ def step_seconds(
     size, gpus = settings.tensor_parallel, settings.gpus
 
     def times(generating: int, training: int) -> dict[str, float]:
-        generate = generation_seconds(model, settings, generating, step, prompt, most, peaks)
+        generate = generation_seconds(model, settings, generating, step, prompt, at_a_time, peaks)
         return {"gpus": generating, "generate": generate, "train": flops / (training * OF_OPERATIONS * peaks[0])}
 
     in_turn = times(gpus // size * size, gpus)

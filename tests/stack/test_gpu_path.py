@@ -73,7 +73,7 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
         facts={"name": "a fake"},
     )
     findings = check(str(POLICY), output, gpu, PATIENCE, lora, ["--output", str(output), *lora])
-    assert findings.report() == 0, findings.wrong
+    assert findings.print_table() == 0, findings.wrong
     printed = capsys.readouterr().out
     assert (
         "steps, resumed after a kill" in printed and printed.splitlines()[-1] == "[gpu_check] all is as it should be"
@@ -84,7 +84,6 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
     report = json.loads((output / "gpu_check.json").read_text())
     assert report["complete"] and report["passed"] and str(tmp_path) not in json.dumps(report)
-    assert any("model runner" in line for line in report["chosen"])
 
 
 @on_request
