@@ -56,7 +56,7 @@ def generation_seconds(
     gpus: int,
     step: dict[str, Any],
     prompt: int,
-    most: int,
+    at_a_time: int,
     peaks: Peaks,
 ) -> float:
     """Seconds to generate all responses of a step.
@@ -64,8 +64,8 @@ def generation_seconds(
     Each decoding step of an engine adds a token to every running response, and reads the weights and the keys and
     values so far once. An engine takes at least as many steps as its longest response has tokens.
 
-    `gpus` are those of the engines, `step` the plan's numbers for a step, `prompt` the mean tokens of a prompt, `at_a_time`
-    the responses that an engine runs at a time.
+    `gpus` are those of the engines, `step` the plan's numbers for a step, `prompt` the mean tokens of a prompt and
+    `at_a_time` the responses that an engine runs at a time.
     """
     size = settings.tensor_parallel
     tokens = step["tokens"] * size / gpus  # per engine
