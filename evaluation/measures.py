@@ -13,8 +13,7 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.evaluation.samples import forced_path, graded_benchmarks, graded_samples, read_problems
 from openrlhf_swap.evaluation.stats import area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rewards.notation import canonical
+from openrlhf_swap.rewards.answers import canonical, strip_answer
 
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it separates: 1 1/2 is not 11/2

@@ -32,7 +32,7 @@ from openrlhf_swap.data.rows import Entry, described, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.answers import as_text
+from openrlhf_swap.rewards.answers import answer_text
 from openrlhf_swap.rewards.verifiers import FLAG, Reference
 from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
@@ -259,7 +259,7 @@ def _scorable(entry: Entry) -> Entry:
     if entry.row is None:
         return entry
     missing = [name for name in FIELDS if entry.row.get(name) in (None, "")]
-    wrong = [name for name in FIELDS if not missing and not as_text(entry.row[name])]
+    wrong = [name for name in FIELDS if not missing and not answer_text(entry.row[name])]
     if missing:
         return Entry(entry.number, None, f"no {' and no '.join(missing)}")
     return Entry(entry.number, None, f"{wrong[0]} is neither text nor a number") if wrong else entry

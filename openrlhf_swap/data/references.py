@@ -9,7 +9,7 @@ from typing import Any
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, fault_of, gradable, normal_answer
+from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, find_gradable, normal_answer, visible_fault
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
 
 TRIED = 3  # reference answers that a verifier is called with before a run starts
@@ -78,8 +78,8 @@ def find_faults(references: Sequence[Reference], grader: str, command: str) -> l
     if grader != MATH:
         find_fault = find_verifier(grader).find_fault
         return [find_fault(reference.answer, reference.metadata) for reference in references]
-    faults = {reference.answer: fault_of(reference.answer) for reference in references}
-    good = gradable((answer for answer, fault in faults.items() if fault is None), command)
+    faults = {reference.answer: visible_fault(reference.answer) for reference in references}
+    good = find_gradable((answer for answer, fault in faults.items() if fault is None), command)
     return [
         faults[reference.answer] or (None if reference.answer in good else UNPARSABLE_ANSWER)
         for reference in references

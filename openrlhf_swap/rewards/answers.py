@@ -1,19 +1,22 @@
-"""Answers as text: taking wrappers off, finding them in a response. Standard library only."""
+"""Answers as text: taking wrappers off, finding them in a response, one spelling for mathematics.
+
+The grader reads LaTeX in ASCII. `write_latex` writes Unicode that way, in reference answers and responses alike;
+`canonical` also settles what LaTeX itself spells in several ways, for comparisons only. Standard library only.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterator
+from itertools import accumulate, groupby
 
 END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
-_WRAPPERS = (
-    re.compile(r"\$\$(.+)\$\$", re.DOTALL),
-    re.compile(r"\$([^$]+)\$"),
-    re.compile(r"\\boxed\s*\{(.+)\}", re.DOTALL),
-)
+_WRAPPER = re.compile(r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}", re.DOTALL)
 _PROSE = re.compile(r"(?<!\\)\b(?:[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|[A-Z][a-z]{2,}\s+\d)")  # two words in a row, "Step 3"
 LONGEST_BARE_ANSWER = 200  # characters of a response that may be nothing but an answer
 _BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
@@ -31,19 +34,44 @@ _MARKS_BEFORE = re.compile(rf"(?:{_MARK}\s*)+")
 _MARK_AFTER = re.compile(rf"(?:{_MARK}|<\w+\|>|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\Z")
 _LONGEST_MARK = 40  # characters
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+_FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
+_SYMBOLS = {
+    **{"\u2212": "-", "°": r"^{\circ}", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne "},
+    **{"\u00d7": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "±": r"\pm ", "∈": r"\in "},
+    **{"\u222a": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⌊": r"\lfloor ", "⌋": r"\rfloor "},
+}
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]|(?=\{)))")
+_GROUP = r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
+_GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_GROUP}\d{{3}})+(?!\d)")
+_GROUP_MARK = re.compile(_GROUP)
+_REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar)(?:\{(\d{1,20})\}| ?(\d))")
+_SPACE = r"(?:\\[ ,;:]|~|[^\S\n])"
+_MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
+    rf"(?<![\w./^])(?<!\d[^\S\n])([1-9]\d{{0,2}}(?:,\d{{3}}){{1,2}}|[1-9]\d{{0,8}}){_SPACE}{{1,4}}"
+    rf"([1-9]\d{{0,2}})/([1-9]\d{{0,2}})(?![\w/]|\^(?!\{{?\\circ)|[.,]\d|{_SPACE}{{0,4}}\d)"
+)
+_STOP = r"(?<=[\w!%|})\]])(?<!\\right)\."  # `\right.` is a delimiter
+_LAST_STOP = re.compile(rf"{_STOP}\Z")
+_FULL_STOP = re.compile(rf"{_STOP}(?=\s*\$?\s*\}}|\s*\$\s*\Z)|(?<=[\d}})\]])\.(?=\s*\Z)")
+_IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
+_COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
+_MONEY = re.compile(r"\\(?:text|mathrm|mbox)\s?\{\s?(?:\\?(\$)|([€£¥₹]))\s?\}")
+_BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
+_BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
+_BOLD_OR_BRACE = re.compile(rf"({_BOLD}\{{?|(?<!\\)[{{}}])")
+
 
 def strip_answer(answer: str) -> str:
     r"""The bare answer, without surrounding white space, `$`, `$$` and `\boxed{}`."""
     stripped = answer.strip()
-    for wrapper in _WRAPPERS:
-        match = wrapper.fullmatch(stripped)
-        if match and _balanced(match[1]):
-            return strip_answer(match[1])
-    return stripped
+    match = _WRAPPER.fullmatch(stripped)
+    inside = match[match.lastindex or 0] if match else ""
+    return strip_answer(inside) if inside and _is_balanced(inside) else stripped
 
 
-def as_text(answer: object) -> str:
-    """An answer as text; empty if it is neither text nor a number."""
+def answer_text(answer: object) -> str:
+    """The text of an answer; empty if it is neither text nor a number."""
     return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
 
 
@@ -75,7 +103,7 @@ def last_boxed(text: str) -> str | None:
 
 def stated_answer(text: str) -> str | None:
     r"""The answer that a response states: in its last `\boxed{}` that holds something, or alone on its only line."""
-    boxed = last_boxed(without_empty_boxes(text))
+    boxed = last_boxed(remove_empty_boxes(text))
     if boxed is not None:
         return boxed
     alone = text.strip()
@@ -95,7 +123,7 @@ def final_statement(text: str) -> str | None:
     return None if start is None or "\\boxed" in text[start:] else text[start:]
 
 
-def without_empty_boxes(text: str) -> str:
+def remove_empty_boxes(text: str) -> str:
     r"""The text less every `\boxed{}`, which quotes the instruction rather than answers."""
     return _EMPTY_BOX.sub("", text)
 
@@ -139,11 +167,81 @@ def _above_headings(text: str, line: int) -> int:
     return line
 
 
-def _balanced(text: str) -> bool:
+def _is_balanced(text: str) -> bool:
     """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions, not one."""
-    depth = 0
-    for character in text:
-        depth += (character == "{") - (character == "}")
-        if depth < 0:
-            return False
-    return depth == 0
+    depths = [*accumulate((character == "{") - (character == "}") for character in text)]
+    return min(depths) >= 0 and depths[-1] == 0
+
+
+def write_latex(text: str) -> str:
+    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits. Idempotent."""
+    if text.isascii():
+        return text
+    spelled = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}" if root[1] or root[2] else r"\sqrt", text)
+    return _NOT_ASCII.sub(lambda part: "".join(_spelled(*run) for run in groupby(part[0], _kind)), spelled)
+
+
+def canonical(text: str) -> str:
+    r"""The text as `write_latex` has it, less spellings that the parser does not know.
+
+    Colours, bold type and a full stop at the end of an answer are taken off, digits are joined over `\,`, `{,}` and
+    the like, a repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction, and the
+    i of 2i stands apart: the parser takes it for a variable otherwise.
+    """
+    plain = _remove_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
+    plain = _MONEY.sub(lambda mark: r"\$" if mark[1] else mark[2], plain)
+    plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
+    plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(plain)))
+    return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))
+
+
+def strip_full_stop(answer: str) -> str:
+    """An answer less the full stop at its end. In a text, `canonical` leaves a sentence its own."""
+    return _LAST_STOP.sub("", answer)
+
+
+def _kind(character: str) -> str:
+    """How a character stands for others, in Unicode's words; empty for one that stands for itself."""
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    return kind if kind.startswith("<") else ""
+
+
+def _spelled(kind: str, characters: Iterator[str]) -> str:
+    """Characters of one kind as LaTeX or ASCII."""
+    run = "".join(characters)
+    if kind == "<fraction>":
+        numbers = (unicodedata.normalize("NFKC", character).split("\u2044") for character in run)
+        return "".join(f"\\frac{{{above}}}{{{below}}}" for above, below in numbers)
+    plain = unicodedata.normalize("NFKC", run) if kind in _FORMS else run
+    return _FORMS.get(kind, "%s") % "".join(_SYMBOLS.get(character, character) for character in plain)
+
+
+def _remove_bold(text: str) -> str:
+    r"""The text less `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, as which the parser knows them.
+
+    Their braces go, too, because the parser takes `{42}` for a set; not behind `^`, `_` or a letter (`2^\bm{10}`).
+    """
+    pieces = _BOLD_OR_BRACE.split(_BOLD_WORDS.sub(r"\\text", text))
+    kept: list[bool] = []  # of each brace that is open
+    for i in range(1, len(pieces), 2):
+        if pieces[i] == "}":
+            pieces[i] = "}" if not kept or kept.pop() else ""
+        elif pieces[i].endswith("{"):
+            before = pieces[i - 1].rstrip()[-1:]
+            kept.append(pieces[i] == "{" or before.isalpha() or before in ("^", "_"))
+            pieces[i] = "{" if kept[-1] else ""
+        else:
+            pieces[i] = " "
+    return "".join(pieces)
+
+
+def _make_fraction(number: re.Match[str]) -> str:
+    whole, fixed, period = number[1], number[2], number[3] or number[4]
+    above = int(whole + fixed + period) - int((whole + fixed) or "0")
+    return f"\\frac{{{above}}}{{{'9' * len(period)}{'0' * len(fixed)}}}"
+
+
+def _make_improper(number: re.Match[str]) -> str:
+    """A whole number and a proper fraction as one fraction; anything else as it stands."""
+    whole, above, below = (int(part.replace(",", "")) for part in number.groups())
+    return f"\\frac{{{whole * below + above}}}{{{below}}}" if above < below else number[0]

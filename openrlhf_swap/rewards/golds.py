@@ -17,9 +17,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards.answers import last_boxed, strip_answer
+from openrlhf_swap.rewards.answers import last_boxed, strip_answer, write_latex
 from openrlhf_swap.rewards.grader import Grader
-from openrlhf_swap.rewards.notation import as_latex
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
@@ -53,7 +52,7 @@ def normal_answer(value: object) -> str:
         return ""
     # The grader finds 1e-05 equal to itself, but to no other spelling of the number.
     written = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
-    text = as_latex(_only_item(written))
+    text = write_latex(_only_item(written))
     text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
     whole = _WHOLE.fullmatch(text.strip())
     return whole[1] if whole else text.strip()
@@ -70,7 +69,7 @@ def _only_item(text: str) -> str:
     return items[0] if len(items) == 1 else text
 
 
-def fault_of(answer: str) -> str | None:
+def visible_fault(answer: str) -> str | None:
     """What is visibly wrong with a normal answer; None if nothing is."""
     bare = strip_answer(answer)
     if not bare:
@@ -83,7 +82,7 @@ def fault_of(answer: str) -> str | None:
     return PROSE_ANSWER if is_sentence or words > MOST_WORDS else None
 
 
-def gradable(answers: Iterable[str], label: str) -> set[str]:
+def find_gradable(answers: Iterable[str], label: str) -> set[str]:
     """The answers that math-verify can grade against; each is tried once, on all cores, with a progress bar.
 
     Good answers are remembered for later calls, in other processes too; the others are tried again.
@@ -107,7 +106,7 @@ def gradable(answers: Iterable[str], label: str) -> set[str]:
 
 def remembered_file() -> Path:
     """Where good answers are remembered: one file for each version of the grader."""
-    code = [Path(__file__).with_name(name).read_bytes() for name in ("grading.py", "answers.py", "notation.py")]
+    code = [Path(__file__).with_name(name).read_bytes() for name in ("grading.py", "answers.py")]
     grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"

@@ -27,12 +27,12 @@ from queue import LifoQueue
 from typing import Any, Literal
 
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT, text_after_thought
-from openrlhf_swap.rewards.unit_tests import seconds_for
 from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Metadata, Reference
 
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a process may take to import the verifier, on a busy machine
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
+UNIT_TESTS_SECONDS = 3600.0  # wall time where unit tests run; they have limits of their own
 SLOW = 0.5  # share of the CPU time limit above which a grading counts as slow
 _PROGRAM = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
@@ -80,12 +80,11 @@ class Grader:
         Args:
             processes: how many responses are graded at a time.
             time_limit: CPU seconds of one grading, after which its process is ended. A process that does not answer
-                within six times as many seconds of wall time, and what unit tests may take, is replaced, and its
+                within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its
                 successor asked once.
             memory_limit_gib: address space of a grading process.
             verifier: its name (`rewards.verifiers`).
         """
-        self._verifier = verifier
         self._children = [_Child(verifier, time_limit, int(memory_limit_gib * 2**30)) for _ in range(processes)]
         self._idle: LifoQueue[_Child] = LifoQueue()  # the last one used is the likeliest to be started
         for child in self._children:
@@ -129,10 +128,9 @@ class Grader:
             return list(threads.map(self._ask, requests))
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        tests = seconds_for(request["answer"], request["metadata"]) if self._verifier == UNIT_TESTS else 0.0
         child = self._idle.get()
         try:
-            return child.ask(request, tests)
+            return child.ask(request)
         finally:
             self._idle.put(child)
 
@@ -147,18 +145,18 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def ask(self, request: dict[str, Any], more_seconds: float) -> dict[str, Any]:
-        """The fields of a grade. Wall time is the usual one and `more_seconds`.
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a grade.
 
         A process that dies, idle or at work, or does not answer in time though it hardly computes, is replaced and
         asked again: it may have been killed or stopped from outside. A second one that fares the same was the
         grading's own doing.
         """
         message = json.dumps(request, default=str).encode() + b"\n"
+        wall = UNIT_TESTS_SECONDS if self._verifier == UNIT_TESTS else WALL_TIME_FACTOR * self._cpu_seconds
         failure = "error"
         for attempt in range(ATTEMPTS):
             try:
-                wall = WALL_TIME_FACTOR * self._cpu_seconds + more_seconds
                 grade, seconds = _exchange(self._start(), message, wall)
                 return {**grade, "slow": attempt > 0 or seconds > SLOW * self._cpu_seconds}
             except TimeoutError:

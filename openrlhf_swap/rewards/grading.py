@@ -9,20 +9,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-from math_verify import verify as are_equal
+from math_verify import verify as verify_parsed
 from sympy import Eq, Expr, Float
 from sympy.physics import units
 
 from openrlhf_swap.rewards.answers import (
     answer_start,
+    canonical,
     final_statement,
     last_boxed,
+    remove_empty_boxes,
     stated_answer,
     strip_answer,
-    without_empty_boxes,
+    strip_full_stop,
 )
 from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER
-from openrlhf_swap.rewards.notation import canonical, without_full_stop
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
@@ -66,16 +67,16 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     statement = response if metadata[THOUGHT_CLOSED] else final_statement(response)
     if statement is None:
         return NO_ANSWER
-    text = canonical(without_empty_boxes(statement))
+    text = canonical(remove_empty_boxes(statement))
     stated = _bare(stated_answer(text) or "")
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if stated == bare:
         return Verdict(1.0)
     if not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
-    if _other_unit(bare, stated):
+    if _differ_in_unit(bare, stated):
         return Verdict(0.0)
-    if any(_same(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction):
+    if any(_are_equal(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction):
         return Verdict(1.0)
     return Verdict(0.0) if stated or answer_start(text) is not None else NO_ANSWER
 
@@ -84,19 +85,19 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be understood, and be correct when it is given as a response."""
     bare = _bare(canonical(strip_answer(answer)))
     gold = _parse_answer(bare)
-    return None if gold and _same(gold, _parse_response(f"\\boxed{{{bare}}}")) else UNPARSABLE_ANSWER
+    return None if gold and _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}")) else UNPARSABLE_ANSWER
 
 
 def _bare(answer: str) -> str:
-    return without_full_stop(strip_answer(answer))
+    return strip_full_stop(strip_answer(answer))
 
 
 def _readings(bare: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
     """Reference answer and response, parsed, in each way to read both: as they stand first."""
     stated = _bare(stated_answer(text) or "")
     ways = [(bare, text), (_joined(bare), _joined(text))]
-    if len(_units(bare, stated)) < 2:
-        ways.append((_without_unit(_joined(bare)), _without_unit(_joined(text))))
+    if len({_unit(bare), _unit(stated)} - {None}) < 2:
+        ways.append((_strip_unit(_joined(bare)), _strip_unit(_joined(text))))
     for answer, response in dict.fromkeys(ways):
         gold = _parse_answer(answer)
         yield gold, _parse_response(response)
@@ -106,10 +107,10 @@ def _readings(bare: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
 
 def _joined(text: str) -> str:
     """The text with 1234 for 1,234, unless it stands in brackets."""
-    return _THOUSANDS.sub(lambda found: _COMMA.sub("", found[0]) if found[1] else found[0], text)
+    return _THOUSANDS.sub(lambda match: _COMMA.sub("", match[0]) if match[1] else match[0], text)
 
 
-def _without_unit(text: str) -> str:
+def _strip_unit(text: str) -> str:
     """The text less signs and units that an answer may lack and that the parser does not take off."""
     return _UNIT.sub(r"\1", _CURRENCY.sub("", text))
 
@@ -126,12 +127,12 @@ def _parse_response(text: str) -> list[Any]:
     return list(parse(text, rules, parsing_timeout=None))
 
 
-def _same(gold: list[Any], prediction: list[Any]) -> bool:
+def _are_equal(gold: list[Any], prediction: list[Any]) -> bool:
     """Whether two parsed answers are equal. Each holds an expression, if it has one, and the text it was read from."""
-    if _other_base(gold[-1], prediction[-1]) or _is_false(prediction[0]):
+    if _differ_in_base(gold[-1], prediction[-1]) or _is_false(prediction[0]):
         return False
     return bool(
-        are_equal(
+        verify_parsed(
             gold,
             prediction,
             float_rounding=_decimals(gold[0], prediction[0]),
@@ -143,8 +144,7 @@ def _same(gold: list[Any], prediction: list[Any]) -> bool:
 
 def _decimals(gold: Any, prediction: Any) -> int:
     """The decimals that hold the significant digits of a small reference answer: 0.0000002 is not 0.0000001."""
-    both = (gold, prediction)
-    if not all(isinstance(one, Expr) for one in both) or not any(one.has(Float) for one in both):
+    if not (isinstance(gold, Expr) and isinstance(prediction, Expr)) or not (gold.has(Float) or prediction.has(Float)):
         return DECIMALS
     size = abs(gold.evalf(DIGITS))
     if not isinstance(size, Float) or not 1e-300 < size < 1:
@@ -161,33 +161,26 @@ def _is_false(prediction: Any) -> bool:
     return bool(left.is_number and right.is_number and abs(left - right) > rounding * abs(right))
 
 
-def _other_base(gold: str, prediction: str) -> bool:
+def _differ_in_base(gold: str, prediction: str) -> bool:
     """Whether two numbers are written in different bases, which the parser drops: 1001_2 and 1001_3."""
     bases = [_BASE.search(text) if isinstance(text, str) else None for text in (gold, prediction)]
     return all(bases) and len({base[1] for base in bases if base}) > 1
 
 
-def _other_unit(gold: str, prediction: str) -> bool:
+def _differ_in_unit(gold: str, prediction: str) -> bool:
     """Whether two quantities have different units, which math-verify takes off: 10 m and 10 cm."""
-    found = _units(gold, prediction)
-    if len(found) < 2:
-        return False
-    known = [getattr(units, unit, None) for unit in found]
+    known = [getattr(units, _unit(text) or "", None) for text in (gold, prediction)]
     return all(isinstance(unit, units.Quantity) for unit in known) and known[0] != known[1]
 
 
-def _units(*texts: str) -> set[str]:
-    """The units of those texts that are quantities."""
-    found: set[str] = set()
-    for text in texts:
-        if len(text) > LONGEST_QUANTITY:
-            continue
-        if sign := _CURRENCY.search(text):
-            found.add(sign[0])
-        elif quantity := _QUANTITY.fullmatch(text):
-            unit = quantity[1].strip()
-            found.add(_UNITS.get(unit, unit))
-    return found
+def _unit(text: str) -> str | None:
+    """The unit of a quantity; None for any other text."""
+    if len(text) > LONGEST_QUANTITY:
+        return None
+    if sign := _CURRENCY.search(text):
+        return sign[0]
+    quantity = _QUANTITY.fullmatch(text)
+    return _UNITS.get(unit := quantity[1].strip(), unit) if quantity else None
 
 
 verify.find_fault = find_fault  # type: ignore[attr-defined]

