@@ -1,7 +1,8 @@
 """From step markers to token advantages.
 
-Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of the longest response. Statistics are
-computed in float64, so that neither group size nor input dtype changes them.
+Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of the longest response. Everywhere
+`step_mask` is (..., K) bool, True where a step exists, `step_ends` (..., K) the ascending indices of the steps' last
+tokens, and `tokens` is A. Statistics are computed in float64, so that neither group size nor input dtype changes them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,7 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
     """Progress beyond the best so far: Delta_k = max(0, l_k - max_{j<k} l_j) (Eq. monotone_gain).
 
-    Args:
-        answer_logprobs: (..., K+1) l_0..l_K in nats per answer token.
-        step_mask: (..., K) bool.
-
-    Returns:
-        (..., K) Delta, 0 where there is no step.
+    (..., K), 0 where there is no step, from (..., K+1) l_0..l_K in nats per answer token.
     """
     best_before = answer_logprobs.cummax(dim=-1).values[..., :-1]
     gains = (answer_logprobs[..., 1:] - best_before).clamp(min=0)
@@ -39,14 +35,8 @@ def local_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     """L_target: the median length of each group's correct responses.
 
-    The median of an even count is the mean of the middle two (`torch.median` would take the lower one).
-
-    Args:
-        lengths: (G, N) tokens of each response, the end token included.
-        correct: (G, N) bool.
-
-    Returns:
-        (G,) float64, NaN for a group without a correct response.
+    The median of an even count is the mean of the middle two (`torch.median` would take the lower one). (G,) float64,
+    NaN for a group without a correct response, from (G, N) lengths in tokens, the end token included.
     """
     return torch.where(correct, lengths.double(), torch.nan).nanquantile(0.5, dim=-1)
 
@@ -54,7 +44,7 @@ def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
 def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
     """P = lambda (L - L_target)/L_target for correct responses over the target, else 0 (Eq. penalty_mass).
 
-    Shapes as in `target_lengths`, `length_coef` is lambda; (G, N) float64, at least 0.
+    (G, N) float64, from arguments as in `target_lengths` and lambda.
     """
     target = target_lengths(lengths, correct).unsqueeze(-1)
     pays = correct & (lengths > target) & (target > 0)
@@ -64,13 +54,8 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
 def penalty_weights(local_gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
-    Args:
-        local_gains: (..., K) g in nats.
-        step_mask: (..., K) bool.
-        tau: tau in nats: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
-
-    Returns:
-        (..., K) weights that sum to 1 over the steps that exist; all 0 where there is none.
+    (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as g is: a number, or a
+    tensor that broadcasts to (..., 1); infinity gives uniform weights.
     """
     if step_mask.shape[-1] == 0:
         return torch.zeros_like(local_gains)
@@ -118,15 +103,8 @@ def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
     """Tau in nats: the number itself, or that many standard deviations of each group's local gains.
 
-    The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too.
-
-    Args:
-        gains: (G, N, K) that the weights are made of.
-        step_mask: (G, N, K) bool.
-        coefficients: tau, its unit, `step_noise` and `eps`.
-
-    Returns:
-        tau, or (G, 1, 1) float64, infinite for a group with fewer than two steps or no spread: uniform weights.
+    The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too. It gives (G, 1, 1)
+    float64, infinite (uniform weights) for a group with fewer than two steps or no spread. `gains` are (G, N, K) g.
     """
     if not coefficients.in_deviations:
         return coefficients.tau
@@ -144,16 +122,12 @@ def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
 
 
 def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
-    """A_out = (r - mean)/(std + eps) over each group (Eq. out_adv); std is unbiased.
+    """(G, N) float64 A_out = (r - mean)/(std + eps) over each group (Eq. out_adv); std is unbiased.
 
-    Args:
-        rewards: (G, N).
-        eps: added to the deviation; a deviation below it counts as float noise, and the group gets 0.
-
-    Returns:
-        (G, N) float64. A group of one gets 0.
+    A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
     """
-    return _standardise(rewards.double(), torch.ones_like(rewards, dtype=torch.bool), eps)
+    values = rewards.unsqueeze(-1)
+    return normalise_step_rewards(values, torch.ones_like(values, dtype=torch.bool), eps).squeeze(-1)
 
 
 def normalise_step_rewards(
@@ -164,28 +138,24 @@ def normalise_step_rewards(
     Args:
         rewards: (G, N, K).
         step_mask: (G, N, K) bool, True for the steps of correct responses.
-        eps: as in `outcome_advantages`.
+        eps: a deviation below it counts as float noise.
         centre: whether mu is subtracted; without it r~ = r/(sigma + eps).
         noise: in nats; a smaller sigma is replaced by it.
 
     Returns:
         (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no spread.
     """
-    flat = _standardise(rewards.double().flatten(1), step_mask.flatten(1), eps, centre, noise)
-    return flat.view(rewards.shape)
+    flat, mask = rewards.double().flatten(1), step_mask.flatten(1)
+    mean, std, spreads = _moments(flat, mask, eps)
+    normalised = (flat - mean * centre) / (std.clamp(min=noise) + eps)
+    return torch.where(spreads & mask, normalised, 0.0).view(rewards.shape)
 
 
 def process_advantages(normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
     """A_proc[t] = sum of r~_k over the steps that end at t or later (Eq. proc_adv).
 
-    Args:
-        normalised: (..., K) r~, 0 where there is no step.
-        step_ends: (..., K) ascending token indices.
-        step_mask: (..., K) bool.
-        tokens: A, the length of the token axis.
-
-    Returns:
-        (..., A) in the dtype of `normalised`: constant inside a step, 0 after the last step's end.
+    (..., A) in the dtype of `normalised`, which is (..., K) r~ and 0 where there is no step: constant inside a step, 0
+    after the last step's end.
     """
     return per_token(torch.nn.functional.pad(sum_to_come(normalised), (0, 1)), step_ends, step_mask, tokens)
 
@@ -196,16 +166,9 @@ def sum_to_come(rewards: Tensor) -> Tensor:
 
 
 def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
-    """Give each token the value of its step.
+    """(..., A) the value of each token's step.
 
-    Args:
-        values: (..., K+1), one for each step, and after the last step of a response one for all later tokens.
-        step_ends: (..., K) ascending token indices.
-        step_mask: (..., K) bool.
-        tokens: A, the length of the token axis.
-
-    Returns:
-        (..., A) in the dtype of `values`.
+    `values` are (..., K+1): one for each step, and after the last step of a response one for all later tokens.
     """
     *leading, count = values.shape
     rows = math.prod(leading)
@@ -252,13 +215,6 @@ def group_advantages(
         [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
         for rows, lengths in zip(advantages, batch.lengths.tolist(), strict=True)
     ]
-
-
-def _standardise(values: Tensor, mask: Tensor, eps: float, centre: bool = True, floor: float = 0.0) -> Tensor:
-    """(values - mean)/(max(std, floor) + eps) over the last axis where `mask`; 0 elsewhere or without spread."""
-    mean, std, spreads = _moments(values, mask, eps)
-    baseline = mean if centre else torch.zeros_like(mean)
-    return torch.where(spreads & mask, (values - baseline) / (std.clamp(min=floor) + eps), 0.0)
 
 
 def _moments(values: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

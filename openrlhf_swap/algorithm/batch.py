@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_swap.errors import NonFiniteError
 
@@ -72,37 +73,34 @@ class StepBatch:
         sizes = {len(group) for group in groups}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"groups have sizes {sorted(sizes)}; every group needs the same number of responses")
+        shape = (len(groups), *sizes)
         traces = [trace for group in groups for trace in group]
         has_states = any(trace.states is not None for trace in traces)
-        # The steps of an incorrect response matter to a critic alone.
-        ends_of = [list(trace.step_ends) if trace.correct or has_states else [] for trace in traces]
-        steps = max(map(len, ends_of))
-        logprobs = torch.zeros(len(traces), steps + 1, dtype=torch.float64)
-        ends = torch.zeros(len(traces), steps, dtype=torch.int64)
-        has_step, scored = torch.zeros(2, len(traces), steps, dtype=torch.bool)
-        states = []
-        for row, (trace, its_ends) in enumerate(zip(traces, ends_of, strict=True)):
-            where, count = f"response {row % len(groups[0])} of group {row // len(groups[0])}", len(its_ends)
-            _check_trace(trace, its_ends, has_states, where)
-            ends[row, :count] = torch.tensor(its_ends, dtype=torch.int64)
-            has_step[row, :count] = True
-            if trace.correct and count and len(trace.answer_logprobs):
-                logprobs[row, : count + 1] = torch.tensor(trace.answer_logprobs, dtype=torch.float64)
-                scored[row, :count] = True
+        ends, logprobs, states = [], [], []
+        for row, trace in enumerate(traces):
+            # The steps of an incorrect response matter to a critic alone.
+            its_ends = list(trace.step_ends) if trace.correct or has_states else []
+            scores = list(trace.answer_logprobs) if trace.correct and its_ends else []
+            where = f"response {row % shape[1]} of group {row // shape[1]}"
+            _check(trace.length, its_ends, scores, needs_scores=trace.correct and not has_states, where=where)
+            ends.append(torch.tensor(its_ends, dtype=torch.int64))
+            logprobs.append(torch.tensor(scores or [math.nan] * (len(its_ends) + 1), dtype=torch.float64))
             if has_states:
                 states.append(_checked_states(trace, where))
-        passed = pad(ends + 1, (1, 0))
-        has_state = pad(has_step, (1, 0), value=True)
-        progress = torch.stack([passed, passed.sqrt(), torch.arange(steps + 1).expand_as(passed)], dim=-1)
-        shape = (len(groups), len(groups[0]))
+        step_ends = pad_sequence(ends, batch_first=True)
+        answer_logprobs = pad_sequence(logprobs, batch_first=True, padding_value=math.nan)
+        count = torch.tensor([len(its_ends) for its_ends in ends]).unsqueeze(-1)
+        number = torch.arange(step_ends.shape[-1] + 1).expand(len(traces), -1)
+        has_state, passed = number <= count, pad(step_ends + 1, (1, 0))
+        progress = torch.stack([passed, passed.sqrt(), number], dim=-1)[has_state].double()
         return cls(
             lengths=torch.tensor([trace.length for trace in traces]).view(shape),
             correct=torch.tensor([bool(trace.correct) for trace in traces]).view(shape),
-            answer_logprobs=logprobs.view(*shape, -1),
-            step_ends=ends.view(*shape, -1),
-            step_mask=scored.view(*shape, -1),
+            answer_logprobs=answer_logprobs.nan_to_num().view(*shape, -1),
+            step_ends=step_ends.view(*shape, -1),
+            step_mask=(has_state & ~answer_logprobs.isnan())[:, 1:].view(*shape, -1),
             state_mask=has_state.view(*shape, -1),
-            states=torch.cat([torch.cat(states), progress[has_state].double()], -1) if states else torch.empty(0, 0),
+            states=torch.cat([torch.cat(states), progress], dim=-1) if states else torch.empty(0, 0),
         )
 
     @property
@@ -112,18 +110,16 @@ class StepBatch:
         return torch.where(self.state_mask, left, 0).double()
 
 
-def _check_trace(trace: StepTrace, ends: list[int], has_states: bool, where: str) -> None:
-    if trace.length < 0:
-        raise ValueError(f"{where}: length is {trace.length}; use the number of generated tokens")
-    needs_scores = trace.correct and len(ends) > 0
-    scores = trace.answer_logprobs if needs_scores else ()
-    if needs_scores and len(scores) != len(ends) + 1 and not (has_states and len(scores) == 0):
+def _check(length: int, ends: list[int], scores: list[float], needs_scores: bool, where: str) -> None:
+    if length < 0:
+        raise ValueError(f"{where}: length is {length}; use the number of generated tokens")
+    if ends and (scores or needs_scores) and len(scores) != len(ends) + 1:
         raise ValueError(
             f"{where}: {len(scores)} answer_logprobs for {len(ends)} step_ends; "
             "give l_0..l_K, one more than there are steps"
         )
-    if ends and (ends[0] < 0 or ends[-1] >= trace.length or any(a >= b for a, b in pairwise(ends))):
-        raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{trace.length - 1}")
+    if ends and (ends[0] < 0 or ends[-1] >= length or any(a >= b for a, b in pairwise(ends))):
+        raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{length - 1}")
     for k, value in enumerate(scores):
         if not math.isfinite(value):
             raise NonFiniteError(f"{where}: answer_logprobs[{k}] is {value}; a log-probability must be finite")

@@ -73,8 +73,7 @@ class L1Exact(Objective):
 class L1Max(L1Exact):
     """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the other half.
 
-    The slope is the first release's 1/1000, which made the published models; its paper says 0.0003. Meant to start
-    from an L1-Exact policy.
+    Meant to start from an L1-Exact policy.
     """
 
     slope: float = setting(0.001, "of the reward in the tokens that are left")
@@ -96,10 +95,8 @@ class HBPO(Objective):
     """A = GRPO(R) + weight (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
 
     R = min(f(L) - |n - L|/L_max, f(n)) for a correct answer within L_max, -1 without the format, else 0; n is the
-    budget. Each group explores several budgets, and a response is rewarded for staying near its own.
-
-    After its code (commit 5c8991d), whose released branch does not pass the budget and cannot run as it is. It adds
-    the second term of the advantage twice, which `budget_weight` keeps.
+    budget. Each group explores several budgets, and a response is rewarded for staying near its own. After its code
+    (commit 5c8991d).
     """
 
     normaliser = "none"

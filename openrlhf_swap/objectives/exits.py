@@ -36,11 +36,8 @@ class JET(_Exits):
 
     One response in six of a group is sampled whole. It is also cut at five places and told to answer there, and these
     five join the group. So a thought that was stopped early and still led to a correct answer teaches to stop early.
-    Every response of the group ends with the end token, also one that the token limit cut off.
-
-    After its code (commit 89cf33e; arXiv 2509.23392). The paper compares lengths with the shortest correct response of
-    the group; the code, as here, with those of the whole batch. The code tokenises prefix and phrase together; here
-    each is tokenised by itself.
+    Every response of the group ends with the end token, also one that the token limit cut off. After its code (commit
+    89cf33e; arXiv 2509.23392).
     """
 
     boxes_answers = True
@@ -109,8 +106,7 @@ class JET(_Exits):
 class SGRPO(_Exits):
     """R = 2^(1 - k) for the k-th correct answer in the order of its exits, the whole response last; 0 if wrong.
 
-    After reviews of the paper: no code of the authors was found, and its constants are not verified. A port decays by
-    the exit's number, correct or wrong.
+    After reviews of the paper: no code of the authors was found, and its constants are not verified.
     """
 
     normaliser = "centre"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from torch import Tensor
 
@@ -47,19 +47,11 @@ def is_degenerate(text: str) -> bool:
     space separates.
     """
     words = text.split()
-    if any(len(word) >= LONGEST_WORD for word in words):
-        return True
-    return any(_longest_run(words, size) >= LEAST_TIMES for size in range(1, LONGEST_PHRASE + 1))
-
-
-def _longest_run(words: list[str], size: int) -> int:
-    """The largest number of equal phrases of this many words in a row."""
-    phrases = [words[start : start + size] for start in range(0, len(words) - size + 1, size)]
-    longest = run = 0
-    for number, phrase in enumerate(phrases):
-        run = run + 1 if number and phrase == phrases[number - 1] else 1
-        longest = max(longest, run)
-    return longest
+    for size in range(1, LONGEST_PHRASE + 1):
+        phrases = [words[start : start + size] for start in range(0, len(words) - size + 1, size)]
+        if any(len(list(run)) >= LEAST_TIMES for _, run in groupby(phrases)):
+            return True
+    return any(len(word) >= LONGEST_WORD for word in words)
 
 
 def is_repetitive(ids: Sequence[int]) -> bool:

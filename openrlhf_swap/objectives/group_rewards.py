@@ -11,7 +11,15 @@ from torch import Tensor
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import is_right
-from openrlhf_swap.objectives.groups import EPS, largest_of, mean_of, relative_place, smallest_of, variance_of
+from openrlhf_swap.objectives.groups import (
+    EPS,
+    largest_of,
+    mean_of,
+    relative_place,
+    smallest_of,
+    variance_of,
+    z_scores,
+)
 from openrlhf_swap.rollouts.rollout import Batch
 
 REFLECTION_WORDS = (
@@ -23,8 +31,7 @@ REFLECTION = re.compile(rf"\b(?:{REFLECTION_WORDS})\b", re.IGNORECASE)
 class Kimi(Objective):
     """R = c + weight l; l = .5 - (L - shortest)/(longest - shortest) of the group, at most 0 for a wrong answer.
 
-    The length reward of Kimi k1.5. Its own weight and warm-up are not published; 1 is that of open-r1 (commit
-    1416fa0), LASER's comparison takes 0.4.
+    The length reward of Kimi k1.5, after open-r1 (commit 1416fa0).
     """
 
     weight: float = setting(1.0, "of the length reward beside the answer's")
@@ -40,9 +47,7 @@ class Kimi(Objective):
 class O1Pruner(Objective):
     """A = z-score over the batch of clip(mean L/L - 1 + alpha (c - p), -2, 4).
 
-    O1-Pruner's reward, online. The published method (github.com/StarDewXXX/O1-Pruner, commit 04c0863) trains offline:
-    the means are the reference model's, two samples a problem are kept, and a ratio of mean log-probabilities is
-    clipped. Here the group stands in for the reference and the batch for the data set; results are not comparable.
+    O1-Pruner's reward, after github.com/StarDewXXX/O1-Pruner (commit 04c0863), which trains offline.
     """
 
     normaliser = "none"
@@ -79,9 +84,8 @@ class SmartThinker(Objective):
     """R = c - alpha e, normalised in the group; e = max(0, L - L*) of correct answers, 0 of wrong ones.
 
     L* is the length at which accuracy should be highest. alpha = (1 - p)/(largest e - mean e), so that no correct
-    answer falls below a wrong one; 0 unless both are there.
-
-    SmartThinker (2026), after github.com/SJTU-RTEAS/SmartThinker (commit e64d877; arXiv 2603.08000).
+    answer falls below a wrong one; 0 unless both are there. SmartThinker (2026), after
+    github.com/SJTU-RTEAS/SmartThinker (commit e64d877; arXiv 2603.08000).
     """
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -140,9 +144,7 @@ class Arora(_LeaveOneOut):
         return batch.correct & ~batch.truncated
 
     def _loss(self, batch: Batch) -> Tensor:
-        lengths, correct = batch.lengths.double(), self.correct(batch)
-        deviation = variance_of(lengths, correct, unbiased=False).sqrt()
-        return self.alpha * torch.sigmoid((lengths - mean_of(lengths, correct)) / (deviation + 1e-7))
+        return self.alpha * z_scores(batch.lengths, self.correct(batch), guard=1e-7, unbiased=False).sigmoid()
 
 
 class ARLCP(_LeaveOneOut):
@@ -150,9 +152,7 @@ class ARLCP(_LeaveOneOut):
 
     Both z are taken among the group's correct responses. Reflections are words such as "wait" and "however"; w is .05
     of up to 40 of them, .1 of up to 80, else .15. A thought has to be closed once, and not opened again.
-
-    After github.com/ZeweiYu1/ARLCP (commit c8ff44f; ICLR 2026). Its KL penalty of .001 in the reward is a flag of
-    OpenRLHF, and stands in the loss here.
+    After github.com/ZeweiYu1/ARLCP (commit c8ff44f; ICLR 2026).
     """
 
     penalty: float = setting(0.2, "most that a correct answer can lose", "use a number in (0, 1)", gt=0, lt=1)
@@ -166,21 +166,14 @@ class ARLCP(_LeaveOneOut):
     def _loss(self, batch: Batch) -> Tensor:
         counts = batch.each(lambda r: len(REFLECTION.findall(batch.reader.text(r.response_ids))))
         share = torch.where(counts <= 40, 0.25, torch.where(counts <= 80, 0.5, 0.75)).double()
-        lost = share * _place(counts, batch.correct) + (1 - share) * _place(batch.lengths.double(), batch.correct)
-        return self.penalty * lost
-
-
-def _place(values: Tensor, correct: Tensor) -> Tensor:
-    """(G, N) sigmoid of a value's z-score among those of the correct responses."""
-    deviation = variance_of(values, correct, unbiased=True).sqrt()
-    return torch.sigmoid((values - mean_of(values, correct)) / (deviation + 1e-6))
+        places = [z_scores(values, batch.correct).sigmoid() for values in (counts, batch.lengths)]
+        return self.penalty * (share * places[0] + (1 - share) * places[1])
 
 
 class GR3(Objective):
     """R = r/(1 + alpha L/mean L), r the grader's reward and the mean the group's; normalised in the group.
 
-    After the formula of its paper (arXiv 2603.10535) as others quote it: no code of the authors was found. The paper
-    calibrates alpha by the advantages of a run; here it is a setting.
+    After the formula of its paper (arXiv 2603.10535) as others quote it: no code of the authors was found.
     """
 
     alpha: float = setting(0.33, "how much the length counts", "use at least 0", ge=0)
@@ -194,11 +187,9 @@ class GR3(Objective):
 class Cosine(Objective):
     """R = long + (short - long)/2 (1 + cos(pi L/L_max)), with numbers for correct and for wrong answers; in the group.
 
-    As published, a wrong answer earns more the longer it is: watch for repetition.
-
-    The cosine length reward of Demystifying Long Chain-of-Thought Reasoning, after its code (commit e90cf9b), with the
-    numbers of TRL (commit f2cd577), which counts tokens and clamps. The authors' own scripts: correct 2 to 1, wrong
-    -10 to 0.
+    As published, a wrong answer earns more the longer it is: watch for repetition. From Demystifying Long
+    Chain-of-Thought Reasoning, after its code (commit e90cf9b), with the numbers of TRL (commit f2cd577), which counts
+    tokens and clamps.
     """
 
     right_short: float = setting(1.0, "reward of a correct answer of no length")
@@ -219,9 +210,7 @@ class Cosine(Objective):
 class PrimeLinear(Objective):
     """A = R - mean, R = c - p weight L/longest, p the group's accuracy; wrong answers pay unless it is gated.
 
-    prime-rl's `linear`, after its code (commit 559b447), without its terms for input tokens and turns. As merged,
-    wrong answers pay too, so that among them the shortest fares best: "fail fast". `gated` is the change proposed
-    there (pull request 3376).
+    prime-rl's `linear`, after its code (commit 559b447).
     """
 
     normaliser = "centre"

@@ -19,12 +19,15 @@ def mean_of(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def variance_of(values: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
-    """(G, 1) variance of (G, N) values where `mask`; NaN for a group without any, 0 for one with a single value."""
-    squares = (values.double() - mean_of(values, mask)).square()
-    count = mask.sum(-1, keepdim=True)
-    if unbiased:
-        return torch.where(mask, squares, 0.0).sum(-1, keepdim=True) / (count - 1).clamp(min=1)
-    return mean_of(squares, mask)
+    """(G, 1) variance of (G, N) values where `mask`; 0 for a group with less than two of them."""
+    squares = torch.where(mask, (values.double() - mean_of(values, mask)).square(), 0.0)
+    return squares.sum(-1, keepdim=True) / (mask.sum(-1, keepdim=True) - int(unbiased)).clamp(min=1)
+
+
+def z_scores(values: Tensor, mask: Tensor, guard: float = EPS, unbiased: bool = True) -> Tensor:
+    """(G, N) (value - mean)/(deviation + guard) of those where `mask`; 0 in a group where these do not spread."""
+    deviation = variance_of(values, mask, unbiased).sqrt()
+    return torch.where(deviation > EPS, (values - mean_of(values, mask)) / (deviation + guard), 0.0)
 
 
 def smallest_of(values: Tensor, mask: Tensor) -> Tensor:

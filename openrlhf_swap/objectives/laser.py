@@ -68,9 +68,7 @@ class Monitored(Objective):
 class LaserD(_Laser, Monitored):
     """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group.
 
-    The target length of each difficulty is estimated on a monitoring set, again and again. The code differs from the
-    paper: the expected number of correct answers uses 5, 2 and 1 of eight responses (the paper: 6, 3, 1), whatever the
-    group size.
+    The target length of each difficulty is estimated on a monitoring set, again and again.
     """
 
     state = ("targets", "monitored_at")
@@ -120,8 +118,7 @@ class LaserD(_Laser, Monitored):
 class LaserDE(LaserD):
     """As LASER-D; a wrong, formatted, longer, orderly response earns the bonus too. Flags `--swap.laser_de.*`.
 
-    So a wrong answer may explore beyond the target. That a repetitive response earns no bonus is only in the code,
-    which calls its rule on tensors: their n-grams never compare equal, so as it ran the rule never applied.
+    So a wrong answer may explore beyond the target.
     """
 
     orderly: int = setting(1, "1: no bonus for a repetitive wrong answer; 0: as the released code ran")

@@ -71,10 +71,8 @@ class _Extracting(Objective):
 class LCR1(_Extracting):
     """R = [one `</think>`] + c + length_weight (1 - L/longest correct L), centred; plus rho at `</think>`.
 
-    Correct thoughts are cut where they reach the answer; rho is the share that was cut.
-
-    After github.com/zxiangx/LC-R1 (2025-06-25), whose extractor is a fine-tuned 3B model. As in the code, wrong
-    answers get the length reward too, and advantages are centred, not divided by a deviation.
+    Correct thoughts are cut where they reach the answer; rho is the share that was cut. After
+    github.com/zxiangx/LC-R1 (2025-06-25).
     """
 
     normaliser = "centre"
@@ -121,10 +119,7 @@ class DECS(_Extracting):
     """A_t = (r_t - mean)/sd over the group at the same position; r_t = c (1 + b), 1 + b (1 - L/L_max) where redundant.
 
     The tokens of a correct response between its first correct answer and the end of its thought are redundant. After
-    its end a response counts with c (1 + b).
-
-    After its code (commit 0d12e53; ICLR 2026), where a judge model reads pieces of the thought. The released choice of
-    groups by difficulty is left out.
+    its end a response counts with c (1 + b). After its code (commit 0d12e53; ICLR 2026).
     """
 
     outcome_weight = 0.0

@@ -19,8 +19,7 @@ from openrlhf_swap.rollouts.rollout import Batch, prompt_key
 class ADLP(Objective):
     """R = c - lambda L, wrong answers too; then lambda <- max(0, lambda + eta (accuracy - target)); in the group.
 
-    So the price for each token rises while accuracy is above the target. After its code (commit afbc411). GRPO's
-    deviation cancels most of the price's size wherever lengths decide the spread.
+    So the price for each token rises while accuracy is above the target. After its code (commit afbc411).
     """
 
     remembers_batches = True
@@ -53,10 +52,8 @@ class ADLP(Objective):
 class ShortRL(Objective):
     """R = answer (2, -1.5 wrong, -2 unformatted) + format (1 or -1) + [accuracy is near its best] l, in the group.
 
-    l is the place of a correct answer's length among the correct ones, in .5 to -.5.
-
-    After github.com/lblankl/Short-RL (commit 07cea8a; arXiv 2505.12284). There the best accuracy is forgotten on a
-    resume.
+    l is the place of a correct answer's length among the correct ones, in .5 to -.5. After github.com/lblankl/Short-RL
+    (commit 07cea8a; arXiv 2505.12284).
     """
 
     boxes_answers = True
@@ -137,10 +134,8 @@ class AALC(Monitored):
     """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target); in the group.
 
     The length counts once accuracy has reached its target: the second term decides in groups that are all correct or
-    all wrong, and nowhere else. Accuracy is that of a set of training prompts, sampled every so many steps.
-
-    After `length_reward.py` of its code (commit f12452d), which the release itself never calls: published numbers
-    cannot come from it.
+    all wrong, and nowhere else. Accuracy is that of a set of training prompts, sampled every so many steps. After
+    `length_reward.py` of its code (commit f12452d).
     """
 
     normaliser = "none"

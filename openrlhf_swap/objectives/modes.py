@@ -26,8 +26,7 @@ class AdaptThink(Objective):
     """A = c - reference accuracy of the problem + bonus [no thinking], the same on every token, not normalised.
 
     Half of the responses skip the thought, and the policy learns when it may. After github.com/THU-KEG/AdaptThink
-    (2025-05-28). The ratio is the code's, a geometric mean over the response (GSPO in OpenRLHF), not the paper's ratio
-    of whole sequences.
+    (2025-05-28).
     """
 
     normaliser = "none"
@@ -100,10 +99,7 @@ class Thinkless(Objective):
     """R = 1 short and correct, .5 correct after a thought, -1 wrong, unclosed or without a mark; A = R - mean.
 
     The first token chooses between a short answer and a thought, and has a weight of its own: the loss is .001 times
-    the mean over first tokens plus the mean over the others.
-
-    After its code (commit aa225d2), which starts from a policy that was taught both marks as new tokens, and takes its
-    means over each micro-batch; here they are taken over the batch.
+    the mean over first tokens plus the mean over the others. After its code (commit aa225d2).
     """
 
     normaliser = "centre"

@@ -11,16 +11,14 @@ from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores, is_degenerate
-from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of, whitened
+from openrlhf_swap.objectives.groups import EPS, whitened, z_scores
 from openrlhf_swap.rollouts.rollout import Batch
 
 
 class DrGRPO(Objective):
     """A = c - p, p the group's accuracy.
 
-    Dr. GRPO, after its code (commit dfca49d): the group's mean is taken off, and nothing divides. There the loss is a
-    sum over tokens divided by a constant: against OpenRLHF's mean over tokens that is one factor a step, which the
-    learning rate has to carry.
+    Dr. GRPO, after its code (commit dfca49d): the group's mean is taken off, and nothing divides.
     """
 
     normaliser = "centre"
@@ -30,8 +28,7 @@ class DrGRPO(Objective):
 class DLER(Objective):
     """A = whiten(c - p), p the group's accuracy, whitened over the batch's tokens; cut off or unclosed is wrong.
 
-    After its verl code (commit ea7d4f7). The clip range .2/.28, the KL loss 5e-4 and the limit of 4,000 tokens
-    (`--rollout.max_new_tokens`) are OpenRLHF's flags.
+    After its verl code (commit ea7d4f7).
     """
 
     normaliser = "none"
@@ -67,8 +64,7 @@ class GDPO(Objective):
 class GFPO(Objective):
     """A = (c - mean)/(sd + 1e-4) over the kept responses of a group, 0 for the others.
 
-    Only the best of each group, by length, are trained on. After TRL's trainer (commit 0a0b612; arXiv 2508.09726),
-    which ships no score. What share to keep is not verified.
+    Only the best of each group, by length, are trained on. After TRL's trainer (commit 0a0b612; arXiv 2508.09726).
     """
 
     normaliser = "none"
@@ -86,17 +82,14 @@ class GFPO(Objective):
         worst_last = batch.lengths.double() if self.score == "length" else -rewards / batch.lengths.double()
         best = worst_last.argsort(dim=-1, stable=True)[..., : max(1, round(size * self.share))]
         kept = torch.zeros_like(batch.correct).scatter(-1, best, True)
-        deviation = variance_of(rewards, kept, unbiased=True).sqrt()
-        advantages = (rewards - mean_of(rewards, kept)) / (deviation + 1e-4)
-        return torch.where(kept & (deviation > EPS), advantages, 0.0)
+        return torch.where(kept, z_scores(rewards, kept, guard=1e-4), 0.0)
 
 
 class OnPolicySFT(Objective):
     """A = T/T_correct for correct responses, 0 for the others: the loss is the cross entropy of the correct ones.
 
-    Every correct response within the limit is imitated, and nothing else is done. After
-    github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4; arXiv 2602.13407): no baseline, no deviation, no KL term. The
-    limit is OpenRLHF's (`--rollout.max_new_tokens`, there 3,500).
+    Every correct response within the limit is imitated, and nothing else is done: no baseline, no deviation, no KL
+    term. After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4; arXiv 2602.13407).
     """
 
     normaliser = "none"
@@ -114,12 +107,9 @@ class OnPolicySFT(Objective):
 class GRPOLead(Objective):
     """A = GRPO(R) w(p); R = exp(-alpha z) correct, -1 wrong, 0 unformatted; z of the group's correct lengths.
 
-    R = -2 for what is unformatted and repeats itself; A = 0 in a group without a correct answer. So short correct
-    answers earn more, and hard problems weigh more.
-
-    After github.com/aeroplanepaper/GRPO-LEAD (commit 9344bef), which drops groups without a correct answer once their
-    advantages are there, and so does this: in such a group an unclosed thought (0) would be preferred to a wrong
-    answer (-1).
+    R = -2 for what is unformatted and repeats itself. A = 0 in a group without a correct answer, where an unclosed
+    thought (0) would be preferred to a wrong answer (-1). So short correct answers earn more, and hard problems weigh
+    more. After github.com/aeroplanepaper/GRPO-LEAD (commit 9344bef).
     """
 
     normaliser = "none"
@@ -149,9 +139,8 @@ class GRPOLead(Objective):
         """(G, N) R."""
         scores, lengths = base_scores(batch), batch.lengths.double()
         correct = scores == CORRECT
-        z = (lengths - mean_of(lengths, correct)) / (variance_of(lengths, correct, unbiased=True).sqrt() + 1e-6)
         counts = lengths.sort(-1).values[..., :3].mean(-1, keepdim=True) > self.least_length
-        earned = torch.where(counts, torch.exp(-self.alpha * z), 1.0)
+        earned = torch.where(counts, torch.exp(-self.alpha * z_scores(lengths, correct)), 1.0)
         repeats = batch.each(lambda rollout: is_degenerate(batch.reader.text(rollout.response_ids))).bool()
         unformatted = torch.where(repeats, -2.0, 0.0)
         return torch.where(correct, earned, torch.where(scores == UNFORMATTED, unformatted, -1.0).double())

@@ -1,6 +1,6 @@
-"""The objectives by name: one line each. Data only, so that reading a command line imports none of them.
+"""The objectives by name. Data only, so that reading a command line imports none of them.
 
-An objective of your own needs no line here: it is named `module:Class`, and imported to be checked.
+An objective of your own needs no entry here: it is named `module:Class`, and imported to be checked.
 """
 
 from __future__ import annotations
@@ -17,45 +17,41 @@ if TYPE_CHECKING:
     from openrlhf_swap.config import SwapConfig
     from openrlhf_swap.objectives.base import Objective
 
-OBJECTIVES = {  # name -> module and class
-    **dict.fromkeys(ABLATION, "openrlhf_swap.objectives.swap:Swap"),
-    "length_critic": "openrlhf_swap.objectives.length_critic:LengthCritic",
-    "thinkprune": "openrlhf_swap.objectives.stages:ThinkPrune",
-    "laser": "openrlhf_swap.objectives.laser:Laser",
-    "laser_d": "openrlhf_swap.objectives.laser:LaserD",
-    "laser_de": "openrlhf_swap.objectives.laser:LaserDE",
-    "l1_exact": "openrlhf_swap.objectives.budgets:L1Exact",
-    "l1_max": "openrlhf_swap.objectives.budgets:L1Max",
-    "adaptthink": "openrlhf_swap.objectives.modes:AdaptThink",
-    "lc_r1": "openrlhf_swap.objectives.lc_r1:LCR1",
-    "dr_grpo": "openrlhf_swap.objectives.normalisations:DrGRPO",
-    "dler": "openrlhf_swap.objectives.normalisations:DLER",
-    "gdpo": "openrlhf_swap.objectives.normalisations:GDPO",
-    "gfpo": "openrlhf_swap.objectives.normalisations:GFPO",
-    "grpo_lead": "openrlhf_swap.objectives.normalisations:GRPOLead",
-    "arora": "openrlhf_swap.objectives.group_rewards:Arora",
-    "shorterbetter": "openrlhf_swap.objectives.group_rewards:ShorterBetter",
-    "smartthinker": "openrlhf_swap.objectives.group_rewards:SmartThinker",
-    "kimi": "openrlhf_swap.objectives.group_rewards:Kimi",
-    "gr3": "openrlhf_swap.objectives.group_rewards:GR3",
-    "arlcp": "openrlhf_swap.objectives.group_rewards:ARLCP",
-    "on_policy_sft": "openrlhf_swap.objectives.normalisations:OnPolicySFT",
-    "prime_linear": "openrlhf_swap.objectives.group_rewards:PrimeLinear",
-    "cosine": "openrlhf_swap.objectives.group_rewards:Cosine",
-    "o1_pruner": "openrlhf_swap.objectives.group_rewards:O1Pruner",
-    "short_rl": "openrlhf_swap.objectives.memory:ShortRL",
-    "hapo": "openrlhf_swap.objectives.memory:HAPO",
-    "hbpo": "openrlhf_swap.objectives.budgets:HBPO",
-    "a_dlp": "openrlhf_swap.objectives.memory:ADLP",
-    "vsrm": "openrlhf_swap.objectives.vsrm:VSRM",
-    "vsrm_scores": "openrlhf_swap.objectives.vsrm:VSRMScores",
-    "jet": "openrlhf_swap.objectives.exits:JET",
-    "s_grpo": "openrlhf_swap.objectives.exits:SGRPO",
-    "decs": "openrlhf_swap.objectives.lc_r1:DECS",
-    "aalc": "openrlhf_swap.objectives.memory:AALC",
-    "thinkless": "openrlhf_swap.objectives.modes:Thinkless",
-    "autothink": "openrlhf_swap.objectives.stages:AutoThink",
-    "lapo": "openrlhf_swap.objectives.stages:LAPO",
+_CLASSES = {  # by module and name
+    "swap": dict.fromkeys(ABLATION, "Swap"),
+    "length_critic": {"length_critic": "LengthCritic"},
+    "stages": {"thinkprune": "ThinkPrune", "lapo": "LAPO", "autothink": "AutoThink"},
+    "laser": {"laser": "Laser", "laser_d": "LaserD", "laser_de": "LaserDE"},
+    "budgets": {"l1_exact": "L1Exact", "l1_max": "L1Max", "hbpo": "HBPO"},
+    "modes": {"adaptthink": "AdaptThink", "thinkless": "Thinkless"},
+    "lc_r1": {"lc_r1": "LCR1", "decs": "DECS"},
+    "normalisations": {
+        "dr_grpo": "DrGRPO",
+        "dler": "DLER",
+        "gfpo": "GFPO",
+        "gdpo": "GDPO",
+        "grpo_lead": "GRPOLead",
+        "on_policy_sft": "OnPolicySFT",
+    },
+    "group_rewards": {
+        "arora": "Arora",
+        "shorterbetter": "ShorterBetter",
+        "kimi": "Kimi",
+        "smartthinker": "SmartThinker",
+        "gr3": "GR3",
+        "arlcp": "ARLCP",
+        "prime_linear": "PrimeLinear",
+        "cosine": "Cosine",
+        "o1_pruner": "O1Pruner",
+    },
+    "memory": {"short_rl": "ShortRL", "hapo": "HAPO", "a_dlp": "ADLP", "aalc": "AALC"},
+    "vsrm": {"vsrm": "VSRM", "vsrm_scores": "VSRMScores"},
+    "exits": {"jet": "JET", "s_grpo": "SGRPO"},
+}
+OBJECTIVES = {
+    name: f"openrlhf_swap.objectives.{module}:{kind}"
+    for module, kinds in _CLASSES.items()
+    for name, kind in kinds.items()
 }
 
 

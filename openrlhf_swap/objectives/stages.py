@@ -14,11 +14,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from openrlhf_swap.algorithm.advantages import target_lengths
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
 from openrlhf_swap.objectives.formats import is_degenerate
-from openrlhf_swap.objectives.groups import EPS, mean_of, variance_of
+from openrlhf_swap.objectives.groups import z_scores
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
 from openrlhf_swap.rollouts.reader import boxes_answer
 from openrlhf_swap.rollouts.rollout import Batch, prompt_key
@@ -56,8 +57,7 @@ class _Staged(Objective):
 class ThinkPrune(_Staged):
     """Limits of 4,000, 3,000 and 2,000 tokens by default, 180 steps each.
 
-    The reward is plain correctness. After github.com/UCSB-NLP-Chang/ThinkPrune (2025-04-16). There each stage starts
-    from the last checkpoint, and the limit is announced in a system prompt; here the sentence ends the user's turn.
+    The reward is plain correctness. After github.com/UCSB-NLP-Chang/ThinkPrune (2025-04-16).
     """
 
     limits: str = setting(
@@ -91,10 +91,7 @@ class LAPO(_Staged):
     First: R = c + .7 g of correct answers; g = 1 between the 30th and the 70th percentile of the group's correct
     lengths, and falls to 0 within 100 tokens outside. A problem without a correct answer at its last visit has no m.
     Second: the prompt ends with m, and R = c + .8 exp(-(L - m)^2/(2 120^2)); m only falls. So the policy learns how
-    long correct answers are, then promises that length in the thought.
-
-    After its code (commit bd59dfd), where the first stage's function returns two rewards a response, and the lines
-    that put the length into the prompt are commented out.
+    long correct answers are, then promises that length in the thought. After its code (commit bd59dfd).
     """
 
     remembers_batches = True
@@ -128,12 +125,12 @@ class LAPO(_Staged):
 
     def rewards(self, batch: Batch) -> Tensor:
         """By what was known before this batch; then remembers its correct lengths."""
-        medians = [_median(lengths[correct]) for lengths, correct in zip(batch.lengths, batch.correct, strict=True)]
+        medians = target_lengths(batch.lengths, batch.correct)
         if self.stage == 1:
             shortness = self.promise_weight * self._kept_promises(batch, medians)
         else:
             shortness = self.range_weight * _within_range(batch.lengths, batch.correct)
-        for group, median in zip(batch.groups, medians, strict=True):
+        for group, median in zip(batch.groups, medians.tolist(), strict=True):
             key = self._key(group[0].prompt)
             if not math.isnan(median):
                 self.medians[key] = min(self.medians.get(key, math.inf), median) if self.stage == 1 else median
@@ -141,11 +138,10 @@ class LAPO(_Staged):
                 self.medians.pop(key, None)
         return batch.correct.double() + torch.where(batch.correct, shortness, 0.0)
 
-    def _kept_promises(self, batch: Batch, medians: list[float]) -> Tensor:
+    def _kept_promises(self, batch: Batch, medians: Tensor) -> Tensor:
         """(G, N) how well each length met the promise; an unknown one is the group's own median."""
         promised = batch.each(lambda rollout: self.medians.get(self._key(rollout.prompt), math.nan)).floor()
-        own = torch.tensor(medians, dtype=torch.float64).unsqueeze(-1)
-        promised = torch.where(promised.isnan(), own, promised)
+        promised = torch.where(promised.isnan(), medians.unsqueeze(-1), promised)
         return torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.promise_width**2))
 
     def _key(self, prompt: str) -> str:
@@ -156,20 +152,13 @@ class LAPO(_Staged):
         return {"swap/lapo_stage": 1.0 + self.stage, "swap/lapo_known_problems": float(len(self.medians))}
 
 
-def _median(lengths: Tensor) -> float:
-    """Mean of the middle two of an even count; NaN of none."""
-    return lengths.double().quantile(0.5).item() if len(lengths) else math.nan
-
-
 def _within_range(lengths: Tensor, correct: Tensor) -> Tensor:
     """(G, N) 1 between the 30th and the 70th percentile of a group's correct lengths, falling to 0 in 100 tokens."""
-    inside = torch.zeros(lengths.shape, dtype=torch.float64)
-    for row, (values, mask) in enumerate(zip(lengths.double(), correct, strict=True)):
-        if mask.any():
-            low, high = values[mask].quantile(torch.tensor([0.3, 0.7], dtype=torch.float64)).tolist()
-            distance = (low - values).maximum(values - high).clamp(min=0)
-            inside[row] = (1 - distance / 100).clamp(min=0) * (low < high)
-    return inside
+    shares = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    low, high = torch.where(correct, lengths.double(), torch.nan).nanquantile(shares, dim=-1, keepdim=True)
+    distance = (low - lengths).maximum(lengths - high).clamp(min=0)
+    inside: Tensor = (1 - distance / 100).clamp(min=0) * (low < high)
+    return inside.nan_to_num(0.0)  # NaN: none is correct
 
 
 class AutoThink(_Staged):
@@ -179,9 +168,8 @@ class AutoThink(_Staged):
     repeats itself. First stage: of a mode with a share q over 1/2, R <- (1 - d) R + d R', d = min(1, 2 q - 1), where
     R' is 0 or -1 with a thought, 1 or -2 without, so that neither mode dies out. Second: R. Third: R - 1 +
     exp(-.05 z) correct, R + 1 - exp(-.05 z) wrong; z is the length's z-score among the correct, or the wrong, ones of
-    the group. Every thought begins with an ellipsis, after which the policy may think or not.
-
-    After its code (commit be0bcb0); the steps at which the stages change are ours.
+    the group. Every thought begins with an ellipsis, after which the policy may think or not. After its code (commit
+    be0bcb0).
     """
 
     boxes_answers = True
@@ -220,7 +208,8 @@ class AutoThink(_Staged):
             target = torch.where(skipped, torch.where(correct, 1.0, -2.0), torch.where(correct, 0.0, -1.0))
             return (1 - excess) * rewards + excess * target
         if self.stage == 2:
-            shortness = 1 - torch.exp(-0.05 * _z_among_alike(batch, correct))
+            z = torch.where(correct, z_scores(batch.lengths, correct), z_scores(batch.lengths, ~correct))
+            shortness = 1 - torch.exp(-0.05 * z)
             return rewards + torch.where(correct, -shortness, shortness)
         return rewards
 
@@ -232,13 +221,3 @@ class AutoThink(_Staged):
 
     def metrics(self) -> dict[str, float]:
         return {"swap/autothink_stage": 1.0 + self.stage}
-
-
-def _z_among_alike(batch: Batch, correct: Tensor) -> Tensor:
-    """(G, N) z-score of the length among the correct, or the wrong, ones of the group; 0 for one that is alone."""
-    scores = torch.zeros(batch.lengths.shape, dtype=torch.float64)
-    for alike in (correct, ~correct):
-        deviation = variance_of(batch.lengths, alike, unbiased=True).sqrt()
-        z = (batch.lengths - mean_of(batch.lengths, alike)) / (deviation + EPS)
-        scores = torch.where(alike & (deviation > EPS), z, scores)
-    return scores
