@@ -22,17 +22,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
-from openrlhf_swap.data.clean import REASONS, Reason, SourceRow, find_reasons, source_rows
+from openrlhf_swap.data.clean import REASONS, Reason, find_reasons, read_chat, source_rows
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
-from openrlhf_swap.data.references import answer_is_text
+from openrlhf_swap.data.references import answer_is_text, problem_text, read_references
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import write_rows
+from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.golds import examples
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
@@ -51,32 +52,36 @@ def main(argv: list[str]) -> None:
     _check(args)
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
-    rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.suffix, args.grader)
+    rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
+    chats = [read_chat(row["problem"], args.suffix) for row in rows]
+    problems = [problem_text(chat) for chat in chats]
+    references = read_references(rows, "problem", "answer", args.grader, f"--input is {args.input}")
     index = None
     if not args.no_benchmarks:
         with flags_called({"--data": "--benchmarks"}):
             index = BenchmarkIndex({name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS})
-    reasons, instructions = find_reasons(rows, index, args.grader)
-    kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
-    dropped = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason is not None]
+    reasons, instructions = find_reasons(problems, references, index, args.grader)
+    kept = [number for number, reason in enumerate(reasons) if reason is None]
+    dropped = [(number, reason) for number, reason in enumerate(reasons) if reason is not None]
     if not kept:
         counts = Counter(reason["reason"] for _, reason in dropped)
         summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items()) or "it is empty"
         raise DataError(f"--input is {args.input}, of which no row can be used: {summary}")
-    as_chat = any(len(row.messages) > 1 for row in kept)  # for all rows or none: a column has one type
-    contents = {
-        removed_path(args.output): (
-            {"row": row.index, **row.id, **reason, "problem": row.problem} for row, reason in dropped
-        ),
-        args.output: (
-            {
-                **row.id,
-                "problem": row.prompt(args.suffix, as_chat),
-                "answer": row.reference.answer,
-                **row.reference.metadata,
-            }
-            for row in kept[: args.limit]
-        ),
+    is_chat = any(len(chats[number]) > 1 for number in kept)  # for all rows or none: a column has one type
+
+    def prompt_row(number: int) -> Row:
+        *before, last = chats[number]
+        text, reference = last["content"] + args.suffix, references[number]
+        problem = [*before, {"role": "user", "content": text}] if is_chat else text
+        return {**rows[number], **reference.metadata, "problem": problem, "answer": reference.answer}
+
+    def dropped_row(number: int, reason: Reason) -> Row:
+        own_id = {"id": rows[number]["id"]} if "id" in rows[number] else {}
+        return {"row": number, **own_id, **reason, "problem": problems[number]}
+
+    contents: dict[Path, Iterable[Row]] = {
+        removed_path(args.output): starmap(dropped_row, dropped),
+        args.output: map(prompt_row, kept[: args.limit]),
         args.output.with_name(args.output.name + ".source.json"): [
             {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
         ],
@@ -85,7 +90,8 @@ def main(argv: list[str]) -> None:
     for path, content in contents.items():
         with reader_errors(f"--output needs {path}, which cannot be written ({{reason}}); use another", ConfigError):
             write_rows(path, content)
-    print("\n".join(_summary(args, len(kept), dropped)))
+    for line in _summary(args, reasons):
+        print(line)
     for instruction in instructions:
         words = " ".join(instruction.words)
         shown = words if len(words) <= 60 else words[:29] + "..." + words[-28:]
@@ -97,7 +103,7 @@ def main(argv: list[str]) -> None:
         print(f"The data set may change; --revision {revision} reads these rows again.")
     if answer_is_text(args.grader):
         print("Answers as they are graded and scored, for example:")
-        print("\n".join(f"  {line}" for line in examples((row.given, row.reference.answer) for row in kept)))
+        print("\n".join(f"  {line}" for line in examples((rows[i]["answer"], references[i].answer) for i in kept)))
 
 
 def _parser() -> Parser:
@@ -141,26 +147,28 @@ def _check(args: argparse.Namespace) -> None:
             find_verifier(args.grader)
 
 
+def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iterator[str]:
+    """Lines with the numbers of rows read, dropped and written."""
+    dropped = [reason for reason in reasons if reason]
+    kept = len(reasons) - len(dropped)
+    counts = Counter(reason["reason"] for reason in dropped)
+    yield f"{len(reasons):6} rows read from {args.input}"
+    for reason in REASONS if args.grader == MATH else counts:
+        yield f"{counts[reason]:6} dropped: {reason}"
+    if args.no_benchmarks:
+        yield "       not compared with the benchmarks (--no-benchmarks)"
+    else:
+        repeated = Counter(reason.get("benchmark") for reason in dropped)
+        yield from (f"{repeated[name]:12} of {title_of(name)}" for name in PAPER_BENCHMARKS)
+    written = min(kept, args.limit or kept)
+    if written < kept:
+        yield f"{kept - written:6} usable, but left out (--limit)"
+    yield f"{written:6} rows written to {args.output}; dropped rows: {removed_path(args.output)}"
+
+
 def removed_path(output: Path) -> Path:
     """The file that lists the dropped rows."""
     return output.with_name(output.name + ".removed.jsonl")
-
-
-def _summary(args: argparse.Namespace, kept: int, dropped: Sequence[tuple[SourceRow, Reason]]) -> list[str]:
-    """Lines with the numbers of rows read, dropped and written."""
-    counts = Counter(reason["reason"] for _, reason in dropped)
-    repeated = Counter(reason["benchmark"] for _, reason in dropped if "benchmark" in reason)
-    written = min(kept, args.limit or kept)
-    lines = [f"{kept + len(dropped):6} rows read from {args.input}"]
-    reasons = REASONS if args.grader == MATH else [*counts]
-    lines += [f"{counts[reason]:6} dropped: {reason}" for reason in reasons]
-    if args.no_benchmarks:
-        lines += ["       not compared with the benchmarks (--no-benchmarks)"]
-    else:
-        lines += [f"{repeated[name]:12} of {title_of(name)}" for name in PAPER_BENCHMARKS]
-    if written < kept:
-        lines += [f"{kept - written:6} usable, but left out (--limit)"]
-    return [*lines, f"{written:6} rows written to {args.output}; dropped rows: {removed_path(args.output)}"]
 
 
 if __name__ == "__main__":

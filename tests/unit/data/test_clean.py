@@ -8,7 +8,6 @@ from openrlhf_swap.data.clean import (
     EMPTY_PROBLEM,
     NEAR_BENCHMARK,
     SAME_AS_BENCHMARK,
-    SourceRow,
     find_reasons,
 )
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
@@ -27,13 +26,11 @@ def test_every_reason():
         ("What is $3+5$?", " $ $ ", {"reason": EMPTY_ANSWER}),
         ("What is $3+5$?", r"\boxed{}", {"reason": UNPARSABLE_ANSWER}),
         ("What is $3+5$?", "8", None),  # the first with a usable answer
-        ("What is $3 + 5$", "9", {"reason": DUPLICATE, "duplicate_of": 105}),
+        ("What is $3 + 5$", "9", {"reason": DUPLICATE, "duplicate_of": 5}),
         ("What is $3+6$?", r"\frac{18}{2}", None),
     ]
-    rows = [
-        SourceRow(100 + n, {}, [{"role": "user", "content": problem}], Reference(answer))
-        for n, (problem, answer, _) in enumerate(table)
-    ]
-    assert find_reasons(rows, index)[0] == [expected for *_, expected in table]
+    problems = [problem for problem, *_ in table]
+    references = [Reference(answer) for _, answer, _ in table]
+    assert find_reasons(problems, references, index)[0] == [expected for *_, expected in table]
     # Without benchmarks their problems are rows like others.
-    assert find_reasons(rows, None)[0][1] is None
+    assert find_reasons(problems, references, None)[0][1] is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.problems import DIE, local_benchmarks
 
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.data.clean import SourceRow, find_reasons
+from openrlhf_swap.data.clean import find_reasons
 from openrlhf_swap.data.near_duplicates import (
     BenchmarkIndex,
     Instruction,
@@ -257,8 +257,9 @@ SUBJECTS = ["apples", "pears", "plums", "figs", "nuts", "limes", "dates", "peas"
 PROBLEMS = [f"{12 + n} {kind} hang in a tree, {n} fall. Count those {kind}" for n, kind in enumerate(SUBJECTS)]
 
 
-def as_rows(problems):
-    return [SourceRow(n, {}, [{"role": "user", "content": text}], Reference("1")) for n, text in enumerate(problems)]
+def reasons_of(problems, index):
+    problems = list(problems)
+    return find_reasons(problems, [Reference("1")] * len(problems), index)
 
 
 def test_the_words_around_all_problems_are_found():
@@ -302,7 +303,7 @@ def test_only_words_at_the_ends_are_taken_off(problems):
 def test_a_copy_of_a_benchmark_problem_is_found_in_its_instruction(form):
     index = BenchmarkIndex({"math500": [Problem("m/1", "What is $3 + 4$?", "7")], "aime24": [Problem("a", DIE, "1")]})
     problems = ["What is $3+4$?", *PROBLEMS, DIE, DIE.replace("die", "cube")]
-    reasons, instructions = find_reasons(as_rows(form.format(problem) for problem in problems), index)
+    reasons, instructions = reasons_of((form.format(problem) for problem in problems), index)
     assert [reason and reason["benchmark_id"] for reason in reasons] == ["m/1", *[None] * 10, "a", "a"]
     assert {found.count for found in instructions} == {13}
     assert isinstance(instructions[0], Instruction)
@@ -312,7 +313,7 @@ def test_a_benchmark_problem_with_words_that_many_problems_share_is_still_found(
     """What all problems of this set end with is also the end of a benchmark's problem."""
     ending = " Express the answer as a common fraction."
     index = BenchmarkIndex({"math500": [Problem("m/1", PROBLEMS[0] + ending, "1/2")]})
-    reasons, _ = find_reasons(as_rows(problem + ending for problem in PROBLEMS), index)
+    reasons, _ = reasons_of((problem + ending for problem in PROBLEMS), index)
     assert reasons[0]["benchmark_id"] == "m/1"
     assert reasons[1:] == [None] * 9
 
@@ -331,5 +332,5 @@ def test_prepare_names_the_instruction_and_keeps_it(tmp_path, capsys):
 def test_every_benchmark_problem_is_found_in_an_instruction(form):
     benchmarks = local_benchmarks()
     problems = [problem.problem for found in benchmarks.values() for problem in found]
-    reasons, _ = find_reasons(as_rows(form.format(problem) for problem in problems), BenchmarkIndex(benchmarks))
+    reasons, _ = reasons_of((form.format(problem) for problem in problems), BenchmarkIndex(benchmarks))
     assert all(reason and "benchmark" in reason for reason in reasons)
