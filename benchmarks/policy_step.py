@@ -89,9 +89,8 @@ def start_actor(args: SimpleNamespace) -> Any:
     """The policy's actor in this process, the only rank, without engines."""
     from openrlhf.utils import get_strategy
 
-    from openrlhf_swap.integration.inventory import SFT
-    from openrlhf_swap.integration.patches import in_force
-    from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.patches import SFT, in_force
+    from openrlhf_swap.integration.policy.actors import IntrinsicRewardActor
 
     args.local_rank = -1
     with in_force(SFT):  # all that it replaces is the strategy's class

@@ -89,7 +89,7 @@ def main() -> None:
 
     from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
     from openrlhf_swap.integration.generation.response import make_sample, read_response
-    from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.policy.actors import IntrinsicRewardActor
     from openrlhf_swap.integration.startup.launch import start_local_ray
 
     args = parse_arguments(as_words(FLAGS))

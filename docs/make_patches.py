@@ -2,14 +2,14 @@
 
     python docs/make_patches.py > docs/internals/patches.md
 
-All of it is read from the inventory, whose entries are what the code puts in force.
+It is read from the table in `openrlhf_swap/integration/patches.py`, whose entries are what the code puts in force.
 """
 
 from __future__ import annotations
 
 from tabulate import tabulate
 
-from openrlhf_swap.integration.inventory import PATCHES, Kind, Patch
+from openrlhf_swap.integration.patches import PATCHES, Kind
 from openrlhf_swap.packages.versions import VERSIONS
 
 PAGE = """\
@@ -25,20 +25,28 @@ build of torch. Replacements that begin with a dot are in `openrlhf_swap.integra
 """
 
 
+HEAD = ("what", "replaced by", "where", "why", "version")
+
+
 def patches_page() -> str:
     """The whole document."""
-    return PAGE.format(sections="\n\n".join(f"## {kind.value}\n\n{_table(kind)}" for kind in Kind))
-
-
-def _table(kind: Kind) -> str:
-    rows = [_row(patch) for patch in PATCHES if patch.group.kind is kind]
-    return tabulate(rows, ("what", "replaced by", "where", "why", "version"), tablefmt="github", disable_numparse=True)
-
-
-def _row(patch: Patch) -> tuple[str, ...]:
-    group = patch.group
-    version = f"{group.package} {VERSIONS[group.package]}" if group.package else "any"
-    return f"`{patch.target}`", f"`{patch.replacement}`", group.where, group.why, version
+    sections = []
+    for kind in Kind:
+        rows = [
+            (
+                f"`{target}`",
+                f"`{value}`",
+                group.where,
+                group.why,
+                f"{package} {VERSIONS[package]}" if package else "any",
+            )
+            for group, targets in PATCHES.items()
+            if group.kind is kind
+            for package in [group.package]
+            for target, value in targets.items()
+        ]
+        sections.append(f"## {kind.value}\n\n{tabulate(rows, HEAD, tablefmt='github', disable_numparse=True)}")
+    return PAGE.format(sections="\n\n".join(sections))
 
 
 if __name__ == "__main__":

@@ -49,8 +49,7 @@ def main(argv: list[str]) -> None:
             refuse_another_training(given)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
-    from openrlhf_swap.integration.inventory import SFT
-    from openrlhf_swap.integration.patches import in_force
+    from openrlhf_swap.integration.patches import SFT, in_force
     from openrlhf_swap.integration.runtime.cpu import is_cpu_build
     from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 

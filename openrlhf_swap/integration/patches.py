@@ -1,4 +1,8 @@
-"""Puts the replacements of the inventory in force; each only where its package has the version it is written for."""
+"""Everything that this project replaces in other packages and in the interpreter: the table, and what applies it.
+
+docs/internals/patches.md is printed from the table; tests compare it with what processes have really replaced. A class
+that OpenRLHF or vLLM takes as an argument, such as the extension of vLLM's worker, replaces nothing and is not listed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,223 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 from openrlhf_swap.errors import CompatibilityError
-from openrlhf_swap.integration.inventory import PATCHES, Kind
 from openrlhf_swap.packages import versions
+from openrlhf_swap.packages.kernels import PRODUCTS
 from openrlhf_swap.packages.replace import replace
+
+
+class Kind(Enum):
+    """What is replaced; the values are headings of the page."""
+
+    NAME = "Names in modules"
+    METHOD = "Attributes of single objects"
+    MODULE = "Modules in `sys.modules`"
+    VARIABLE = "Environment variables"
+    STATE = "Registries and state of the interpreter"
+
+
+class Group(NamedTuple):
+    """What the replacements of a group have in common.
+
+    Attributes:
+        kind: of their targets. Names, modules and variables are replaced from here, the rest where it is needed.
+        where: the processes in which they are in force, and for how long.
+        package: whose version in `VERSIONS` they are written for; None where any will do.
+        why: the reason.
+    """
+
+    kind: Kind
+    where: str
+    package: str | None
+    why: str
+
+
+EVERY = "every process that imports `openrlhf_swap.integration`"
+NO_CUDNN = f"{EVERY} or makes a `Scorer`"
+NO_BFLOAT16 = f"{EVERY} (CPU build) or makes a `Scorer`, on a processor without bfloat16 products"
+NO_FLASH = f"{EVERY}, without flash-attn"
+EVERY_CPU = f"{EVERY}, on CPU"
+NO_CLUSTER = f"{EVERY}, on CPU without RAY_ADDRESS"
+STARTS_RAY = "commands that start Ray and the processes they start, without RAY_ADDRESS"
+CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
+DRIVER = "driver, while OpenRLHF's command runs"
+SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
+CONSOLE = "commands that send other packages' output to a log"
+TRAINER = "trainer, while it is constructed"
+ASYNC_TRAINER = "asynchronous trainer, while it is constructed"
+POLICY_LOADS = "policy, while its model is loaded"
+POLICY = "policy"
+STAGE_3 = "policy under ZeRO-3"
+STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
+REFERENCE_LOADS = "reference model, while it is loaded"
+LOG_PROBS = "policy and reference model, during forward passes for log-probabilities"
+WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
+ENGINE = "rollout engine"
+ENGINE_RECEIVES = "rollout engine, while it receives weights"
+TRAINS = "driver and the processes it starts"
+TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
+TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
+GENERATES_ON_CPU = "commands that only generate, on CPU"
+SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
+SCORED = "policy, or your process with a `Scorer`, from its first scoring"
+GRADER = "grading process"
+NAME, METHOD, MODULE, VARIABLE, STATE = Kind
+_STAGE_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
+
+# Dotted names and their replacements. A METHOD is named with a class of the objects, where that is defined. A
+# replacement is a dotted name, below `openrlhf_swap.integration` where it begins with a dot; for a METHOD, of what
+# makes it; for a VARIABLE or STATE, the value or, where a process computes it, words.
+PATCHES: dict[Group, dict[str, str]] = {
+    Group(NAME, DRIVER, "openrlhf", "OpenRLHF's command imports the name and starts actors of the class"): {
+        "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
+        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.async_trainer.SwapTrainerAsync",
+        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.actors.IntrinsicRewardActor",
+        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.actors.SwapReferenceActor",
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
+    },
+    Group(NAME, DRIVER, "openrlhf", "its `args` carry our settings to every actor"): {
+        "openrlhf.utils.get_strategy": ".startup.launch.run_openrlhf"
+    },
+    Group(NAME, DRIVER, "openrlhf", "installed attention, Adam without a compiler"): {
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
+    },
+    Group(NAME, SFT, "openrlhf", "installed attention, Adam without a compiler"): {
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
+    },
+    Group(NAME, DRIVER, None, "OpenRLHF's command parses it"): {"sys.argv": ".startup.launch.run_openrlhf"},
+    Group(MODULE, DRIVER, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
+    Group(MODULE, SFT, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
+    Group(NAME, TRAINER, "openrlhf", "every setting, runs that resume"): {
+        "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb",
+        "openrlhf.trainer.ppo_trainer.TensorboardLogger": ".driver.trackers.SwapTensorboard",
+    },
+    Group(NAME, ASYNC_TRAINER, "openrlhf", "it starts actors of the classes that it finds in its own process"): {
+        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",
+        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.async_trainer.SwapTrainingActor",
+    },
+    Group(NAME, POLICY_LOADS, "openrlhf", "log-probabilities in chunks of tokens; updates that DeepSpeed completes"): {
+        "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
+        "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.trainer.SwapPolicyTrainer",
+    },
+    Group(NAME, REFERENCE_LOADS, "openrlhf", "log-probabilities in chunks of tokens"): {
+        "openrlhf.trainer.ray.launcher.Actor": ".policy.chunked_actor.ChunkedActor"
+    },
+    Group(NAME, STAGE_3_SLEEPS, "deepspeed", "DeepSpeed only moves its own Adam's moments"): {
+        "deepspeed.ops.adam.fused_adam.FusedAdam": "torch.optim.AdamW"
+    },
+    Group(NAME, EVERY_CPU, "torch", "OpenRLHF calls it, and there is no CUDA"): {
+        f"torch.cuda.{name}": f".runtime.cpu.{name}"
+        for name in ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
+    },
+    Group(NAME, EVERY_CPU, "openrlhf", "weights travel over gloo, and the device mesh is on the CPU"): {
+        "openrlhf.utils.distributed_util.stateless_init_process_group": ".runtime.cpu.join_gloo_group",
+        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh",
+    },
+    Group(NAME, CONSOLE, None, "what is printed after the command reaches the console again"): {
+        "sys.stdout": "openrlhf_swap.runs.console.quiet_console",
+        "sys.stderr": "openrlhf_swap.runs.console.quiet_console",
+    },
+    Group(METHOD, STAGE_3, "deepspeed", "it keeps NaN gradients, and torch's Adam on the GPU"): {
+        f"{_STAGE_3}._overflow_check_and_loss_scale_update": ".policy.strategy.SwapStrategy",
+        f"{_STAGE_3}.offload_states": ".policy.strategy.SwapStrategy",
+    },
+    Group(METHOD, LOG_PROBS, "transformers", "the head returns log-probabilities instead of logits"): {
+        "torch.nn.modules.linear.Linear.forward": ".policy.chunked_actor.ChunkedActor"
+    },
+    Group(METHOD, WEIGHT_SYNC, "openrlhf", "OpenRLHF sends what this returns: plain names, adapters merged"): {
+        "peft.peft_model.PeftModel.named_parameters": ".policy.lora.merged_into_weights"
+    },
+    Group(METHOD, ENGINE_RECEIVES, "vllm", "vLLM loads weights in the form of a checkpoint"): {
+        "torch.nn.modules.module.Module.load_weights": ".generation.rollout_worker.SwapWorker"
+    },
+    Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought` and `grader`"): {
+        "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
+    },
+    Group(METHOD, SCORING, None, "recurrent layers run in pieces, whose states the branches resume"): {
+        "torch.nn.modules.module.Module.forward": "openrlhf_swap.scoring.prefix_cache.PrefixCache"
+    },
+    Group(MODULE, NO_FLASH, "openrlhf", "OpenRLHF needs them; compiling flash-attn takes hours"): {
+        f"flash_attn.{name}": ".runtime.flash_attention"
+        for name in ("bert_padding", "utils.distributed", "ops.triton.cross_entropy")
+    },
+    Group(VARIABLE, EVERY, None, "FlashInfer's sampler is compiled with nvcc when an engine starts"): {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0"
+    },
+    Group(VARIABLE, EVERY_CPU, None, "DeepSpeed's accelerator"): {"DS_ACCELERATOR": "cpu"},
+    # Ray reads it when it is imported, on Linux too, whatever the name says.
+    Group(VARIABLE, NO_CLUSTER, None, "Ray listens on 127.0.0.1 only"): {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    Group(VARIABLE, STARTS_RAY, None, "Ray runs code for whoever has its token, not for every user of the machine"): {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "random",
+    },
+    Group(VARIABLE, STARTS_RAY, None, "Ray's session folder lets everybody in"): {
+        "RAY_TMPDIR": "a new folder that its owner alone may enter"
+    },
+    Group(VARIABLE, EVERY_CPU, None, "compiled once per environment, by its own ninja"): {
+        "TORCH_EXTENSIONS_DIR": "torch_extensions in the environment's folder",
+        "PATH": "begins with the environment's bin",
+    },
+    Group(VARIABLE, CPU_COMMAND, None, "nothing is compiled, no warnings about forks"): {
+        "TORCHDYNAMO_DISABLE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    },
+    Group(VARIABLE, CPU_COMMAND, None, "no copies of tensors; `num_gpus=0` hides no device"): {
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    },
+    Group(VARIABLE, CPU_COMMAND, None, "another process would repeat all imports, on fewer cores"): {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0"
+    },
+    # Matrix products then take longer with two threads than with one.
+    Group(VARIABLE, CPU_COMMAND, None, "spinning threads take cores from the processes they wait for"): {
+        "OMP_WAIT_POLICY": "PASSIVE"
+    },
+    Group(VARIABLE, TRAINS, None, "a killed Ray actor takes along what it has started, such as vLLM's engine"): {
+        "RAY_process_group_cleanup_enabled": "true"
+    },
+    # Ray's own 60 s are for a network; here only a killed driver ends the server.
+    Group(VARIABLE, TRAINS_ALONE, None, "Ray's agents end at once with a killed driver"): {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5"
+    },
+    Group(VARIABLE, TRAINS_ALONE, None, "Ray's GCS would keep a record of every call: 0.2 MiB more at each step"): {
+        "RAY_task_events_report_interval_ms": "0"
+    },
+    Group(VARIABLE, TRAINS_ON_CPU, None, "Ray would give each process one thread"): {
+        "OMP_NUM_THREADS": "the process's share of the cores"
+    },
+    Group(VARIABLE, GENERATES_ON_CPU, None, "a cache of 1 GiB, unless you set another size"): {
+        "VLLM_CPU_KVCACHE_SPACE": "1"
+    },
+    Group(VARIABLE, CONSOLE, None, "a log is read without a terminal"): {"RAY_COLOR_PREFIX": "0"},
+    Group(VARIABLE, POLICY, None, "a pickle in a checkpoint that would run code is refused"): {
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"
+    },
+    Group(STATE, POLICY, "deepspeed", "the classes of DeepSpeed's own checkpoints stay readable"): {
+        "torch.serialization.get_safe_globals()": ".policy.checkpoints.forbid_pickles"
+    },
+    Group(STATE, EVERY, None, "imported modules are not searched for garbage"): {
+        "gc.get_freeze_count()": "gc.freeze, until the interpreter exits"
+    },
+    Group(STATE, NO_CUDNN, None, "cuDNN's attention builds a plan for every new length; vLLM leaves it out, too"): {
+        "torch.backends.cuda.cudnn_sdp_enabled()": "False"
+    },
+    Group(STATE, NO_BFLOAT16, None, "torch's own loop takes many times as long as a product in float32"): {
+        f'torch.library.get_kernel("aten::{name}", "CPU")': "openrlhf_swap.packages.kernels.speed_up_products"
+        for name in PRODUCTS
+    },
+    Group(STATE, SCORED, None, "the answer branches share a prefix"): {
+        "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"
+    },
+    Group(STATE, GRADER, None, "bounded memory; Ctrl-C is left to the parent; no repeated warnings"): {
+        "resource.RLIMIT_AS": "its limit of memory",
+        "signal.SIGINT": "ignored",
+        'logging.getLogger("math_verify").level': "ERROR",
+    },
+}
 
 
 def check_versions() -> None:
@@ -43,46 +258,48 @@ def undecorated(actor_class: Any) -> Any:
 
 
 def in_force(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
-    """Put the inventory's names for `where` in force until what is returned is closed, as a `with` block does.
+    """Put the names for `where` in force until what is returned is closed, as a `with` block does.
 
     A class that takes the place of a Ray actor's becomes one, with the same options.
 
     Args:
-        where: the processes, as the inventory calls them.
+        where: one of the constants above.
         computed: target -> replacement, where that depends on the run.
 
     Raises:
         CompatibilityError: when a package has another version than they are written for.
     """
     with ExitStack() as restoring:
-        for target, replacement, group in PATCHES:
-            if (group.kind, group.where) == (Kind.NAME, where):
+        for package, targets in _find(Kind.NAME, where):
+            for target, replacement in targets.items():
                 module, name = target.rsplit(".", 1)
                 owner = importlib.import_module(module)
                 value = (computed or {}).get(target) or _in_place_of(getattr(owner, name), replacement)
-                restoring.callback(replace(owner, name, value, group.package))
+                restoring.callback(replace(owner, name, value, package))
         return restoring.pop_all()
 
 
 def install(where: str) -> None:
-    """Put the inventory's variables, modules and names for `where` in force for good; variables that are set stay.
+    """Put the variables, modules and names for `where` in force for good; variables that are set stay.
 
     Raises:
         CompatibilityError: as `in_force`.
     """
     for name, value in variables(where).items():
         os.environ.setdefault(name, value)
-    for target, replacement, group in PATCHES:
-        if (group.kind, group.where) == (Kind.MODULE, where):
-            versions.check_version(group.package or "")
-            sys.modules[target] = importlib.import_module(replacement, __package__)
+    for package, targets in _find(Kind.MODULE, where):
+        versions.check_version(package or "")
+        sys.modules.update({name: importlib.import_module(value, __package__) for name, value in targets.items()})
     in_force(where)
 
 
 def variables(where: str) -> dict[str, str]:
-    """The inventory's environment variables for `where`."""
-    groups = (patch for patch in PATCHES if (patch.group.kind, patch.group.where) == (Kind.VARIABLE, where))
-    return {target: value for target, value, _ in groups}
+    """The environment variables for `where`."""
+    return {name: value for _, targets in _find(Kind.VARIABLE, where) for name, value in targets.items()}
+
+
+def _find(kind: Kind, where: str) -> list[tuple[str | None, dict[str, str]]]:
+    return [(group.package, targets) for group, targets in PATCHES.items() if group[:2] == (kind, where)]
 
 
 def _in_place_of(original: Any, replacement: str) -> Any:

@@ -12,7 +12,7 @@ from support.actors import changed, make_batch, make_config, make_experiences, m
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.policy import random_state
+from openrlhf_swap.integration.policy.checkpoints import forbid_pickles
 from openrlhf_swap.runs import checkpoints
 
 pytestmark = pytest.mark.slow
@@ -190,7 +190,7 @@ def test_a_feature_does_not_change_the_update(
 
     # What is saved is complete, and can be loaded as data.
     assert checkpoints.newest(tmp_path) == "global_step2"
-    random_state.forbid_pickles()
+    forbid_pickles()
     files = sorted((tmp_path / "_actor" / "global_step2").glob("*.pt"))
     assert len(files) == 1 + 2 * ranks + ("ema" in name)
     for file in files:

@@ -1,4 +1,4 @@
-"""The inventory of patches, against what processes have really replaced."""
+"""The table of patches, against what processes have really replaced."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import sys
 import pytest
 from support.paths import ROOT
 
-from openrlhf_swap.integration import inventory
-from openrlhf_swap.integration.inventory import PATCHES
+from openrlhf_swap.integration import patches
+from openrlhf_swap.integration.patches import PATCHES
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import is_cpu_build
 from openrlhf_swap.packages.kernels import has_fast_products
@@ -19,9 +19,11 @@ LASTING = {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS", "TRAINS_ALONE", "TRA
 
 
 def entries(*names):
-    """(kind, target) of the inventory for those of its constants."""
-    places = {getattr(inventory, name) for name in names}
-    return {(patch.group.kind.name, patch.target) for patch in PATCHES if patch.group.where in places}
+    """(kind, target) of the table for those of its places."""
+    places = {getattr(patches, name) for name in names}
+    return {
+        (group.kind.name, target) for group, targets in PATCHES.items() if group.where in places for target in targets
+    }
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +41,13 @@ def observed(tmp_path_factory):
 
 
 def assert_same(found, expected):
-    """Each (kind, target) of the inventory was found, and nothing else; a METHOD by any class of its object."""
+    """Each (kind, target) of the table was found, and nothing else; a METHOD by any class of its object."""
     matched = [{(kind, target) for target in targets} & expected for kind, *targets in found]
     assert [entry for entry, match in zip(found, matched, strict=True) if not match] == []
     assert expected - set().union(*matched) == set()
 
 
-def test_importing_replaces_what_the_inventory_says_and_once_only(observed):
+def test_importing_replaces_what_the_table_says_and_once_only(observed):
     places = ["EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN"] + ([] if attention.is_installed() else ["NO_FLASH"])
     places += [] if has_fast_products() else ["NO_BFLOAT16"]
     assert_same(observed[IMPORT], entries(*places))
@@ -70,16 +72,16 @@ PLACES = [
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_a_process_has_replaced_what_the_inventory_says(observed, where):
+def test_a_process_has_replaced_what_the_table_says(observed, where):
     lasting = LASTING.get(where, ["SCORED"] if where == "SCORING" else [])
     assert_same(observed[where], entries(where, *lasting))
     if f"after {where}" in observed:
         assert_same(observed[f"after {where}"], entries(*lasting))
 
 
-def test_every_place_of_the_inventory_was_observed(observed):
+def test_every_place_of_the_table_was_observed(observed):
     """An entry of a process that nobody observes would never be wrong."""
     seen = {name for name in observed if name.isupper()}
     seen |= {"EVERY", "EVERY_CPU", "NO_CLUSTER", "NO_CUDNN", "NO_FLASH", "NO_BFLOAT16"}
     seen |= {name for names in LASTING.values() for name in names}
-    assert {patch.group.where for patch in PATCHES} == {getattr(inventory, name) for name in seen}
+    assert {group.where for group in PATCHES} == {getattr(patches, name) for name in seen}

@@ -16,14 +16,14 @@ def loaded(tmp_path_factory):
 import os, pickle, sys, torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
-from openrlhf_swap.integration.policy import random_state
+from openrlhf_swap.integration.policy.checkpoints import forbid_pickles
 
 class Written:
     def __init__(self, *how): self.how = how
     def __reduce__(self): return self.how
 
 path = sys.argv[1] + "/states.pt"
-random_state.forbid_pickles()
+forbid_pickles()
 for how in (
     (os.mkdir, (sys.argv[1] + "/was_run",)),
     (getattr, (ZeroStageEnum, "gradients")),

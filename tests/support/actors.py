@@ -26,7 +26,7 @@ def running_actors(arguments, ranks=1, engines=None):
     from openrlhf.utils import get_strategy
     from ray.util import placement_group, remove_placement_group
 
-    from openrlhf_swap.integration.policy.reward_actor import IntrinsicRewardActor
+    from openrlhf_swap.integration.policy.actors import IntrinsicRewardActor
     from openrlhf_swap.integration.policy.strategy import SwapStrategy
 
     with mock.patch("openrlhf.utils.deepspeed.DeepspeedStrategy", SwapStrategy):

@@ -18,7 +18,7 @@ import torch
 import torch.multiprocessing.reductions
 
 from openrlhf_swap.integration.generation import rollout_actor
-from openrlhf_swap.integration.policy import reward_actor
+from openrlhf_swap.integration.policy import actors
 
 EVERYTHING = {"weights", "kv_cache"}
 
@@ -57,7 +57,7 @@ class FakeWorker(rollout_actor.CpuWorker):
         super().update_weight_cuda_ipc(*args, **kwargs)
 
 
-class FakePolicyActor(reward_actor.IntrinsicRewardActor):
+class FakePolicyActor(actors.IntrinsicRewardActor):
     """The policy's actor."""
 
 
@@ -101,7 +101,7 @@ def main(argv):
 
     with (
         mock.patch.object(rules, "_cpu_rules", lambda args: ()),  # they refuse sleep
-        mock.patch.object(reward_actor, "IntrinsicRewardActor", FakePolicyActor),
+        mock.patch.object(actors, "IntrinsicRewardActor", FakePolicyActor),
         mock.patch.object(rollout_actor, "CpuRolloutActor", FakeRolloutActor),
     ):
         return run_command(train.main, argv)

@@ -2,8 +2,8 @@
 
     python -m support.observed_processes RESULT
 
-writes {where: [[kind, target, ...], ...]}, by the names that the inventory has for where; what is left when a
-replacement is over has "after " in front. Of the inventory nothing else is known here.
+writes {where: [[kind, target, ...], ...]}, by the names that `patches` has for where; what is left when a
+replacement is over has "after " in front. Of the table of patches nothing else is known here.
 """
 
 import functools
@@ -91,20 +91,20 @@ def commands():
 
 def actors(folder):
     from openrlhf_swap.integration.driver import async_trainer, trainer
-    from openrlhf_swap.integration.policy import reference_actor, reward_actor
+    from openrlhf_swap.integration.policy import actors as policy_actors
 
     ckpt = SimpleNamespace(path=str(folder), max_num=2, max_mem=8)
     args = SimpleNamespace(ckpt=ckpt, swap=SimpleNamespace(objective="swap"), train=SimpleNamespace(seed=1))
     strategy, load = SimpleNamespace(args=args), "init_model_from_pretrained"
-    policy = reward_actor.IntrinsicRewardActor.__new__(reward_actor.IntrinsicRewardActor)
-    reference = reference_actor.SwapReferenceActor.__new__(reference_actor.SwapReferenceActor)
+    policy = policy_actors.IntrinsicRewardActor.__new__(policy_actors.IntrinsicRewardActor)
+    reference = policy_actors.SwapReferenceActor.__new__(policy_actors.SwapReferenceActor)
     for where, stock, method, start in (
         ("TRAINER", trainer._StockTrainer, "__init__", lambda: trainer.SwapTrainer("", strategy)),
         ("ASYNC_TRAINER", async_trainer._StockTrainerAsync, "__init__", async_trainer.SwapTrainerAsync),
-        ("POLICY_LOADS", reward_actor._StockPolicyActor, load, lambda: getattr(policy, load)(strategy)),
+        ("POLICY_LOADS", policy_actors._StockPolicyActor, load, lambda: getattr(policy, load)(strategy)),
         (
             "REFERENCE_LOADS",
-            reference_actor._StockReferenceActor,
+            policy_actors._StockReferenceActor,
             load,
             lambda: getattr(reference, load)(strategy, ""),
         ),
@@ -189,7 +189,6 @@ def stage_3():
     from openrlhf.utils.deepspeed.deepspeed_utils import offload_deepspeed_states
 
     from openrlhf_swap.integration.policy import strategy as module
-    from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
     from support.adam_by_hand import OPTIONS, make_model
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
@@ -219,8 +218,7 @@ def stage_3():
         mock.patch.object(Optimizer, "offload_states", record_and_offload),
         mock.patch.object(module._StockStrategy, "_ds_init_train_model", prepare_then_begin),
     ):
-        engine, optimizer, _ = strategy.prepare((make_model(), cfg))
-        skip_bad_gradients_of_stage_3(optimizer)
+        engine, *_ = strategy.prepare((make_model(), cfg))
         record("STAGE_3")
         observing.begin()
         offload_deepspeed_states(engine)

@@ -16,7 +16,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.trainer import TrainerMixin, WeightSyncMixin
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.inventory import ASYNC_TRAINER
+from openrlhf_swap.integration.patches import ASYNC_TRAINER
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 

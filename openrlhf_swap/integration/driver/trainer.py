@@ -19,8 +19,7 @@ from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.inventory import TRAINER
-from openrlhf_swap.integration.patches import in_force, undecorated
+from openrlhf_swap.integration.patches import TRAINER, in_force, undecorated
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.ablation import penalty_temperature
 from openrlhf_swap.objectives.registry import build

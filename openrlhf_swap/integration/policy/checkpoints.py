@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
+import os
+import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, cast
 
-import torch.distributed
+import numpy as np
+import torch
 from safetensors import SafetensorError
 
 from openrlhf_swap.errors import CheckpointError, first_line
-from openrlhf_swap.integration.policy import moving_average, random_state
+from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.runs import checkpoints
 
 
@@ -21,23 +25,22 @@ class PolicyCheckpoints:
     """Seals the checkpoints of one run, rotates them, and keeps random state and moving average in them."""
 
     def __init__(self, strategy: Any) -> None:
-        """Takes the strategy, which leaves the rotation of checkpoints to this."""
         ckpt = strategy.args.ckpt
         self._strategy = strategy
         self._path, self._kept = Path(ckpt.path), (ckpt.max_num, ckpt.max_mem * 2**30)
         self._objective = strategy.args.swap.objective
-        random_state.forbid_pickles()
+        forbid_pickles()
 
     @contextmanager
     def explained_loading(self) -> Iterator[None]:
-        """Turn torch's refusal of a pickle into an error with a remedy; afterwards, compare what the ranks have found.
+        """Turn torch's refusal of a pickle into an error with a remedy, and compare what the ranks have loaded.
 
         Raises:
             CheckpointError: for a pickle, and for a checkpoint that only some of the ranks see.
         """
         try:
             yield
-        except pickle.UnpicklingError as error:
+        except UnpicklingError as error:
             lines = str(error).splitlines()
             reason = next((line.strip() for line in lines if "Unsupported" in line), first_line(error))
             raise CheckpointError(
@@ -50,15 +53,15 @@ class PolicyCheckpoints:
     def load_beside_the_model(self, average: Any) -> None:
         """Restore random state and moving average (None for none) of the checkpoint that was loaded."""
         folder = self._folder_of(self._latest.read_text(encoding="utf-8"))
-        random_state.load(_state_file(folder, self._strategy.get_rank()))
+        load_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and self._strategy.is_rank_0():
             moving_average.load(folder, average, self._strategy)
 
     @contextmanager
     def writing(self, tag: str, average: Any, with_model: bool, with_export: bool) -> Iterator[str]:
-        """Gives the name under which OpenRLHF is to write its part, and seals the checkpoint behind it.
+        """Yield the name under which OpenRLHF is to write its part, then seal the checkpoint.
 
-        Only then the oldest one is deleted, or the one that was the best.
+        Only after that, the oldest one is deleted, or the one that was the best.
 
         Args:
             tag: the checkpoint's name.
@@ -70,7 +73,7 @@ class PolicyCheckpoints:
             CheckpointError: when it cannot be written, or not to one place by all ranks; the next start deletes what
                 was written of it.
         """
-        # OpenRLHF deletes the best one before it writes a better one, so this does not go by the name of one.
+        # OpenRLHF deletes the best one before it writes a better one, so a better one is written under another name.
         name = f"new_{tag}" if tag.startswith("best") else tag
         folder, first = self._folder_of(name), self._strategy.is_rank_0()
         try:
@@ -98,13 +101,13 @@ class PolicyCheckpoints:
 
     def _seal(self, folder: Path, tag: str, average: Any) -> None:
         first = self._strategy.is_rank_0()
-        random_state.save(_state_file(folder, self._strategy.get_rank()))
+        save_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and first:
             moving_average.save(folder, average, self._strategy)
         torch.distributed.barrier()
         if first:
             ranks, stage = torch.distributed.get_world_size(), self._strategy.args.ds.zero_stage
-            if missing := [rank for rank in range(ranks) if not _state_file(folder, rank).exists()]:
+            if missing := [rank for rank in range(ranks) if not _random_state_file(folder, rank).exists()]:
                 raise self._not_shared(f"the files of rank(s) {_listed(missing)} are missing")
             checkpoints.seal(folder, self._objective, ranks, stage)
             if folder.name != tag:
@@ -114,11 +117,11 @@ class PolicyCheckpoints:
     def _require_the_same_on_all_ranks(self) -> None:
         """Compare the checkpoint that each rank sees: one that sees none has loaded nothing, without a word."""
         seen = self._latest.read_text(encoding="utf-8") if self._latest.exists() else None
-        found: list[str | None] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(found, seen)
-        tag = next(filter(None, found), None)
-        if others := [rank for rank, other in enumerate(found) if other != tag]:
-            raise self._not_shared(f"rank(s) {_listed(others)} did not find {tag}")
+        tags: list[str | None] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(tags, seen)
+        expected = next(filter(None, tags), None)
+        if others := [rank for rank, tag in enumerate(tags) if tag != expected]:
+            raise self._not_shared(f"rank(s) {_listed(others)} did not find {expected}")
 
     def _not_shared(self, reason: str) -> CheckpointError:
         return CheckpointError(
@@ -138,5 +141,50 @@ def _listed(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _state_file(folder: Path, rank: int) -> Path:
+def _random_state_file(folder: Path, rank: int) -> Path:
     return folder / f"random_state_{rank}.pt"
+
+
+def save_random_state(path: Path) -> None:
+    """Write the state of Python's, numpy's, torch's and the accelerator's generators."""
+    name, keys, *rest = cast(tuple[Any, ...], np.random.get_state())
+    state = {
+        "python": random.getstate(),
+        "numpy": (name, torch.tensor(keys.astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+    torch.save(state, path)
+
+
+def load_random_state(path: Path) -> None:
+    state = torch.load(path, weights_only=True)
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if state.get("cuda") is not None:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def forbid_pickles() -> None:
+    """Load checkpoints as data in this process: a pickle in them that wants to run code is refused by torch.
+
+    DeepSpeed asks for the opposite when it loads, so torch is told by its environment variable (a user's own value
+    wins); the few classes that DeepSpeed puts into its own files are allowed by name.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    allowed = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+    # Python 3.11.0 to 3.11.3, Debian 12 has one, write a member of an enumeration as getattr(its class, its name).
+    torch.serialization.add_safe_globals([*allowed, (_member, "builtins.getattr")])
+
+
+def _member(kind: object, name: str) -> Enum:
+    """What stands for getattr when checkpoints are read: it reaches the members of enumerations, and nothing else."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        raise UnpicklingError(f"{name} of {kind} is asked for, which is not an enumeration")
+    return kind[name]

@@ -43,13 +43,11 @@ def rounded(average: torch.nn.Module | None) -> Iterator[None]:
 
 
 def save(checkpoint: Path, average: torch.nn.Module, strategy: Any) -> None:
-    """Write the average and the number of updates it has seen."""
     weights = [parameter.data for parameter in average.parameters()]
     torch.save({"weights": weights, "updates": strategy.time_steps["ema"]}, checkpoint / FILE)
 
 
 def load(checkpoint: Path, average: torch.nn.Module, strategy: Any) -> None:
-    """Restore what `save` wrote."""
     state = torch.load(checkpoint / FILE, weights_only=True, mmap=True)
     for parameter, saved in zip(average.parameters(), state["weights"], strict=True):
         parameter.data.copy_(saved)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
-from openrlhf_swap.integration.inventory import STAGE_3_SLEEPS
-from openrlhf_swap.integration.patches import in_force
-from openrlhf_swap.integration.policy import moving_average, optimizer_settings
+from openrlhf_swap.integration.patches import STAGE_3_SLEEPS, in_force
+from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.replace import replace
 
@@ -52,15 +53,16 @@ class SwapStrategy(_StockStrategy):
 
     def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Overrides OpenRLHF's, with which a resumed run would ignore a new learning rate."""
-        with optimizer_settings.kept(model):
+        with _keeping_settings(model):
             loaded: tuple[Any, dict[str, Any]] = super().load_ckpt(model, *args, **kwargs)
         return loaded
 
     def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Overrides OpenRLHF's: the optimizer can sleep under ZeRO-3 too."""
+        """Overrides OpenRLHF's: under ZeRO-3, too, the optimizer can sleep and skips gradients that are not finite."""
         model, optimizer, scheduler = super()._ds_init_train_model(model, cfg)
         if self.stage == 3:
             _let_torchs_adam_sleep(optimizer)
+            _skip_bad_gradients(optimizer)
         return model, optimizer, scheduler
 
     def moving_average(self, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu") -> None:
@@ -69,6 +71,23 @@ class SwapStrategy(_StockStrategy):
         updated = self.use_dynamic_batch or self.time_steps["ema"] % self.accumulated_gradient == 0
         if updated and self.is_rank_0():
             moving_average.update(model_ema, model, beta)
+
+
+@contextmanager
+def _keeping_settings(engine: Any) -> Iterator[None]:
+    """Keep a DeepSpeed engine's settings as the flags have them while it loads a checkpoint, which restores its own.
+
+    What is loaded are the moments and the place in the schedule.
+    """
+    optimizer, scheduler = engine.optimizer, engine.lr_scheduler
+    names = ("initial_lr", "betas", "eps", "weight_decay")
+    given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
+    base_lrs, clip_grad = list(scheduler.base_lrs), optimizer.clip_grad
+    yield
+    optimizer.clip_grad, scheduler.base_lrs = clip_grad, base_lrs
+    factors = [function(scheduler.last_epoch) for function in scheduler.lr_lambdas]
+    for group, settings, lr, factor in zip(optimizer.param_groups, given, base_lrs, factors, strict=True):
+        group.update(settings, lr=lr * factor)
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:
@@ -87,3 +106,14 @@ def _let_torchs_adam_sleep(optimizer: Any) -> None:
             offload_states(*args, **kwargs)
 
     replace(optimizer, "offload_states", offload, "deepspeed")
+
+
+def _skip_bad_gradients(optimizer: Any) -> None:
+    """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1 and 2 only."""
+    check_and_scale = optimizer._overflow_check_and_loss_scale_update
+
+    def checked() -> bool:
+        optimizer.check_overflow()
+        return bool(check_and_scale())
+
+    replace(optimizer, "_overflow_check_and_loss_scale_update", checked, "deepspeed")

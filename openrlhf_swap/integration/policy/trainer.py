@@ -8,8 +8,7 @@ import ray
 import torch
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
-from openrlhf_swap.integration.policy import lora
-from openrlhf_swap.packages.replace import replace
+from openrlhf_swap.integration.policy.lora import merged_into_weights
 
 
 class SwapPolicyTrainer(ActorPPOTrainer):
@@ -28,7 +27,7 @@ class SwapPolicyTrainer(ActorPPOTrainer):
 
     def broadcast_to_vllm(self) -> None:
         """Overrides OpenRLHF's: LoRA adapters are sent as a part of the weights."""
-        with lora.merged_into_weights(self.actor.model.module):
+        with merged_into_weights(self.actor.model.module):
             super().broadcast_to_vllm()
         # OpenRLHF's own call comes while the merged weights are in use. vLLM wakes on the same GPU next.
         torch.cuda.empty_cache()
@@ -37,14 +36,3 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         """Overrides OpenRLHF's, which would silently wait forever for an engine that could not start."""
         ray.get([engine.__ray_ready__.remote() for engine in self.vllm_engines])
         super()._init_vllm_sync_group(backend)
-
-
-def skip_bad_gradients_of_stage_3(optimizer: Any) -> None:
-    """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1 and 2 only."""
-    check_and_scale = optimizer._overflow_check_and_loss_scale_update
-
-    def checked() -> bool:
-        optimizer.check_overflow()
-        return bool(check_and_scale())
-
-    replace(optimizer, "_overflow_check_and_loss_scale_update", checked, "deepspeed")

@@ -12,7 +12,7 @@ from functools import cache
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.inventory import EVERY, NO_FLASH
+from openrlhf_swap.integration.patches import EVERY, NO_FLASH
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.packages.versions import installed_version
 

@@ -9,15 +9,16 @@ import torch
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.inventory import PATCHES, Kind
+from openrlhf_swap.integration.patches import PATCHES, Kind
 from openrlhf_swap.packages import versions
 
-NAME = Kind.NAME
+NAMES = [
+    (group.where, list(targets)) for group, targets in PATCHES.items() if group.kind is Kind.NAME and group.package
+]
 
 
-@pytest.mark.parametrize("where", sorted({p.group.where for p in PATCHES if p.group.kind is NAME and p.group.package}))
-def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where):
-    targets = [patch.target for patch in PATCHES if (patch.group.kind, patch.group.where) == (NAME, where)]
+@pytest.mark.parametrize(("where", "targets"), NAMES)
+def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where, targets):
     before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
     with pytest.raises(CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"):
@@ -29,14 +30,14 @@ def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, 
 def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch, name):
     from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
-    from openrlhf_swap.integration.policy import chunked_actor, strategy, trainer
+    from openrlhf_swap.integration.policy import chunked_actor, strategy
 
     optimizer = SimpleNamespace(_overflow_check_and_loss_scale_update=print, offload_states=print)
     engine = SimpleNamespace(executor=SimpleNamespace(reward_func=lambda end_of_thought: None))
     layer, nothing = torch.nn.Linear(1, 1), torch.zeros(0, dtype=torch.int64)
     how = HeadPass(LogitTransform(), 1.0, 1, False)
     replacing = {
-        "skip_bad_gradients": lambda: trainer.skip_bad_gradients_of_stage_3(optimizer),
+        "skip_bad_gradients": lambda: strategy._skip_bad_gradients(optimizer),
         "sleep": lambda: strategy._let_torchs_adam_sleep(optimizer),
         "reward_func": lambda: SwapRolloutActor.configure_reward(engine, end_of_thought="</think>"),
         "head": lambda: chunked_actor._giving_log_probs(layer, nothing, nothing, how).__enter__(),

@@ -1,28 +1,28 @@
-"""The policy as its own reward model."""
+"""OpenRLHF's actors of the policy and the reference model; importing them from here prepares their processes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
-from openrlhf_swap.integration.inventory import POLICY_LOADS
-from openrlhf_swap.integration.patches import in_force, undecorated
+from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, in_force, undecorated
 from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
-from openrlhf_swap.integration.policy.trainer import skip_bad_gradients_of_stage_3
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.states import StateRequest
 
 _StockPolicyActor: Any = undecorated(PolicyModelActor)
+_StockReferenceActor: Any = undecorated(ReferenceModelActor)
 
 
 class IntrinsicRewardActor(_StockPolicyActor):
-    """OpenRLHF's policy actor, which also says how likely the reference answer becomes after each reasoning step.
+    """The policy as its own reward model: it also says how likely the reference answer becomes after each step.
 
     It scores with the weights that are about to be updated: there is no second copy of the model.
     """
@@ -36,8 +36,6 @@ class IntrinsicRewardActor(_StockPolicyActor):
             moving_average.begin(self.ema_model, strategy.is_rank_0())
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
-        if strategy.args.ds.zero_stage == 3:
-            skip_bad_gradients_of_stage_3(self.actor.model.optimizer)
         if reason := self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk):
             strategy.print(f"[swap] warning: an update holds the logits of all of its tokens, because {reason}")
         self._scorer = PolicyScorer(self.actor, strategy)
@@ -47,10 +45,10 @@ class IntrinsicRewardActor(_StockPolicyActor):
         sequences: Tensor,
         action_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        packed_seq_lens: list[int] | None = None,
-        mm_train_inputs_list: list[Any] | None = None,
+        *stock: Any,
         score_requests: Sequence[ScoreRequest] | None = None,
         state_requests: Sequence[StateRequest] | None = None,
+        **options: Any,
     ) -> Tensor | ScoredForward:
         """Action log-probabilities of a micro-batch and, where requested, answer log-probabilities and hidden states.
 
@@ -58,13 +56,13 @@ class IntrinsicRewardActor(_StockPolicyActor):
             sequences: (B, T) int64.
             action_mask: (B, A).
             attention_mask: (B, T).
-            packed_seq_lens: as in OpenRLHF.
-            mm_train_inputs_list: as in OpenRLHF.
+            stock: as in OpenRLHF.
             score_requests: which responses to score.
             state_requests: which tokens' hidden states to return; None for both asks for the stock behaviour.
+            options: as in OpenRLHF.
         """
         if score_requests is None and state_requests is None:
-            return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+            return super().forward(sequences, action_mask, attention_mask, *stock, **options)
         assert action_mask is not None and attention_mask is not None
         return self._scorer.forward(sequences, action_mask, attention_mask, score_requests, state_requests or ())
 
@@ -86,3 +84,12 @@ class IntrinsicRewardActor(_StockPolicyActor):
         parts = not self.disable_ds_ckpt, self.save_hf_ckpt
         with self._checkpoints.writing(tag, self.ema_model, *parts) as name, moving_average.rounded(self.ema_model):
             super().save_checkpoint(name, *args, **kwargs)
+
+
+class SwapReferenceActor(_StockReferenceActor):
+    """Its log-probabilities are made in chunks, as the policy's are."""
+
+    def init_model_from_pretrained(self, strategy: Any, pretrain: str) -> None:
+        with in_force(REFERENCE_LOADS):
+            super().init_model_from_pretrained(strategy, pretrain)
+        self.model.hold_logits_of(strategy.args.swap_run.logits_chunk)
