@@ -24,12 +24,11 @@ from unittest import mock
 import torch
 from transformers import AutoTokenizer
 
-from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.flags.defaults import DEFAULTS, REWARD_FILE, as_words
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.recipes import as_words
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -105,19 +104,11 @@ class MadeUpActors:
 
 def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
     """The experience maker of a run with our defaults."""
-    args = parse_arguments(
-        as_words(
-            {
-                **DEFAULTS,
-                "--actor.model_name_or_path": str(POLICY),
-                "--reward.remote_url": str(REWARD_FILE),
-                "--rollout.micro_batch_size": "1",
-                "--rollout.n_samples_per_prompt": str(GROUP),
-            }
-        )
-    )
-    config, _ = resolve_thought(SwapConfig(objective=objective), tokenizer)
-    args.swap, args.swap_run = config, RunConfig()
+    flags = {"actor.model_name_or_path": POLICY, "rollout.micro_batch_size": 1, "rollout.n_samples_per_prompt": GROUP}
+    configuration = configure(as_words({"swap.objective": objective, **flags}), on_cpu=False)
+    args = configuration.args
+    config, _ = resolve_thought(configuration.method, tokenizer)
+    args.swap, args.swap_run = config, configuration.run
     return SwapExperienceMaker(
         MadeUpActors(),
         None,

@@ -22,31 +22,23 @@ sys.path.insert(0, str(ROOT / "examples" / "worlds"))
 from addition import CLOSE, overthinking_trace, problems, prompt  # noqa: E402
 
 from openrlhf_swap.config import RunConfig, SwapConfig  # noqa: E402
-from openrlhf_swap.flags.defaults import (  # noqa: E402
-    CPU_DEFAULTS,
-    DEFAULTS,
-    REWARD_FILE,
-    as_words,
-)
-from openrlhf_swap.flags.stock import parse_arguments  # noqa: E402
+from openrlhf_swap.flags.configuration import configure  # noqa: E402
 from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # noqa: E402
 from openrlhf_swap.objectives.registry import build  # noqa: E402
+from openrlhf_swap.recipes import as_words  # noqa: E402
 from openrlhf_swap.rollouts.reader import StepReader  # noqa: E402
 
 POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"
 PROMPTS, RESPONSES = 16, 8
 FLAGS = {
-    **DEFAULTS,
-    **CPU_DEFAULTS,
-    "--actor.model_name_or_path": str(POLICY),
-    "--reward.remote_url": str(REWARD_FILE),
-    "--rollout.batch_size": str(PROMPTS),
-    "--rollout.n_samples_per_prompt": str(RESPONSES),
-    "--rollout.temperature": "1.0",
-    "--rollout.micro_batch_size": "32",
-    "--train.batch_size": str(PROMPTS * RESPONSES),
-    "--train.micro_batch_size": "32",
-    "--data.max_len": "400",
+    "actor.model_name_or_path": str(POLICY),
+    "rollout.batch_size": str(PROMPTS),
+    "rollout.n_samples_per_prompt": str(RESPONSES),
+    "rollout.temperature": "1.0",
+    "rollout.micro_batch_size": "32",
+    "train.batch_size": str(PROMPTS * RESPONSES),
+    "train.micro_batch_size": "32",
+    "data.max_len": "400",
 }
 
 
@@ -92,8 +84,7 @@ def main() -> None:
     from openrlhf_swap.integration.policy.actors import IntrinsicRewardActor
     from openrlhf_swap.integration.startup.launch import start_local_ray
 
-    args = parse_arguments(as_words(FLAGS))
-    args.actor.eps_clip_low_high = (0.2, 0.2)
+    args = configure(as_words(FLAGS), on_cpu=True).args
     args.swap, args.swap_run = SwapConfig(step_tokens=8, end_of_thought="</think>", close_template=CLOSE), RunConfig()
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     responses = make_responses(tokenizer)

@@ -10,37 +10,35 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from operator import attrgetter
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
-from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS, Flags, as_words
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
+from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
 REASONS = {
-    "--algo.advantage.estimator": "the outcome term is GRPO's",
-    "--algo.kl.init_coef": "no KL term, and so no reference model",
-    "--actor.lr_scheduler": "a constant learning rate (our choice; the paper is silent)",
-    "--actor.lr_warmup_ratio": "as above",
-    "--rollout.batch_size": "the paper's 128 prompts per step",
-    "--rollout.n_samples_per_prompt": "the paper's 16 responses per prompt",
-    "--rollout.temperature": "the paper's value",
-    "--rollout.max_new_tokens": "the paper's maximum response length",
-    "--data.max_len": "the longest response plus 2,000 tokens for the prompt",
-    "--train.batch_size": "all responses of a step in one on-policy update",
-    "--ckpt.max_num": "a checkpoint is deleted only when a newer one is complete, so two are enough",
-    "--algo.advantage.is_correction_level": "rollouts come from older weights ([async.md](async.md))",
-    "--vllm.sync_backend": "there is no NCCL",
-    "--vllm.enforce_eager": "there are no CUDA graphs",
-    "--vllm.gpu_memory_utilization": "the other processes need the same memory",
-    "--ds.attn_implementation": "flash-attn needs a GPU",
-    "--actor.num_gpus_per_node": "one process, on a small machine",
-    "--vllm.num_engines": "one engine, on a small machine",
+    "algo.advantage.estimator": "the outcome term is GRPO's",
+    "algo.kl.init_coef": "no KL term, and so no reference model",
+    "actor.lr_scheduler": "a constant learning rate (our choice; the paper is silent)",
+    "actor.lr_warmup_ratio": "as above",
+    "rollout.batch_size": "the paper's 128 prompts per step",
+    "rollout.n_samples_per_prompt": "the paper's 16 responses per prompt",
+    "rollout.temperature": "the paper's value",
+    "rollout.max_new_tokens": "the paper's maximum response length",
+    "data.max_len": "the longest response plus 2,000 tokens for the prompt",
+    "train.batch_size": "all responses of a step in one on-policy update",
+    "ckpt.max_num": "a checkpoint is deleted only when a newer one is complete, so two are enough",
+    "algo.advantage.is_correction_level": "rollouts come from older weights ([async.md](async.md))",
+    "vllm.sync_backend": "there is no NCCL",
+    "vllm.enforce_eager": "there are no CUDA graphs",
+    "vllm.gpu_memory_utilization": "the other processes need the same memory",
+    "ds.attn_implementation": "flash-attn needs a GPU",
+    "actor.num_gpus_per_node": "one process, on a small machine",
+    "vllm.num_engines": "the least; with `--train.colocate_all` as many as fill the actor's GPUs",
 }
 PAGE = """\
 # Settings
@@ -83,7 +81,7 @@ With a CPU build of torch, also:
 
 def settings_page() -> str:
     """The whole document."""
-    stock = parse_arguments([])
+    stock = {action.dest: action.default for action in stock_parser()._actions}
     return PAGE.format(
         method=_settings_table(SwapConfig, "swap"),
         run=_settings_table(RunConfig, "swap"),
@@ -94,24 +92,12 @@ def settings_page() -> str:
     )
 
 
-def changed_defaults(defaults: Flags, stock: SimpleNamespace) -> list[tuple[str, Any, Any]]:
-    """(flag, our value, OpenRLHF's value) of each default that differs.
-
-    Args:
-        defaults: flag -> value, None for a switch.
-        stock: OpenRLHF's arguments for an empty command line.
-    """
-    ours = parse_arguments(as_words(defaults))
-    values = [(flag, *(attrgetter(flag.removeprefix("--"))(args) for args in (ours, stock))) for flag in defaults]
-    return [(flag, own, theirs) for flag, own, theirs in values if own != theirs]
-
-
 def _objectives() -> str:
     plain, sections = [], []
     for name in OBJECTIVES:
         objective, parts = objective_class(name), [f"### {name}"]
         if objective.flags:
-            flags = ", ".join(_code(f"{flag} {value}") for flag, value in objective.flags.items())
+            flags = ", ".join(_code(f"--{flag} {value}") for flag, value in objective.flags.items())
             parts.append(f"Sets OpenRLHF's {flags}.")
         if objective.Settings.declared():
             parts.append(_settings_table(objective.Settings, f"swap.{name}"))
@@ -130,10 +116,11 @@ def _settings_table(kind: type[FlagSettings], prefix: str) -> str:
     return _table(("flag", "type", "default", "meaning"), rows)
 
 
-def _defaults_table(defaults: Flags, stock: SimpleNamespace) -> str:
+def _defaults_table(defaults: Mapping[str, Any], stock: Mapping[str, Any]) -> str:
     rows = [
-        (_code(flag), _code(own), _code(theirs), _text(REASONS[flag]))
-        for flag, own, theirs in changed_defaults(defaults, stock)
+        (_code(f"--{name}"), _code(value), _code(stock[name]), _text(REASONS[name]))
+        for name, value in defaults.items()
+        if value != stock[name] and name != "reward.remote_url"
     ]
     return _table(("flag", "here", "OpenRLHF", "why"), rows)
 

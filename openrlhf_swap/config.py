@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -17,7 +15,6 @@ from openrlhf_swap.errors import ConfigError
 DEVIATIONS = "sd"  # after a tau that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
 LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # suffixes of pydantic's names for type errors
 
 
 def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
@@ -34,31 +31,30 @@ def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **l
 
 
 class FlagSettings(BaseModel):
-    """Settings that become flags. Immutable; built from Python values of the right type, or from text.
+    """Settings that are also flags: immutable, built by name from Python values or from a command line's text.
 
     Raises:
-        ConfigError: for an unknown name, a value of another type or out of range; the message names the flag, the
+        ConfigError: for an unknown name or a value that its type or range excludes; the message names the flag, the
             value and the remedy.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, _prefix: str = "swap", /, **values: Any) -> None:
-        """Take the settings by name; `_prefix` is the prefix of their flags, `--<prefix>.<name>`."""
+    def __init__(self, prefix: str = "swap", /, **values: Any) -> None:
+        """Take the settings by name; `prefix` is that of their flags, `--<prefix>.<name>`."""
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise self._explained(error, _prefix) from None
+            raise self._explained(error, prefix) from None
 
     @classmethod
-    def from_text(cls, texts: Mapping[str, Any], prefix: str = "swap") -> Self:
-        """Build the settings from the texts of a command line."""
-        kinds = {name: spec.annotation for name, spec in cls.model_fields.items()}
-        return cls(prefix, **{name: _parsed(text, kinds.get(name)) for name, text in texts.items()})
+    def from_flags(cls, prefix: str, values: Mapping[str, Any]) -> Self:
+        """Build the settings whose flags begin with `--<prefix>.`; errors name these."""
+        return cls(prefix, **values)
 
     def replaced(self, **changes: Any) -> Self:
         """Return a copy with some values changed; it is validated like the original."""
-        return type(self)(**{**self.to_dict(), **changes})
+        return type(self)(**{**self.model_dump(), **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for JSON and trackers."""
@@ -75,26 +71,15 @@ class FlagSettings(BaseModel):
         first = error.errors()[0]
         if not first["loc"]:  # a rule about several settings, with its own message
             return ConfigError(str(first["ctx"]["error"]))
-        name = str(first["loc"][0])
+        name, value = str(first["loc"][0]), first["input"]
         if first["type"] == "extra_forbidden":
-            known = ", ".join(cls.declared()) or "none"
             owner = prefix.rpartition(".")[2]
-            return ConfigError(f"unknown flag --{prefix}.{name}; the settings of {owner} are: {known}")
-        spec, value = cls.model_fields[name], first["input"]
-        if first["type"].endswith(TYPE_ERRORS):
-            remedy = f"use a value of type {type_name(spec)}"
-        else:
-            remedy = extra(spec)["remedy"] or "".join(f"use {LIMITS[k]} {value}" for k, value in first["ctx"].items())
-        return ConfigError(f"--{prefix}.{name} is {value!r}; {remedy}")
-
-
-def _parsed(text: Any, kind: Any) -> Any:
-    """Text as a number or a switch where one is expected; text that cannot be parsed is left for the validation."""
-    for number in (kind, *get_args(kind)):
-        if number in (int, float):
-            with suppress(ValueError):
-                return number(text)
-    return {"true": True}.get(text, text) if kind is bool else text
+            return ConfigError(f"unknown flag --{prefix}.{name}; {owner} has: {', '.join(cls.declared()) or 'none'}")
+        spec = cls.model_fields[name]
+        remedy = extra(spec)["remedy"] or "".join(
+            f"use {LIMITS[k]} {v}" for k, v in first.get("ctx", {}).items() if k in LIMITS
+        )
+        return ConfigError(f"--{prefix}.{name} is {value!r}; {remedy or f'use a value of type {type_name(spec)}'}")
 
 
 def extra(spec: FieldInfo) -> dict[str, Any]:
@@ -104,13 +89,9 @@ def extra(spec: FieldInfo) -> dict[str, Any]:
 
 
 def type_name(spec: FieldInfo) -> str:
-    """The type of a setting: int, float, str or bool; a choice is str, a number that text may stand for a float."""
-    kind = spec.annotation
-    if float in get_args(kind):
-        kind = float
-    if get_origin(kind) is Literal:
-        kind = type(get_args(kind)[0])
-    return kind.__name__ if isinstance(kind, type) else str(kind)
+    """The type of a setting, as its flag shows it: int, float, str or bool."""
+    kind = get_args(spec.annotation)[0] if get_args(spec.annotation) else spec.annotation
+    return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
 
 def short_name(objective: str) -> str:
@@ -122,12 +103,12 @@ def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
     """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd.
 
     Raises:
-        ValueError: for what is neither, or not positive.
+        ValueError: for a value that is neither, or is not positive.
     """
-    number = float(str(tau).removesuffix(DEVIATIONS))
     relative = isinstance(tau, str) and tau.endswith(DEVIATIONS)
-    if not number > 0 or (relative and math.isinf(number)) or (isinstance(tau, str) and not relative):
-        raise ValueError(f"{tau} is no tau")
+    number = float(str(tau).removesuffix(DEVIATIONS))
+    if not number > 0 or (relative and math.isinf(number)):
+        raise ValueError(f"{tau} is not a valid tau")
     return number, relative
 
 
@@ -194,7 +175,7 @@ class SwapConfig(FlagSettings):
     )
     end_of_thought: str = setting(
         AUTO,
-        "text that closes the thought: steps end before it, answers are graded after it; auto: likewise",
+        "text that closes the thought: steps end before it, answers are graded after it; auto: from the template, too",
         **_MARK,
     )
     close_template: str = setting(
@@ -210,11 +191,11 @@ class SwapConfig(FlagSettings):
         """M, K and the newline patience, as `segment_steps` takes them."""
         return self.step_tokens, self.max_steps, self.newline_patience
 
-    @field_validator("tau")
+    @field_validator("tau", mode="before")
     @classmethod
-    def _is_a_temperature(cls, value: float | str) -> float | str:
-        nats_or_deviations(value)
-        return value
+    def _nats_as_a_number(cls, value: float | str) -> float | str:
+        number, relative = nats_or_deviations(value)
+        return value if relative else number
 
     def model_post_init(self, _: Any) -> None:
         """Check rules about several settings."""
@@ -285,11 +266,6 @@ class RunConfig(FlagSettings):
     trust_remote_code: bool = setting(
         False, "allow a model that comes with its own Python code, which OpenRLHF would run without asking"
     )
-
-    @property
-    def log(self) -> Path:
-        """The file for everything that is not shown on the console."""
-        return Path(self.output_dir) / "train.log"
 
     def model_post_init(self, _: Any) -> None:
         """Check rules about several settings."""

@@ -24,14 +24,10 @@ from typing import Any
 from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, counted, run_command
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.defaults import as_words
-from openrlhf_swap.flags.grader_rules import check_grader
-from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
-from openrlhf_swap.flags.stock import parse_arguments
-from openrlhf_swap.flags.swap import parse_swap_arguments
-from openrlhf_swap.objectives.recipes import CONFIG, with_file, with_recipe
+from openrlhf_swap.flags.configuration import Configuration, configure
+from openrlhf_swap.flags.rules import check
+from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.sizing.memory import PHASES
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
 from openrlhf_swap.sizing.plan import PROMPT, make_plan
@@ -46,18 +42,18 @@ LAYOUTS = {  # of vLLM and DeepSpeed, with the GPUs of vLLM
 }
 TRAIN = ["openrlhf-swap", "train"]
 SHARED_NODE = {  # as in scripts/train_swap_r1.sh
-    "--train.colocate_all": None,
-    "--vllm.enable_sleep": None,
-    "--ds.enable_sleep": None,
-    "--actor.gradient_checkpointing_enable": None,
-    "--vllm.gpu_memory_utilization": "0.7",
+    "train.colocate_all": True,
+    "vllm.enable_sleep": True,
+    "ds.enable_sleep": True,
+    "actor.gradient_checkpointing_enable": True,
+    "vllm.gpu_memory_utilization": 0.7,
 }
 
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    own, rest = _parser().parse_known_args(with_file(argv))
-    plan = make_plan(own, *training_command(own, rest))
+    own, rest = _parser().parse_known_args(expand_config(argv))
+    plan = make_plan(own, training_command(own, rest))
     print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
     return 0 if plan["fits"] else 1
 
@@ -96,11 +92,8 @@ def _gpu(name: str) -> Size:
     raise argparse.ArgumentTypeError(f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB")
 
 
-def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[SwapConfig, RunConfig, SimpleNamespace]:
+def training_command(own: argparse.Namespace, rest: Sequence[str]) -> Configuration:
     """Read the training flags as `openrlhf-swap train` does.
-
-    Returns:
-        The objective's settings, the run's, and OpenRLHF's arguments.
 
     Raises:
         ConfigError: for what the run itself would refuse.
@@ -114,29 +107,27 @@ def training_command(own: argparse.Namespace, rest: Sequence[str]) -> tuple[Swap
     given = words[starts[0] + 1 :] if starts else words
     if own.model:
         given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
-    config, run, given = parse_swap_arguments(with_recipe(given))
+    given = expand_config(given)
     # A plan needs no data set.
-    unknown = ["--data.prompt_dataset", "unknown", "--data.label_key", "answer"]
-    argv = [*unknown, *as_words(_placement(own.gpus, given)), *given]
-    checked_arguments(argv, config, run, on_cpu=False)
-    args = arguments_of_objective(argv, config, on_cpu=False)
-    check_grader(args, config, run)
-    return config, run, args
+    defaults = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
+    configuration = configure(given, on_cpu=False, defaults=defaults)
+    if own.gpus is not None:
+        configuration = configure(given, on_cpu=False, defaults={**defaults, **_placement(own.gpus, configuration)})
+    check(configuration)
+    return configuration
 
 
-def _placement(gpus: int | None, given: list[str]) -> dict[str, str | None]:
+def _placement(gpus: int, configuration: Configuration) -> dict[str, Any]:
     """The flags that --gpus stands for."""
-    if gpus is None:
-        return {}
-    args = parse_arguments(given)
+    args = configuration.args
     size = args.vllm.tensor_parallel_size
     engines = gpus // size
     if not args.train.async_enable:
-        return SHARED_NODE | {"--actor.num_gpus_per_node": str(gpus), "--vllm.num_engines": str(engines)}
+        return SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
     return {
-        "--actor.gradient_checkpointing_enable": None,
-        "--actor.num_gpus_per_node": str(gpus - engines // 2 * size),
-        "--vllm.num_engines": str(engines // 2),
+        "actor.gradient_checkpointing_enable": True,
+        "actor.num_gpus_per_node": gpus - engines // 2 * size,
+        "vllm.num_engines": engines // 2,
     }
 
 

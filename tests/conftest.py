@@ -51,14 +51,12 @@ def arguments():
     from support.actors import GROUP_SIZE, GROUPS, make_config
 
     from openrlhf_swap.config import RunConfig
-    from openrlhf_swap.flags.defaults import CPU_DEFAULTS, DEFAULTS, REWARD_FILE, as_words
-    from openrlhf_swap.flags.stock import parse_arguments
+    from openrlhf_swap.flags.configuration import configure
+    from openrlhf_swap.recipes import as_words
 
-    values = {**DEFAULTS, **CPU_DEFAULTS, "--rollout.n_samples_per_prompt": str(GROUP_SIZE), "--data.max_len": "400"}
-    values |= {"--rollout.micro_batch_size": "3", "--rollout.batch_size": str(GROUPS), "--train.batch_size": "16"}
-    values |= {"--actor.model_name_or_path": str(POLICY), "--reward.remote_url": str(REWARD_FILE)}
-    args = parse_arguments(as_words(values))
-    args.actor.eps_clip_low_high = (0.2, 0.2)
+    flags = {"rollout.n_samples_per_prompt": GROUP_SIZE, "rollout.batch_size": GROUPS, "rollout.micro_batch_size": 3}
+    flags |= {"train.batch_size": 16, "data.max_len": 400, "actor.model_name_or_path": POLICY}
+    args = configure(as_words(flags), on_cpu=True).args
     args.swap, args.swap_run = make_config(), RunConfig(logits_chunk=100)  # several in a micro-batch
     return args
 

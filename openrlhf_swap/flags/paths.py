@@ -1,63 +1,40 @@
-"""Names of files, models and data sets on OpenRLHF's command line: their whole paths, and what OpenRLHF splits."""
+"""Names of files, models and data sets among OpenRLHF's arguments, and what OpenRLHF splits in them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
-from types import SimpleNamespace
 
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.configuration import Configuration
 
 DATA_SETS = ("data.prompt_dataset", "eval.dataset")
-LISTS = (*DATA_SETS, "reward.remote_url")  # names between commas
-PATHS = ("actor.model_name_or_path", *LISTS)
+WRITTEN = ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir")
 SEPARATORS = ",@"  # between data sets, and between a data set and a folder in it
 PATTERNS = "*?["  # by which a path stands for several
 
 
 def special_in(path: Path | str, characters: str = SEPARATORS + PATTERNS) -> str | None:
-    """The first of these characters in a path; None without one."""
+    """The first of these characters in a path, or None."""
     return next((character for character in str(path) if character in characters), None)
 
 
-def refused_names(args: SimpleNamespace) -> Iterator[str]:
-    """Data sets that are here, under names that OpenRLHF would split."""
-    for flag in DATA_SETS:
-        names = attrgetter(flag)(args) or ""
-        for name in dict.fromkeys(map(str.strip, (names, *names.split(",")))):
-            if (character := special_in(name, SEPARATORS)) and os.path.exists(name):
-                yield (
-                    f"--{flag} is {name}, whose name OpenRLHF splits at {character!r}: rename it, or link to it under "
-                    "another name"
-                )
-
-
-def with_whole_paths(argv: Sequence[str]) -> list[str]:
-    """A command line with the whole paths of what is here: Ray's actors may run in another folder than the command."""
-    args, words = parse_arguments(argv), list(argv)
-    for flag in PATHS:
-        names = attrgetter(flag)(args)
-        if names and (whole := whole_paths(flag, names)) != names:
-            words.append(f"--{flag}={whole}")
-    return words
-
-
-def whole_paths(flag: str, names: str) -> str:
-    """What a flag of PATHS names: files and folders by their whole paths, hub ids and addresses as they are."""
-    if flag not in LISTS:
-        return _whole(names)
-    of_one = _whole_source if flag in DATA_SETS else _whole
-    return ",".join(of_one(name.strip()) for name in names.split(","))
+def with_whole_paths(configuration: Configuration) -> Configuration:
+    """The configuration with whole paths for what is on this machine: Ray's actors may run in another folder."""
+    values = configuration.values
+    changes = {name: str(Path(values[name]).absolute()) for name in WRITTEN if values[name]}
+    changes["actor.model_name_or_path"] = _whole(values["actor.model_name_or_path"])
+    for name, whole in (("reward.remote_url", _whole), *((name, _whole_data_set) for name in DATA_SETS)):
+        if values[name]:
+            changes[name] = ",".join(whole(source.strip()) for source in values[name].split(","))
+    return configuration.with_flags(changes)
 
 
 def _whole(name: str) -> str:
     return str(Path(name).absolute()) if os.path.exists(name) else name
 
 
-def _whole_source(name: str) -> str:
-    """Of a data set, behind which a folder in it may stand; as it is where OpenRLHF would split the whole path."""
+def _whole_data_set(name: str) -> str:
+    """The same for `DATA_SET@FOLDER`; a path that OpenRLHF would split stays as it is."""
     place, at, inside = name.partition("@")
     whole = _whole(place)
     return name if special_in(whole, SEPARATORS) else whole + at + inside

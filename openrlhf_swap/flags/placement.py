@@ -1,10 +1,21 @@
-"""How many GPUs each part of a run takes: nodes times GPUs, out of OpenRLHF's arguments."""
+"""How many processes and GPUs each part of a run takes, and what each vLLM engine is given."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
 from types import SimpleNamespace
+
+from openrlhf_swap.flags.configuration import Configuration
+
+MOST_SEQUENCES = 1024  # vLLM's own default on large GPUs
+BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
+LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
+# Tokens of a block of an engine's cache on a CPU, which keeps a prefix in whole ones: the least for which vLLM has its
+# fast kernels there. Its default is 128, which few prefixes fill.
+CPU_PREFIX_BLOCK = 32
+BYTES = 2  # of a number in bfloat16
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}  # layers that keep keys and values
 
 
 def policy_ranks(args: SimpleNamespace) -> int:
@@ -28,29 +39,44 @@ def gpu_actors(args: SimpleNamespace) -> int:
     return own if args.train.colocate_actor_ref else own + reference_ranks(args)
 
 
-def refused_placement(args: SimpleNamespace, on_cpu: bool) -> Iterator[str]:
-    """What cannot share GPUs, each with its flags and a remedy."""
-    train, actor, ref = args.train, args.actor, args.ref
-    shares = next((flag for flag in ("colocate_all", "colocate_actor_ref") if getattr(train, flag)), None)
-    places = (ref.num_nodes, ref.num_gpus_per_node)
-    if shares and args.algo.kl.init_coef > 0 and places != (actor.num_nodes, actor.num_gpus_per_node):
-        yield (
-            f"--ref.num_nodes is {ref.num_nodes} and --ref.num_gpus_per_node is {ref.num_gpus_per_node}; with "
-            f"--train.{shares} the reference model has the actor's {actor.num_nodes} and {actor.num_gpus_per_node}: "
-            "leave them out"
-        )
-    if not train.colocate_all:
-        return
-    if policy_ranks(args) != engine_gpus(args):
-        yield (
-            f"--actor.num_nodes x --actor.num_gpus_per_node is {policy_ranks(args)} and --vllm.num_engines x "
-            f"--vllm.tensor_parallel_size is {engine_gpus(args)}; with --train.colocate_all both must be equal"
-        )
-    if args.vllm.sync_backend == "gloo" and not on_cpu:
-        yield (
-            "--vllm.sync_backend is gloo with --train.colocate_all; OpenRLHF would send the weights through NCCL, "
-            "which takes no two processes on one GPU: use nccl, with which vLLM reads them where they are"
-        )
+def responses_of_an_engine(args: SimpleNamespace) -> int:
+    """Responses that an engine generates in a step."""
+    share: int = math.ceil(args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.vllm.num_engines)
+    return share
+
+
+def engine_limits(configuration: Configuration) -> dict[str, int]:
+    """Arguments of vLLM's engines, by vLLM's names. OpenRLHF has no flags for them and sets 128 responses at a time.
+
+    On a GPU `max_num_seqs` and `max_num_batched_tokens`, whatever its size: vLLM itself queues responses that its
+    memory has no room for. On a CPU these only if given, `kv_cache_memory_bytes`, and `block_size` with prefix
+    caching.
+    """
+    args, run = configuration.args, configuration.run
+    if configuration.on_cpu:
+        given = {"max_num_seqs": run.engine_sequences, "max_num_batched_tokens": run.engine_batched_tokens}
+        limits = {name: number for name, number in given.items() if number}
+        if args.vllm.enable_prefix_caching:
+            limits["block_size"] = CPU_PREFIX_BLOCK
+        return {**limits, "kv_cache_memory_bytes": _cpu_cache(args)}
+    sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
+    tokens = run.engine_batched_tokens or max(BATCHED_TOKENS, sequences)
+    return {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
+
+
+def _cpu_cache(args: SimpleNamespace) -> int:
+    """Bytes of keys and values of all responses that an engine gets in a step: vLLM occupies all that it is given."""
+    from transformers import AutoConfig
+
+    # Code that comes with a model was allowed or refused before.
+    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True).get_text_config()
+    kinds = getattr(config, "layer_types", None) or ()
+    if getattr(config, "kv_lora_rank", None) or not ATTENTION.issuperset(kinds):
+        return MOST_CACHE  # other layers keep something else
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    token = 2 * BYTES * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size
+    return int(min(max(responses_of_an_engine(args) * args.data.max_len * token, LEAST_CACHE), MOST_CACHE))
 
 
 def crowded(args: SimpleNamespace, cores: int | None = None) -> str | None:

@@ -1,55 +1,78 @@
-"""OpenRLHF's command line, without importing OpenRLHF."""
+"""OpenRLHF's command line without importing OpenRLHF: its parser, and what its main makes of the parsed arguments.
+
+Both stand under `__main__` of `openrlhf.cli.*`, after imports of many seconds; only the lines that are needed run.
+"""
 
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from datetime import datetime
 from functools import cache, reduce
 from importlib.util import find_spec
-from itertools import takewhile
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages import versions
 
+TRAIN = "train_ppo_ray"
 
-def parse_arguments(argv: Sequence[str], cli: str = "train_ppo_ray") -> SimpleNamespace:
-    """The arguments of a module of `openrlhf.cli`, nested as it nests them: `--actor.adam.lr` is `args.actor.adam.lr`.
 
-    What the module fills in afterwards, from other flags, is left to it.
+def stock_parser(cli: str = TRAIN) -> Parser:
+    """A new parser of a module of `openrlhf.cli`.
 
     Raises:
         CompatibilityError: for another version of OpenRLHF.
-        ConfigError: for an unknown flag (with the nearest known one) or a bad value.
     """
     versions.check_version("openrlhf")
-    parser = stock_parser(cli)
-    namespace, unknown = parser.parse_known_args(argv)
-    if unknown:
-        nearest = difflib.get_close_matches(unknown[0].partition("=")[0], parser._option_string_actions, n=1)
-        remedy = f"did you mean {nearest[0]}?" if nearest else f"{parser.prog} --help lists all flags"
-        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
-    nested = SimpleNamespace()
-    for name, value in vars(namespace).items():
+    parser = Parser("openrlhf-swap train")
+    names = {"argparse": SimpleNamespace(ArgumentParser=lambda: parser), "datetime": datetime}
+    exec(_main_of(cli)[0], names)
+    return parser
+
+
+def nested(values: Mapping[str, Any]) -> SimpleNamespace:
+    """Parsed values as OpenRLHF nests them: `actor.adam.lr` becomes `args.actor.adam.lr`."""
+    root = SimpleNamespace()
+    for name, value in values.items():
         *groups, last = name.split(".")
-        place = reduce(lambda space, group: space.__dict__.setdefault(group, SimpleNamespace()), groups, nested)
-        setattr(place, last, value)
-    return nested
+        place = reduce(lambda space, group: space.__dict__.setdefault(group, SimpleNamespace()), groups, root)
+        setattr(place, last, list(value) if isinstance(value, list) else value)
+    return root
+
+
+def complete(args: SimpleNamespace) -> str:
+    """Let OpenRLHF's main check the nested arguments and fill in what it derives from others; returns what it prints.
+
+    Raises:
+        ConfigError: with OpenRLHF's own words.
+    """
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            exec(_main_of(TRAIN)[1], {"args": args})
+    except AssertionError as error:
+        raise ConfigError(f"OpenRLHF refuses these flags: {error}") from None
+    except ZeroDivisionError:
+        raise ConfigError("--rollout.micro_batch_size, or a size of --ds, is 0; use at least 1") from None
+    return printed.getvalue()
 
 
 @cache
-def stock_parser(cli: str = "train_ppo_ray") -> Parser:
-    """Its parser, which stands under `__main__` behind imports of many seconds: only the lines that build it run."""
+def _main_of(cli: str) -> tuple[Any, Any]:
+    """The compiled halves of a CLI's main: what builds the parser, and what follows until the training is called."""
     spec = find_spec("openrlhf")
-    assert spec is not None and spec.submodule_search_locations, "its version was found"
+    assert spec is not None and spec.submodule_search_locations, "its version was checked"
     source = Path(spec.submodule_search_locations[0]) / "cli" / f"{cli}.py"
-    main = next(node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
-    lines = takewhile(lambda node: "parse_args" not in ast.unparse(node), main.body)
-    parser = Parser("openrlhf-swap train")
-    names = {"argparse": SimpleNamespace(ArgumentParser=lambda: parser), "datetime": datetime}
-    exec(compile(ast.Module(list(lines), []), str(source), "exec"), names)
-    return parser
+    main = next(node for node in ast.parse(source.read_text(encoding="utf-8")).body if isinstance(node, ast.If)).body
+    texts = [ast.unparse(node) for node in main]
+    parse = next(index for index, text in enumerate(texts) if "parse_args" in text)
+    hierarchize = next(index for index, text in enumerate(texts) if text.startswith("args = hierarchize"))
+    halves = main[:parse], main[hierarchize + 1 : texts.index("train(args)")]
+    first, second = (compile(ast.Module(list(half), []), str(source), "exec") for half in halves)
+    return first, second

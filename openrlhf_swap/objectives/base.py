@@ -77,7 +77,7 @@ class Objective:
     normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
     """(r - mean)/std of the group; r - mean; or r as it is."""
     flags: ClassVar[dict[str, str]] = {}
-    """Flags of OpenRLHF that the objective needs; the command line wins."""
+    """Defaults of OpenRLHF's flags that the objective needs, by name without dashes; the command line wins."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
     reads_states: bool = False
@@ -114,7 +114,7 @@ class Objective:
         """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
         self.config = config
         self.name = short_name(config.objective)
-        for name, value in self.Settings.from_text(config.options, f"swap.{self.name}"):
+        for name, value in self.Settings.from_flags(f"swap.{self.name}", config.options):
             setattr(self, name, value)
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.engines import MOST_SEQUENCES
+from openrlhf_swap.flags.placement import MOST_SEQUENCES
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, gib, read_model

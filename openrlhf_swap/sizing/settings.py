@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.engines import responses_of_an_engine
-from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
 from openrlhf_swap.objectives.registry import build
 
 BIT16, FP32 = 2, 4  # bytes of a number

@@ -4,7 +4,7 @@ import pytest
 from support.paths import ROOT
 from support.scripts import MULTINODE, bash, make_smi, parse_training
 
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.stock import nested, stock_parser
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_supervised_training_is_launched_with_flags_that_exist(profile):
     launch = parse_args(words)
     assert (launcher, launch.module, launch.user_script) == ("deepspeed", True, "openrlhf_swap.sft")
     assert (launch.num_gpus, launch.master_port) == ({"cpu": 1, "gpu": 8}[profile], 29501)
-    args = parse_arguments(launch.user_args, cli="train_sft")
+    args = nested(vars(stock_parser("train_sft").parse_args(launch.user_args)))
     assert (args.model.model_name_or_path, args.data.dataset) == ("some/model", "rows.jsonl")
     assert (args.data.input_key, args.data.output_key, args.data.input_template) == ("input", "output", "{}")
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)

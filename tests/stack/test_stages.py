@@ -16,8 +16,8 @@ from support.scripts import bash
 from openrlhf_swap.errors import ConfigError, LostActorError
 from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
-from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.rules import check
 
 PATHS = os.pathsep.join([str(ROOT), *(str(ROOT / "examples" / name) for name in ("smollm2", "worlds"))])
 
@@ -145,9 +145,9 @@ def test_the_help_names_every_flag_and_stage(tmp_path):
 def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     """Both parsers and all rules that are checked before anything starts."""
     example = Example(tmp_path, SMALL, objective, "mine", 7, ("--swap.step_baseline", "zero"))
-    config, run, rest = parse_swap_arguments(example.training_flags(on_cpu))
-    checked_arguments(rest, config, run, on_cpu)
-    args = arguments_of_objective(rest, config, on_cpu)
+    configuration = configure(example.training_flags(on_cpu), on_cpu)
+    check(configuration)
+    config, run, args = configuration.method, configuration.run, configuration.args
     assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
     assert config.close_template == thoughts.CLOSE
     assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import torch
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.flags.defaults import with_defaults
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
@@ -56,7 +55,7 @@ class _Generator(SwapSamplesGenerator):
 def arguments(size):
     needed = ["--actor.model_name_or_path", "none", "--data.prompt_dataset", "none", "--data.label_key", "answer"]
     more = ["--rollout.n_samples_per_prompt", str(size), "--data.max_len", str(2 * LONGEST)]
-    args = parse_arguments(with_defaults([*needed, *more], "grpo", on_cpu=True))
+    args = configure(["--swap.objective", "grpo", *needed, *more], on_cpu=True).args
     args.swap_run = RunConfig(rollouts_groups=1)
     return args
 

@@ -60,7 +60,7 @@ def generating():
 
 def commands():
     from openrlhf_swap import sft
-    from openrlhf_swap.config import RunConfig, SwapConfig
+    from openrlhf_swap.flags.configuration import configure
     from openrlhf_swap.integration.runtime import cpu_build
     from openrlhf_swap.integration.startup import launch
 
@@ -69,19 +69,16 @@ def commands():
     def observed(where):
         """OpenRLHF's command, without its work."""
         command = functools.partial(run_module, "support.observed_command", init_globals={"WHERE": where})
-        return mock.patch.object(runpy, "run_module", lambda name, **options: command(**options))
 
-    args = SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path=str(POLICY), num_nodes=1, num_gpus_per_node=1),
-        ds=SimpleNamespace(attn_implementation="sdpa"),
-        vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=1),
-        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
-        train=SimpleNamespace(async_enable=False, colocate_actor_ref=False),
-    )
+        def observed_module(name, **options):  # the training is a function of its module, sft a main
+            return {"train": lambda args: command(run_name="__main__")} if where == "DRIVER" else command(**options)
+
+        return mock.patch.object(runpy, "run_module", observed_module)
+
     no_ray = {"start_local_ray": mock.DEFAULT, "check_engine": mock.DEFAULT, "engine_limits": lambda *_: {}}
     with mock.patch.multiple(launch, **no_ray), observed("DRIVER"):
         observing.begin()
-        launch.launch(["--given"], args, SwapConfig(), RunConfig(), on_cpu=True)
+        launch.launch(configure(["--actor.model_name_or_path", str(POLICY)], on_cpu=True))
         record("after DRIVER")
     with mock.patch.object(cpu_build, "build_communication_op"), observed("SFT"):
         observing.begin()

@@ -4,9 +4,8 @@ import os
 import shlex
 import subprocess
 
-from openrlhf_swap.flags.rules import arguments_of_objective, checked_arguments
-from openrlhf_swap.flags.swap import parse_swap_arguments
-from openrlhf_swap.objectives.recipes import with_recipe
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.rules import check
 from support.paths import ROOT
 
 MULTINODE = "scripts/train_swap_multinode.sh"
@@ -36,9 +35,9 @@ def make_smi(folder, gpus):
 
 
 def parse_training(line):
-    """Both parsers and the checks on a command line of the training; our settings of both kinds and OpenRLHF's."""
-    python, dash_m, module, *argv = shlex.split(line)
+    """Our settings and OpenRLHF's arguments of a training's command line, after the checks of a start."""
+    python, dash_m, module, *words = shlex.split(line)
     assert (python, dash_m, module) == ("python", "-m", "openrlhf_swap.train")
-    config, run, rest = parse_swap_arguments(with_recipe(argv))
-    checked_arguments(rest, config, run, on_cpu=False)
-    return config, run, arguments_of_objective(rest, config, on_cpu=False)
+    configuration = configure(words, on_cpu=False)
+    check(configuration)
+    return configuration.method, configuration.run, configuration.args

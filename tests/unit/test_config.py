@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, nats_or_deviations, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.swap import parse_swap_arguments
 from openrlhf_swap.objectives.ablation import ABLATION, coefficients
 
 
@@ -32,7 +31,6 @@ def test_defaults_are_the_papers():
         ("tau", "nansd"),
         ("tau", "sd"),
         ("tau", "hot"),
-        ("tau", "1.0"),
         ("process_weight", math.inf),
         ("outcome_weight", math.nan),
         ("step_tokens", 0),
@@ -41,8 +39,7 @@ def test_defaults_are_the_papers():
         ("eps", 0.0),
         ("newline_patience", 0.5),
         ("static_penalty", -0.1),
-        ("step_tokens", True),
-        ("step_tokens", "350"),
+        ("step_tokens", "many"),
         ("scoring", "fast"),
         ("rollouts_every", -1),
         ("generation_timeout", 0.0),
@@ -53,11 +50,6 @@ def test_a_bad_value_names_flag_value_and_remedy(field, value):
     kind = SwapConfig if field in SwapConfig.model_fields else RunConfig
     with pytest.raises(ConfigError, match=rf"--swap\.{field} is {re.escape(repr(value))}; .*use"):
         kind(**{field: value})
-
-
-def test_an_unknown_objective_is_corrected():
-    with pytest.raises(ConfigError, match=r"--swap\.objective is 'lazer'; did you mean laser\? use one of: swap,"):
-        parse_swap_arguments(["--swap.objective", "lazer"])
 
 
 def test_step_only_without_a_process_weight_would_train_nothing():
@@ -76,31 +68,12 @@ def test_config_is_frozen_and_plain():
         config.replaced(tau=0.0)
 
 
-def test_flags_are_taken_out_of_a_command_line():
-    own = ["--swap.tau", "inf", "--swap.close_template=</think>\\nx", "--swap.rollouts_every", "3"]
-    config, run, rest = parse_swap_arguments(["--a.b", "1", *own, "--swap.trust_remote_code", "--c"])
-    assert config.tau == math.inf
-    assert (run.rollouts_every, run.trust_remote_code, run.scoring) == (3, True, "shared_prefix")
-    assert config.close_template == "</think>\nx"
-    assert rest == ["--a.b", "1", "--c"]
-
-
 @pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("2", 2.0), ("0.5sd", "0.5sd"), ("inf", math.inf)])
-def test_a_temperature_has_nats_or_deviations(text, value):
-    config, _, _ = parse_swap_arguments(["--swap.tau", text])
+def test_tau_has_nats_or_deviations(text, value):
+    config = SwapConfig(tau=text)
     assert (config.tau, type(config.tau)) == (value, type(value))
     assert SwapConfig(**json.loads(json.dumps(config.to_dict()))) == config
     assert nats_or_deviations(value) == ((0.5, True) if text == "0.5sd" else (float(text), False))
-
-
-def test_a_misspelt_flag_is_corrected():
-    with pytest.raises(ConfigError, match=r"unknown flag --swap\.lenght_coef; did you mean --swap\.length_coef\?"):
-        parse_swap_arguments(["--swap.lenght_coef", "2"])
-
-
-def test_a_flag_of_the_wrong_type_is_named():
-    with pytest.raises(ConfigError, match=r"--swap\.length_coef is 'much'; use a value of type float"):
-        parse_swap_arguments(["--swap.length_coef", "much"])
 
 
 @pytest.mark.parametrize(
@@ -116,8 +89,8 @@ def test_a_value_outside_of_its_limits_is_named_with_them(limits, value, remedy)
     class Own(FlagSettings):
         size: int = setting(2, "a size", **limits)
 
-    with pytest.raises(ConfigError, match=rf"^--swap\.own\.size is {value}; use {remedy}$"):
-        Own.from_text({"size": str(value)}, "swap.own")
+    with pytest.raises(ConfigError, match=rf"^--swap\.own\.size is '{value}'; use {remedy}$"):
+        Own.from_flags("swap.own", {"size": str(value)})
 
 
 def test_every_row_of_the_ablation_has_coefficients():
@@ -128,7 +101,7 @@ def test_every_row_of_the_ablation_has_coefficients():
 
 def test_the_package_and_its_config_import_without_torch():
     code = (
-        "import sys, openrlhf_swap, openrlhf_swap.flags.swap, openrlhf_swap.rewards.worker; "
+        "import sys, openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.worker; "
         "print('torch' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,10 +16,10 @@ import ray
 import torch
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
-from openrlhf_swap.flags.engines import engine_limits
-from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
+from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.placement import engine_gpus, engine_limits, gpu_actors, policy_ranks
+from openrlhf_swap.flags.stock import TRAIN
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.generation.engine import expert_kernels
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
@@ -33,52 +33,46 @@ from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import end_process
 
-CLI = "openrlhf.cli.train_ppo_ray"
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
 
-def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_config: RunConfig, on_cpu: bool) -> None:
+def launch(configuration: Configuration) -> None:
     """Train; returns when the last checkpoint is written.
 
-    Args:
-        argv: OpenRLHF's arguments.
-        args: the same, parsed.
-        config: the objective's settings.
-        run_config: the run's.
-        on_cpu: whether there is no accelerator: "GPUs" are then slots for processes, on this machine or in the
-            cluster that RAY_ADDRESS names.
+    On a CPU "GPUs" are slots for processes, on this machine or in the cluster that RAY_ADDRESS names.
 
     Raises:
         ConfigError: when there are too few GPUs, or vLLM's code of the model cannot be imported.
         SwapError: one of our errors that was raised in an actor.
     """
+    args, run = configuration.args, configuration.run
     actor_class: type = SwapRolloutActor
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    check_engine(args.actor.model_name_or_path, run_config.trust_remote_code)
-    if not on_cpu:
-        gpus.check(args, config, run_config)
-        check_gpus(args)
-    else:
+    check_engine(args.actor.model_name_or_path, run.trust_remote_code)
+    kernels: dict[str, Any] = {}
+    if configuration.on_cpu:
         from openrlhf_swap.integration.generation.rollout_actor import CpuRolloutActor
 
         actor_class = CpuRolloutActor
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
         start_local_ray(gpu_actors(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
-    limits = engine_limits(args, run_config, on_cpu)
-    summary = ", ".join(f"{name} {number}" for name, number in limits.items())
-    print(f"[swap] an engine's limits: {summary}")
-    kernels = {} if on_cpu else expert_kernels(args.actor.model_name_or_path)
+    else:
+        gpus.check(args, configuration.method, run)
+        check_gpus(args)
+        kernels = expert_kernels(args.actor.model_name_or_path)
+    limits = engine_limits(configuration)
+    print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
     # OpenRLHF itself says True.
-    options = {**limits, **kernels, "trust_remote_code": run_config.trust_remote_code}
+    engines = EngineFactory(ray.remote(actor_class), {**limits, **kernels, "trust_remote_code": run.trust_remote_code})
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
-    where = "above" if run_config.verbose else f"at the end of {run_config.log}"
+    where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
         with watch_gcs(partial(end_without_gcs, args, where)):
-            run_openrlhf(argv, config, run_config, EngineFactory(ray.remote(actor_class), options))
+            run_openrlhf(configuration, engines)
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -94,13 +88,11 @@ def launch(argv: list[str], args: SimpleNamespace, config: SwapConfig, run_confi
         ray.shutdown()
 
 
-def run_openrlhf(argv: list[str], config: SwapConfig, run_config: RunConfig, engines: Any) -> None:
-    """Run OpenRLHF's training CLI with our classes instead of its own.
+def run_openrlhf(configuration: Configuration, engines: Any) -> None:
+    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes instead of its own.
 
     Args:
-        argv: OpenRLHF's arguments.
-        config: the objective's settings, which reach every actor as `strategy.args.swap`.
-        run_config: the run's, as `strategy.args.swap_run`.
+        configuration: its settings reach every actor as `strategy.args.swap` and `strategy.args.swap_run`.
         engines: what makes rollout engines: an `EngineFactory`.
     """
     from openrlhf import utils
@@ -108,16 +100,15 @@ def run_openrlhf(argv: list[str], config: SwapConfig, run_config: RunConfig, eng
     stock_strategy = utils.get_strategy
 
     def get_strategy(args: SimpleNamespace) -> object:
-        args.swap, args.swap_run = config, run_config
+        args.swap, args.swap_run = configuration.method, configuration.run
         return stock_strategy(args)
 
     computed = {
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines,
         "openrlhf.utils.get_strategy": get_strategy,
-        "sys.argv": ["openrlhf_swap.train", *argv],
     }
     with patches.in_force(DRIVER, computed):
-        runpy.run_module(CLI, run_name="__main__", alter_sys=True)
+        runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"](configuration.args)
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:

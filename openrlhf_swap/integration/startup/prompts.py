@@ -154,7 +154,7 @@ def write_usable_prompts(
     check_chat_template(args, tokenizer)
     flags = TRAINING if objective else EVALUATION
     name, problem_key, answer_key = attrgetter(flags.dataset)(args), args.data.input_key, args.data.label_key
-    capacity = prompt_capacity(args.data.max_len, args.rollout.max_new_tokens)
+    capacity = prompt_capacity(args)
     table, is_as_given = load_prompts(args, flags)
     given: list[Row] = list(table)
     references = read_references(given, problem_key, answer_key, grader, f"--{flags.dataset} is {name}")

@@ -31,7 +31,7 @@ def test_help_lists_every_command_in_a_line(capsys):
         (["reporting"], "error: reporting is not a command; did you mean eval report?"),
         (["eval", "--model", "x"], "error: eval --model is not a command; did you mean eval "),
         (["nothing", "--help"], "error: nothing is not a command; use one of: train,"),
-        (["train", "--swap.lenght_coef", "1"], "error: unknown flag --swap.lenght_coef; did you mean"),
+        (["train", "--swap.lenght_coef", "1"], "error: unrecognized arguments: --swap.lenght_coef 1; did you mean"),
     ],
 )
 def test_a_wrong_line(argv, message, capsys):

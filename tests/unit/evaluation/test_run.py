@@ -16,7 +16,7 @@ from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.problems import check_unchanged
 from openrlhf_swap.evaluation.samples import ONCE, forced_path, grades_path, problems_path, read_settings, samples_path
 from openrlhf_swap.files import appending, read_rows, write_rows
-from openrlhf_swap.objectives.recipes import with_file
+from openrlhf_swap.recipes import expand_config
 from openrlhf_swap.runs.lock import locked
 from openrlhf_swap.runs.provenance import made_of
 
@@ -91,7 +91,7 @@ def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
     required = run.parse(["--model", "m", "--output", "o"])
     assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)
     run.write_settings(args, made_of("openrlhf-swap eval run", words, weights=str(POLICY)), {}, [])
-    assert vars(run.parse(with_file(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
+    assert vars(run.parse(expand_config(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
 
 
 @pytest.fixture

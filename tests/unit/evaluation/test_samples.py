@@ -21,7 +21,7 @@ from openrlhf_swap.evaluation.samples import (
     write_settings,
 )
 from openrlhf_swap.files import read_new_rows, read_rows, write_rows
-from openrlhf_swap.objectives.recipes import with_file
+from openrlhf_swap.recipes import expand_config
 from openrlhf_swap.runs.provenance import fingerprint
 
 OUT = ("--output", "out", "--swap.end_of_thought", "</t>")
@@ -117,14 +117,14 @@ def sampled(tmp_path, monkeypatch):
 
 def started_again(*words):
     """The settings found in the folder, if a start with these flags may continue it."""
-    args = run.parse(with_file(words))
+    args = run.parse(expand_config(words))
     return compare_settings(args, {"inputs": {"weights": [fingerprint(args.model)]}})
 
 
 def test_the_file_of_flags_continues_an_evaluation_with_relative_paths(sampled, monkeypatch):
     assert started_again("--config", "out/run.yaml")["command"] == "first"
     # A folder that is called as a benchmark does not make a path of its name.
-    benchmarks = run.parse(with_file(["--config", "out/run.yaml"])).benchmarks
+    benchmarks = run.parse(expand_config(["--config", "out/run.yaml"])).benchmarks
     assert benchmarks == ["aime24", str(sampled / "own.jsonl")]
     monkeypatch.chdir(sampled / "elsewhere")
     assert started_again("--config", "../out/run.yaml")["command"] == "first"

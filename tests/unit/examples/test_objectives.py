@@ -6,7 +6,7 @@ import pytest
 from support.paths import STUDIES, WORLDS
 from support.scripts import bash
 
-from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 
 FILES = [path for folder in (WORLDS, STUDIES) for path in sorted((folder / "objectives").iterdir())]
@@ -17,9 +17,8 @@ def test_the_rows_of_a_file_can_be_run(path):
     rows = json.loads(path.read_text())
     assert len({row["name"] for row in rows}) == len(rows)
     for row in rows:
-        config, _, rest = parse_swap_arguments(list(map(str, row["train"])))
+        config = configure(list(map(str, row["train"])), on_cpu=True).method
         assert config.objective == build(config).config.objective
-        assert all(not flag.startswith("--swap") for flag in rest)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_every_method_has_a_row_that_can_be_run(world, variants):
     rows = json.loads((WORLDS / "objectives" / f"{world}.json").read_text())
     assert {row["name"] for row in rows} == set(OBJECTIVES) | set(variants)
     assert all(
-        parse_swap_arguments(list(map(str, row["train"])))[0].objective == variants.get(row["name"], row["name"])
+        configure(list(map(str, row["train"])), on_cpu=True).method.objective == variants.get(row["name"], row["name"])
         for row in rows
     )
 

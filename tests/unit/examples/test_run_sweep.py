@@ -16,7 +16,7 @@ import run_sweep
 from support.paths import ROOT, STUDIES
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.flags.configuration import configure
 
 TRAIN = f"""{sys.executable} -c "
 import pathlib, sys
@@ -143,7 +143,7 @@ def test_the_sweeps_of_the_page_can_be_run():
     assert len(sweeps) == 8
     for setting, values in sweeps:
         for value in values.split():
-            parse_swap_arguments([f"--swap.{setting}", value])
+            configure([f"--swap.{setting}", value])
 
 
 def test_a_setting_is_varied(tmp_path):

@@ -15,7 +15,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.flags.configuration import configure
 
 NAMES = ("accuracy", "tokens", *decomposition.LABELS)
 
@@ -107,9 +107,9 @@ def test_the_rows_of_the_sweeps_change_what_their_names_say():
     rows = json.loads((STUDIES / "objectives" / "decomposition_sweeps.json").read_text())
     for row in rows:
         symbol, value = row["name"].split("=")
-        config, _, rest = parse_swap_arguments(list(map(str, row["train"])))
-        assert rest == [] and getattr(config, sweeps.SETTINGS[symbol]) == float(value) != getattr(
-            SwapConfig(), sweeps.SETTINGS[symbol]
+        config = configure(list(map(str, row["train"])), on_cpu=True).method
+        assert (
+            getattr(config, sweeps.SETTINGS[symbol]) == float(value) != getattr(SwapConfig(), sweeps.SETTINGS[symbol])
         )
     assert {row["name"].split("=")[0] for row in rows} == set(sweeps.SETTINGS)
 

@@ -1,49 +1,116 @@
-"""How many GPUs a run takes."""
+"""How many GPUs a run takes, and how much each rollout engine may take on at a time."""
+
+import ast
+import json
+from dataclasses import replace
+from itertools import accumulate
 
 import pytest
+from support.paths import POLICY, ROOT
+from support.sizing import R1
 
-from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.placement import crowded, engine_gpus, gpu_actors, policy_ranks
-from openrlhf_swap.flags.rules import checked_arguments
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.placement import crowded, engine_gpus, engine_limits, gpu_actors, policy_ranks
 
 NODES = ["--actor.num_nodes", "3", "--actor.num_gpus_per_node", "4"]
 ENGINES = ["--vllm.num_engines", "5", "--vllm.tensor_parallel_size", "2"]
-REFERENCE = ["--ref.num_nodes", "3", "--ref.num_gpus_per_node", "4"]
+GIB = 2**30
 
 
 @pytest.mark.parametrize(("kl", "total"), [("0", 22), ("0.1", 34)])
 def test_gpus_of_each_part(kl, total):
-    args = parse_arguments([*NODES, *ENGINES, *REFERENCE, "--algo.kl.init_coef", kl])
+    args = configure([*NODES, *ENGINES, "--algo.kl.init_coef", kl], on_cpu=False).args
     assert (policy_ranks(args), engine_gpus(args), gpu_actors(args)) == (12, 10, total)
 
 
 def test_a_reference_on_the_policys_gpus_takes_none_of_its_own(monkeypatch):
     """It is still a process of its own."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    shared = [*NODES, *ENGINES, *REFERENCE, "--algo.kl.init_coef", "0.1", "--train.colocate_actor_ref"]
-    args = parse_arguments(shared)
+    shared = ["--algo.kl.init_coef", "0.1", "--train.colocate_actor_ref"]
+    args = configure([*NODES, *ENGINES, *shared], on_cpu=False).args
     assert gpu_actors(args) == 22
     assert crowded(args, cores=17).startswith("34 processes ")
 
 
-def refusal(*flags):
-    """Why a run with packed rows is refused; None if it is not."""
-    given = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "a"]
-    packed = ["--train.dynamic_batch_enable", "--vllm.num_engines", "1", *flags]
-    try:
-        checked_arguments([*given, *packed], SwapConfig(), RunConfig(), on_cpu=False)
-    except ConfigError as error:
-        return str(error)
-    return None
+def test_many_processes_on_few_cores_are_announced():
+    args = configure(["--actor.num_gpus_per_node", "8"], on_cpu=True).args
+    assert crowded(args, cores=2).startswith("9 processes (--actor.num_gpus_per_node 8, --vllm.num_engines 1) share 2")
+    assert crowded(args, cores=8) is None
 
 
-def test_packed_responses_are_shared_equally_too():
-    """OpenRLHF trains each rank on `train.batch_size // ranks` of them and drops the rest."""
-    assert refusal("--actor.num_gpus_per_node", "8") is None
-    assert refusal("--actor.num_gpus_per_node", "8", "--train.micro_batch_size", "3") is None  # it packs by tokens
-    assert refusal("--actor.num_nodes", "3", "--actor.num_gpus_per_node", "8") == (
-        "--train.batch_size is 2048; 24 actors cannot share the responses of an update equally, and OpenRLHF would "
-        "leave the rest of them out: use a number of actors that divides it"
-    )
+def limits(model, *flags, on_cpu=False, engines=8, **run):
+    words = ["--actor.model_name_or_path", str(model), "--vllm.num_engines", str(engines), *flags]
+    configuration = configure(words, on_cpu)
+    return engine_limits(replace(configuration, run=RunConfig(**run)))
+
+
+def test_an_engine_is_given_all_of_a_step_whatever_its_gpu():
+    model = R1 + "1.5B"
+    assert limits(model) == {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
+    given = {"max_num_seqs": 9, "max_num_batched_tokens": 10}
+    assert limits(model, engine_sequences=9, engine_batched_tokens=10) == given
+    assert limits(model, engines=3)["max_num_seqs"] == 683  # 2,048 responses: 682 or 683 each
+    assert limits(model, engines=1)["max_num_seqs"] == 1024
+    assert limits(model, engine_sequences=9000) == {"max_num_seqs": 9000, "max_num_batched_tokens": 9000}
+
+
+def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
+    flags = ["--rollout.batch_size", "64", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "512"]
+    flags += ["--rollout.max_new_tokens", "320", "--data.max_len"]
+    # Four layers of two heads of 32, keys and values, two bytes each: 1,024 bytes a token.
+    cache = {"kv_cache_memory_bytes": 64 * 8 * 400 * 1024}
+    assert limits(POLICY, *flags, "400", on_cpu=True, engines=1) == cache
+    given = {"max_num_seqs": 9, "max_num_batched_tokens": 10}
+    own = limits(POLICY, *flags, "400", on_cpu=True, engines=1, engine_sequences=9, engine_batched_tokens=10)
+    assert own == {**given, **cache}
+    assert limits(POLICY, *flags, "4000", on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB}
+    few = ["--rollout.batch_size", "1", "--rollout.n_samples_per_prompt", "8", "--data.max_len", "4000"]
+    assert limits(POLICY, *few, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB // 8}
+    few += ["--vllm.enable_prefix_caching"]
+    assert limits(POLICY, *few, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB // 8, "block_size": 32}
+    assert "block_size" not in limits(POLICY, *few, engines=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_key_value_heads": 4}, 2**28),  # 2 x 2 bytes x 8 layers x 4 heads x 8 = 1,024 a token, of 2**18
+        ({"num_key_value_heads": 4, "head_dim": 16}, 2**29),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 4}, 2**29),  # 8 heads, as many as of queries
+        ({"layer_types": ["linear_attention", "full_attention"] * 4}, GIB),
+        ({"kv_lora_rank": 8}, GIB),
+    ],
+)
+def test_a_cache_on_a_cpu_of_other_families(tmp_path, changes, expected):
+    shape = {"num_hidden_layers": 8, "num_attention_heads": 8, "hidden_size": 64, "vocab_size": 32}
+    config = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 8, **shape, **changes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    flags = ["--rollout.batch_size", "64", "--train.batch_size", "1024", "--data.max_len", "256"]  # x 1,024 responses
+    assert limits(tmp_path, *flags, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": expected}
+
+
+def imported_with(name, known):
+    """Add what importing a module of the package imports of the package, by what its files say outside functions."""
+    for module in accumulate(name.split("."), "{}.{}".format):
+        path = ROOT / module.replace(".", "/")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if module not in known and file.exists():  # a name that is imported from a module is none itself
+            known.add(module)
+            waiting = list(ast.parse(file.read_text()).body)
+            while waiting:
+                node = waiting.pop()
+                if isinstance(node, ast.If | ast.Try) and "TYPE_CHECKING" not in ast.unparse(node).splitlines()[0]:
+                    waiting += node.body
+                prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else []:
+                    if (prefix + each.name).startswith("openrlhf_swap."):
+                        imported_with(prefix + each.name, known)
+    return known
+
+
+def test_a_run_sizes_its_engines_without_the_planner():
+    found = imported_with("openrlhf_swap.integration.startup.launch", set())
+    assert {"openrlhf_swap.flags.placement", "openrlhf_swap.integration.patches", "openrlhf_swap.config"} <= found
+    assert [module for module in found if module.startswith("openrlhf_swap.sizing")] == []
+    assert "openrlhf_swap.sizing.memory" in imported_with("openrlhf_swap.plan", set())

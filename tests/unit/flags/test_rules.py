@@ -1,4 +1,4 @@
-"""Flags that need a package, and flags that cannot share GPUs: found out before a GPU is taken."""
+"""Flags that would fail silently, wrongly or late are refused in one line, before a GPU is taken."""
 
 import sys
 
@@ -6,25 +6,103 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.rules import checked_arguments
-from openrlhf_swap.flags.values import SCHEDULERS
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.rules import CHOICES, check
+from openrlhf_swap.flags.stock import stock_parser
 
 GOOD = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "a"]
 GOOD += ["--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2", "--rollout.micro_batch_size", "2"]
 KL = ["--algo.kl.init_coef", "0.1"]
 TOGETHER = ["--train.colocate_all"]
+FLOATS = {action.dest: action for action in stock_parser()._actions if action.type is float}
+VALUES = [
+    ("actor.adam.lr", "-1", "-1.0; use more than 0"),
+    ("actor.adam.lr", "inf", "inf; use more than 0"),
+    ("actor.eps_clip", "0", "0.0; use more than 0"),
+    ("actor.dual_clip", "1", "1.0; use more than 1"),
+    ("ckpt.save_steps", "0", "0; use at least 1, or -1 to switch it off"),
+    ("eval.steps", "0", "0; use at least 1, or -1 to switch it off"),
+    ("data.max_samples", "0", "0; use at least 1"),
+    ("ds.zero_stage", "0", "0; use 1, 2 or 3"),
+    ("ds.zero_stage", "5", "5; use 1, 2 or 3"),
+    ("logger.logging_steps", "0", "0; use at least 1"),
+    ("rollout.temperature", "0", "0.0; use more than 0"),
+    ("rollout.top_p", "0", "0.0; use more than 0 and at most 1"),
+    ("train.num_episodes", "0", "0; use at least 1"),
+    ("train.max_epochs", "0", "0; use at least 1"),
+    ("train.batch_size", "9223372036854775808", "9223372036854775808; use at least 1"),
+    ("vllm.gpu_memory_utilization", "1.5", "1.5; use more than 0 and at most 1"),
+    ("actor.lr_scheduler", "cosin", "'cosin'; use constant, "),
+    ("vllm.sync_backend", "mpi", "'mpi'; use nccl or gloo"),
+    ("data.prompt_probs", "0.5,0.5", "'0.5,0.5'; give a probability for each of the 1 data sets"),
+    ("data.prompt_probs", "x", "'x'; give a probability for each"),
+    ("data.input_template", "Solve:", "'Solve:', which cannot be filled in; write {} once"),
+    ("data.input_template", "{0}", "'{0}', which cannot be filled in"),
+    ("data.input_template", "{{}}", "'{{}}', which cannot be filled in"),
+    ("data.input_template", "{}x{y}", "'{}x{y}', which cannot be filled in"),
+    ("reward.remote_url", "x", "'x'; use a file that ends in .py, or an address that starts with http"),
+    ("reward.remote_url", "no.py", "no.py, which cannot be read ([Errno 2] No such file"),
+]
 
 
 def accepted(*flags, on_cpu=False):
-    return checked_arguments([*GOOD, *flags], SwapConfig(), RunConfig(), on_cpu)
+    configuration = configure([*GOOD, *flags], on_cpu)
+    check(configuration)
+    return configuration.args
 
 
 def refusal(*flags):
     with pytest.raises(ConfigError) as refused:
         accepted(*flags)
     return str(refused.value)
+
+
+@pytest.mark.parametrize(("flag", "value", "message"), VALUES, ids=[f"{flag} {value}" for flag, value, _ in VALUES])
+def test_a_value_that_cannot_work(flag, value, message):
+    assert refusal(f"--{flag}", value).startswith(f"--{flag} is {message}")
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_no_flag_takes_nan(name):
+    count = FLOATS[name].nargs if isinstance(FLOATS[name].nargs, int) else 1
+    assert refusal(f"--{name}", *["nan"] * count).startswith(f"--{name} is nan; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def reward_func(queries, prompts, labels): return {}", None),
+        ("from elsewhere import grade as reward_func", None),
+        ("raise SystemExit('it is not run')", "which defines no reward_func; define reward_func("),
+        ("def reward_func(:", "which cannot be read (invalid syntax"),
+    ],
+)
+def test_a_reward_function_is_looked_at_and_not_run(tmp_path, text, message):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    if message is None:
+        accepted("--reward.remote_url", str(file))
+    else:
+        assert refusal("--reward.remote_url", str(file)).startswith(f"--reward.remote_url is {file}, {message}")
+
+
+def test_a_template_is_filled_in_or_refused():
+    accepted("--data.input_template", r"Q: {}\nA: {{x}}")
+    assert refusal("--data.input_template", "Q: {}", "--data.apply_chat_template").endswith(
+        "which OpenRLHF ignores with --data.apply_chat_template: leave one of them out"
+    )
+
+
+@pytest.mark.parametrize("name", ["a,b.jsonl", "a@2.jsonl", "a,b"])
+def test_a_data_set_here_whose_name_openrlhf_would_split_is_refused(tmp_path, name):
+    path = tmp_path / name
+    path.touch() if path.suffix else path.mkdir()
+    message = f" is {path}, whose name OpenRLHF splits at {name[1]!r}: rename it, or link to it under another name"
+    assert refusal("--data.prompt_dataset", str(path)) == "--data.prompt_dataset" + message
+    assert refusal("--eval.steps", "5", "--eval.dataset", str(path)) == "--eval.dataset" + message
+    (tmp_path / "b").touch()
+    accepted("--data.prompt_dataset", f"{tmp_path}/b, {tmp_path}/b,some/hub_set@folder")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +115,7 @@ def refusal(*flags):
         (["--ref.num_nodes", "4"], (4, 2)),
     ],
 )
-def test_the_reference_model_takes_as_many_gpus_as_the_actor_unless_told(flags, places):
+def test_the_reference_model_takes_as_many_gpus_as_the_actor_unless_it_is_given_others(flags, places):
     ref = accepted(*KL, *flags).ref
     assert (ref.num_nodes, ref.num_gpus_per_node) == places
 
@@ -66,7 +144,18 @@ def test_weights_do_not_travel_over_gloo_within_a_gpu():
     assert refusal(*TOGETHER, *gloo).startswith("--vllm.sync_backend is gloo with --train.colocate_all; ")
     accepted(*TOGETHER)
     accepted(*gloo)
-    accepted(*TOGETHER, on_cpu=True)  # where it is the default
+    accepted(*TOGETHER, "--vllm.num_engines", "2", on_cpu=True)  # where it is the default
+
+
+def test_packed_responses_are_shared_equally():
+    """OpenRLHF trains each rank on `train.batch_size // ranks` of them and drops the rest."""
+    packed = ["--train.dynamic_batch_enable", "--actor.num_gpus_per_node", "8"]
+    accepted(*packed)
+    accepted(*packed, "--train.micro_batch_size", "3")  # it packs by tokens
+    assert refusal(*packed, "--actor.num_nodes", "3") == (
+        "--train.batch_size is 2048; 24 actors cannot share the responses of an update equally, and OpenRLHF would "
+        "leave the rest out: use a number of actors that divides it"
+    )
 
 
 @pytest.mark.parametrize("flag", [["--algo.kl.use_loss"], ["--algo.kl.target", "0.1"]])
@@ -95,7 +184,7 @@ def test_names_of_adapted_modules_are_names():
     accepted(*lora[:2])
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", CHOICES["actor.lr_scheduler"])
 def test_a_scheduler_that_is_accepted_can_be_made(name):
     # As OpenRLHF 0.11.2 makes it.
     more = {"min_lr_rate": 0.1} if name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") else {}
@@ -119,3 +208,25 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path, flag, m
     (tmp_path / f"{module}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     accepted(flag)
+
+
+@pytest.mark.parametrize("objective", ["swap", "vsrm_scores", "lc_r1", "autothink", "hbpo", "grpo_lead", "short_rl"])
+@pytest.mark.parametrize("grader", ["unit_tests", "support.verifiers:reads_rules"])
+def test_objectives_that_read_answers_need_a_grader_that_has_some(objective, grader):
+    refused = refusal("--swap.objective", objective, "--swap.grader", grader)
+    start, _, able = refused.partition("use one of: ")
+    assert start.startswith(f"--swap.objective is {objective}, which needs an answer text, and --swap.grader {grader}")
+    assert {"grpo", "dler", "kimi", "gr3", "arlcp", "on_policy_sft"} <= set(able.split(", "))
+    assert not {"swap", "vsrm", "laser", "lc_r1", "step_only", "hbpo", "grpo_lead", "short_rl"} & set(able.split(", "))
+
+
+def test_graders_that_fit(tmp_path):
+    (tmp_path / "own.py").write_text("def reward_func(queries, prompts, labels): ...")
+    reward = ["--reward.remote_url", str(tmp_path / "own.py")]
+    accepted("--swap.objective", "grpo", "--swap.grader", "unit_tests")
+    accepted("--swap.grader", "multiple_choice")
+    accepted("--swap.grader", "regex:(.+)")
+    accepted(*reward)
+    assert refusal("--swap.grader", "multiple_choice", *reward).startswith(
+        f"--swap.grader is multiple_choice, but --reward.remote_url {tmp_path}/own.py gives"
+    )

@@ -11,13 +11,13 @@ import torch
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.gpu_check.__main__ import main
 from openrlhf_swap.gpu_check.memory import GIB, bytes_by_phase, check_memory, planned_bytes, polled
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings
 from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, check_scoring
 from openrlhf_swap.gpu_check.training import STEPS, check_steps, check_weights, training_flags
-from openrlhf_swap.objectives.recipes import with_recipe
+from openrlhf_swap.recipes import as_words, read_recipe
 
 
 def step(number, kl=1e-4, **seconds):
@@ -165,10 +165,14 @@ def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch)
 
 
 def test_the_flags_are_read_as_they_were_meant(tmp_path):
-    config, run, rest = parse_swap_arguments(training_flags("model", tmp_path))
-    assert (config.step_tokens, config.close_template, run.output_dir) == (8, CLOSE_TEMPLATE, str(tmp_path))
+    run = configure(training_flags("model", tmp_path), on_cpu=False)
+    assert (run.method.step_tokens, run.method.close_template, run.run.output_dir) == (
+        8,
+        CLOSE_TEMPLATE,
+        str(tmp_path),
+    )
     rows = (tmp_path / "prompts.jsonl").read_text().splitlines()
-    assert len(set(rows)) == STEPS * int(dict(pairwise(rest))["--rollout.batch_size"])
+    assert len(set(rows)) == STEPS * run.args.rollout.batch_size
 
 
 def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
@@ -178,7 +182,7 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
     """
     script = ["bash", "scripts/train_swap_1gpu.sh", "--dry-run"]
     line = subprocess.run(script, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-    theirs = by_flag(with_recipe(shlex.split(line)))
+    theirs = by_flag([*as_words(read_recipe("swap_r1").flags), *shlex.split(line)])
     ours = by_flag(training_flags("model", tmp_path))
     of_the_run = {"--logger.wandb.run_name", "--train.num_episodes"} | {
         flag for flag in theirs if flag.startswith("--swap.") and flag not in ours

@@ -1,6 +1,5 @@
 """What a run on GPUs relies on and a CPU run does not touch: contracts that would break without a word."""
 
-import copy
 import inspect
 import math
 import os
@@ -14,8 +13,8 @@ from support.paths import POLICY
 from support.trainers import make_trainer, strategy_of
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import CompatibilityError, ConfigError
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.runtime import attention, flash_attention
 from openrlhf_swap.integration.startup import launch
@@ -261,7 +260,7 @@ def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place,
     ],
 )
 def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
-    monkeypatch, tmp_path, arguments, family, settings, expected
+    monkeypatch, tmp_path, family, settings, expected
 ):
     import vllm
     from transformers import AutoConfig
@@ -270,14 +269,12 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
     AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
     made = []
     monkeypatch.setattr(launch, "EngineFactory", lambda actor_class, more: more)
-    monkeypatch.setattr(launch, "run_openrlhf", lambda argv, config, run, engines: made.append(engines))
+    monkeypatch.setattr(launch, "run_openrlhf", lambda configuration, engines: made.append(engines))
     monkeypatch.setattr(launch.ray, "shutdown", lambda: None)
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
     for module, name in ((launch, "check_engine"), (launch, "check_gpus"), (launch.gpus, "check")):
         monkeypatch.setattr(module, name, lambda *_: None)
-    args = copy.deepcopy(arguments)
-    args.actor.model_name_or_path = str(tmp_path)
-    launch.launch([], args, SwapConfig(), RunConfig(), on_cpu=False)
+    launch.launch(configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False))
     (given,) = made
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected
     assert given.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()

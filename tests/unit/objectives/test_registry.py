@@ -8,7 +8,7 @@ from support.objectives import assert_rows, batch, objective, rollout
 from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.swap import parse_swap_arguments
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.objectives.registry import build
 
 
@@ -26,9 +26,9 @@ def plugin(tmp_path, monkeypatch):
 
 
 def test_the_example_of_the_documentation_works(plugin):
-    config, _, rest = parse_swap_arguments(["--swap.objective", plugin, "--swap.PerToken.rate", "2", "--other", "1"])
+    config = configure(["--swap.objective", plugin, "--swap.PerToken.rate", "2"]).method
     method = build(config)
-    assert (type(method).__name__, config.options, rest) == ("PerToken", {"rate": "2"}, ["--other", "1"])
+    assert (type(method).__name__, config.options) == ("PerToken", {"rate": "2"})
     # c (1 - 2 L/100): right with 10 tokens .8, wrong 0.
     group = [rollout(length=10), rollout(length=10, correct=False)]
     assert_rows(method.rewards(batch(group)), [[0.8, 0]])
@@ -44,8 +44,8 @@ def test_the_example_of_the_documentation_works(plugin):
         (["torn:Torn"], "which cannot be imported (invalid syntax"),
         (["per_token:Batch"], "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
         (["per_token:setting"], "which is not a subclass of"),
-        (["per_token:PerToken", "--swap.PerToken.share", "1"], "the settings of PerToken are: rate"),
-        (["per_token:PerToken", "--swap.PerToken.rate", "-1"], "--swap.PerToken.rate is -1.0; use at least 0"),
+        (["per_token:PerToken", "--swap.PerToken.share", "1"], "PerToken has: rate"),
+        (["per_token:PerToken", "--swap.PerToken.rate", "-1"], "--swap.PerToken.rate is '-1'; use at least 0"),
         (["per_token:PerToken", "--swap.laser.bonus", "1"], "--swap.laser.bonus belongs to laser, but --swap.obj"),
         (["swap", "--swap.PerToken.rate", "1"], "unknown flag --swap.PerToken.rate"),
         (["per_tokens"], "--swap.objective is 'per_tokens'; use one of: swap, "),
@@ -53,7 +53,7 @@ def test_the_example_of_the_documentation_works(plugin):
 )
 def test_a_method_of_ones_own_is_refused_in_one_line(plugin, flags, message):
     with pytest.raises(ConfigError) as error:
-        build(parse_swap_arguments(["--swap.objective", *flags])[0])
+        build(configure(["--swap.objective", *flags]).method)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 

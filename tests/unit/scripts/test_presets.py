@@ -8,7 +8,7 @@ from support.scripts import COMMANDS, bash, make_smi, parse_training
 from openrlhf_swap import plan
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.run import parse
-from openrlhf_swap.objectives.recipes import with_file
+from openrlhf_swap.recipes import expand_config
 from openrlhf_swap.rewards.answers import SUFFIX
 
 PAPER = {"step_tokens": 350, "max_steps": 25, "length_coef": 1.0, "outcome_weight": 1.0, "process_weight": 0.3}
@@ -186,7 +186,7 @@ def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     output = bash("scripts/eval_benchmarks.sh", "--dry-run", "--limit", "3", MODEL="some/model", ENGINES="2").stdout
     command, argv = shlex.split(output)[:5], shlex.split(output)[5:]
     assert command == ["python", "-m", "openrlhf_swap", "eval", "run"]
-    args = parse(with_file(argv))
+    args = parse(expand_config(argv))
     assert args.benchmarks == ["math500", "amc23", "aime24", "aime25", "olympiadbench"]
     assert (args.samples, args.temperature, args.top_p, args.max_tokens) == (16, 0.6, 0.95, 32768)
     assert (args.engines, args.limit, str(args.output)) == (2, 3, "outputs/eval/model")
@@ -194,7 +194,7 @@ def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     bare = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", SUFFIX="").stdout
     assert parse(shlex.split(bare)[5:]).suffix == ""
     two = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", BENCHMARKS="math500 aime24").stdout
-    assert parse(with_file(shlex.split(two)[5:])).benchmarks == ["math500", "aime24"]
+    assert parse(expand_config(shlex.split(two)[5:])).benchmarks == ["math500", "aime24"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from support.actors import CLOSE, make_config
 
 from openrlhf_swap.errors import ConfigError, ObjectiveError
-from openrlhf_swap.flags.defaults import with_defaults
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.generation import sampling
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
@@ -232,8 +232,9 @@ def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(drawn, monk
 
 
 def test_the_engines_keep_beginnings_only_where_something_is_continued():
-    given = {name: with_defaults([], name, on_cpu=False) for name in ("vsrm", "jet", "vsrm_scores", "swap")}
-    assert [name for name, words in given.items() if "--vllm.enable_prefix_caching" in words] == ["vsrm", "jet"]
+    names = ("vsrm", "jet", "vsrm_scores", "swap")
+    runs = {name: configure(["--swap.objective", name], on_cpu=False) for name in names}
+    assert [name for name, run in runs.items() if run.args.vllm.enable_prefix_caching] == ["vsrm", "jet"]
 
 
 class Short(Objective):

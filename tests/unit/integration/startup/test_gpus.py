@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.paths import POLICY
 from support.sizing import R1
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import gpus, launch
 
 GIB = 2**30
@@ -183,19 +185,19 @@ def test_a_container_has_the_memory_that_its_limit_leaves(tmp_path):
     assert gpus.available_memory(tmp_path) == pytest.approx(1.75 * GIB)
 
 
-def test_a_launch_ends_before_ray_where_the_machine_cannot_carry_the_run(monkeypatch, arguments):
+def test_a_launch_ends_before_ray_where_the_machine_cannot_carry_the_run(monkeypatch):
     def started(*_, **__):
         raise AssertionError("Ray was started")
 
-    args = copy.deepcopy(arguments)
+    run = configure(["--actor.model_name_or_path", str(POLICY), "--actor.num_gpus_per_node", "1"], on_cpu=False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     for name in ("run_openrlhf", "check_engine"):
         monkeypatch.setattr(launch, name, started if name == "run_openrlhf" else lambda *_: None)
     monkeypatch.setattr(launch.gpus, "read_machine", lambda: replace(NODE, driver="570.86.15", cuda=(12, 8)))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match=r"^the NVIDIA driver 570\.86\.15 runs CUDA 12\.8 at most"):
-        launch.launch([], args, SwapConfig(), RunConfig(), on_cpu=False)
+        launch.launch(run)
     monkeypatch.setattr(launch.gpus, "read_machine", lambda: NODE)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=r"^the run takes 2 GPUs"):  # the next check
-        launch.launch([], args, SwapConfig(), RunConfig(), on_cpu=False)
+        launch.launch(run)

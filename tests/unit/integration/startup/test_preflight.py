@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -13,17 +12,15 @@ from support.paths import POLICY, ROOT
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.integration.startup.preflight import choose_checkpoint
 from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.provenance import made_of
 
 OTHER_COLUMNS = ROOT / "evaluation" / "paper_rows.csv"
 SETTINGS = [
-    (["--swap.length_coef", "-1"], "--swap.length_coef is -1.0"),
-    (["--swap.tau", "0"], "--swap.tau is 0.0"),
-    (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
+    (["--swap.length_coef", "-1"], "--swap.length_coef is '-1'; use a finite number of at least 0"),
+    (["--swap.tau", "0"], "--swap.tau is '0'; use a positive number"),
+    (["--rollout.n_samples_per_prompt", "1"], "OpenRLHF refuses these flags: group_norm requires n_samples_per"),
     (["--ds.zero_stage", "0"], "--ds.zero_stage is 0"),
     (["--critic.freezing_steps", "0"], "--critic.freezing_steps is 0"),
     (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
@@ -34,7 +31,7 @@ SETTINGS = [
     (["--train.micro_batch_size", "0"], "--train.micro_batch_size is 0; use at least 1"),
     (
         ["--actor.num_gpus_per_node", "2", "--train.micro_batch_size", "2", "--rollout.micro_batch_size", "4"],
-        "--rollout.micro_batch_size is 4; 2 actors cannot share the 4 responses of a step",
+        "OpenRLHF refuses these flags: The number of sample batches must be greater than or equal to",
     ),
     (["--ds.lora.rank", "4", "--ds.zero_stage", "3"], "--ds.lora.rank is 4 with --ds.zero_stage 3"),
     (
@@ -48,20 +45,23 @@ SETTINGS = [
     ),
     (["--train.enable_ema", "--ds.zero_stage", "3"], "--train.enable_ema with --ds.zero_stage 3, which shards"),
     (["--train.enable_ema", "--ds.lora.rank", "4"], "--train.enable_ema with --ds.lora.rank 4: "),
-    (["--ds.load_in_4bit"], "--ds.load_in_4bit: vLLM cannot"),
-    (["--ds.use_universal_ckpt"], "--ds.use_universal_ckpt: DeepSpeed would load converted checkpoints only"),
+    (["--ds.load_in_4bit"], "--ds.load_in_4bit is True; vLLM cannot"),
+    (["--ds.use_universal_ckpt"], "--ds.use_universal_ckpt is True; DeepSpeed would load converted checkpoints"),
     (["--vllm.sync_with_ray"], "--vllm.sync_with_ray with --vllm.sync_backend gloo: "),
     (
         ["--ds.param_dtype", "fp16"],
-        "--ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which accepts no other",
+        "--ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which takes no other",
     ),
     (["--eval.steps", "5", "--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
     (["--eval.steps", "5", "--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),
     (["--train.async_enable", "--train.async_queue_size", "0"], "--train.async_queue_size is 0; use at least 1"),
-    (["--train.partial_rollout_enable"], "--train.partial_rollout_enable works with --train.async_enable only"),
+    (["--train.partial_rollout_enable"], "OpenRLHF refuses these flags: --train.partial_rollout_enable requires"),
     (["--train.async_enable", "--train.colocate_all"], "--train.colocate_all with --train.async_enable: vLLM"),
-    (["--train.async_enable", "--vllm.enable_sleep"], "--vllm.enable_sleep with --train.async_enable: vLLM"),
-    (["--rollout.vllm_generate_batch_size", "2"], "--rollout.vllm_generate_batch_size is 2; prompts that wait"),
+    (["--train.async_enable", "--train.colocate_all", "--vllm.enable_sleep"], "OpenRLHF refuses these flags: Async"),
+    (
+        ["--train.async_enable", "--rollout.vllm_generate_batch_size", "2"],
+        "--rollout.vllm_generate_batch_size is 2; prompts that wait",
+    ),
     (
         ["--swap.objective", "hapo", "--train.async_enable"],
         "--train.async_enable does not work with hapo, whose rewards depend on what the batch before showed: leave",
@@ -111,7 +111,7 @@ SETTINGS = [
     (["--reward.stop_properly_penalty_coef", "2"], "--reward.stop_properly_penalty_coef is 2; give a factor of at"),
     (
         ["--algo.advantage.is_correction_threshold", "0.5", "1", "2"],
-        "--algo.advantage.is_correction_threshold has 3 values; give HIGH, or LOW and HIGH",
+        "OpenRLHF refuses these flags: --algo.advantage.is_correction_threshold takes HIGH or LOW HIGH",
     ),
     (
         ["--algo.advantage.is_correction_level", "token", "--algo.advantage.is_correction_gating", "tv"],
@@ -123,10 +123,10 @@ SETTINGS = [
     ),
     (
         ["--train.dynamic_batch_enable", "--rollout.micro_batch_size", "64"],
-        "--rollout.micro_batch_size is 64, which makes fewer micro-batches of the 4 responses of a step than there",
+        "OpenRLHF refuses these flags: The number of sample batches must be greater than or equal to",
     ),
     (["--swap.objective", "lc_r1", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
-    (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is 0"),
+    (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is '0'"),
     (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is 0"),
 ]
 
@@ -244,68 +244,36 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     assert start("--ckpt.load_enable", "--train.num_episodes", "2") == (0, 2, True)
     assert start("--ckpt.load_enable") == (0, 3, False)  # another command trains again: it ended elsewhere
     assert start() == (0, 4, False)
-    train._write_configuration(SwapConfig(), RunConfig(output_dir=str(tmp_path / "out")), {})  # a run begins
-    assert not (tmp_path / "out" / train.FINISHED).exists()
-
-
-def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
-    _, first = train._tracked_run(tmp_path, resumed=True)
-    given = ["--swap.close_template", "a b", "--logger.wandb.key", "secret"]
-    told = {**made_of(train.MODULE, train.redacted(given)), "run_name": "a", "run_id": first}
-    train._write_configuration(SwapConfig(), RunConfig(output_dir=str(tmp_path)), told)
-    written = json.loads((tmp_path / "swap_config.json").read_text())
-    assert shlex.split(written["command"]) == [
-        *("openrlhf-swap", "train"),
-        *("--swap.close_template", "a b", "--logger.wandb.key", "***"),
-    ]
-    assert written["versions"]["openrlhf"] == "0.11.2"
-    assert train._tracked_run(tmp_path, resumed=True) == ("a", first)
-    name, other = train._tracked_run(tmp_path, resumed=False)
-    assert name is None
-    assert other != first
-
-
-def test_a_checkpoint_of_another_objective_is_not_taken_over(capsys, tmp_path, prompts_file):
-    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
-    checkpoints.begin(folder)
-    checkpoints.seal(folder, "laser_d", 1, 2)
-    flags = ["--ckpt.path", str(tmp_path / "checkpoints"), "--ckpt.load_enable"]
-    status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
-    assert status == 2
-    assert error.startswith("error: --swap.objective is swap, but the checkpoint in ")
-    assert error.endswith("was written by laser_d; use that, or another --ckpt.path")
 
 
 @pytest.mark.parametrize(
-    ("ranks", "stage", "message"),
+    ("written", "message"),
     [
-        (2, 2, "--actor.num_nodes x --actor.num_gpus_per_node is 1, but the checkpoint in {} was written with 2, "),
-        (1, 3, "--ds.zero_stage is 2, but the checkpoint in {} was written with 3, "),
+        ({"--swap.objective": "laser_d"}, "--swap.objective is 'swap', but {} 'laser_d'; resume with that, or start"),
+        (
+            {"--actor.num_nodes x --actor.num_gpus_per_node": 2},
+            "--actor.num_nodes x --actor.num_gpus_per_node is 1, but {} 2; resume with that",
+        ),
+        ({"--ds.zero_stage": 3}, "--ds.zero_stage is 2, but {} 3; resume with that"),
     ],
 )
-def test_a_checkpoint_that_deepspeed_has_split_otherwise_is_refused(
-    capsys, tmp_path, prompts_file, ranks, stage, message
-):
-    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
-    checkpoints.begin(folder)
-    checkpoints.seal(folder, "swap", ranks, stage)
-    flags = ["--ckpt.path", str(tmp_path / "checkpoints"), "--ckpt.load_enable"]
+def test_a_checkpoint_of_other_settings_is_not_taken_over(capsys, tmp_path, prompts_file, written, message):
+    path = tmp_path / "checkpoints"
+    checkpoints.begin(path / "_actor" / "global_step2")
+    checkpoints.record_origin(path, written)
+    checkpoints.seal(path / "_actor" / "global_step2", "swap", 1, 2)
+    flags = ["--ckpt.path", str(path), "--ckpt.load_enable"]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
-    assert error.startswith("error: " + message.format(tmp_path / "checkpoints"))
-    assert f"resume with {max(ranks, stage)}, or start a new run" in error
+    assert error.startswith("error: " + message.format(f"the checkpoint in {path} was written with"))
 
 
-@pytest.mark.parametrize("known", [{"ranks": 1, "zero_stage": 2}, {}], ids=["same", "unknown"])
-def test_a_checkpoint_is_resumed_from_that_is_split_alike_or_does_not_say_how(capsys, tmp_path, arguments, known):
+def test_a_checkpoint_that_records_nothing_is_resumed_from(capsys, tmp_path, arguments):
     args = copy.deepcopy(arguments)
     args.ckpt.path, args.ckpt.load_enable = str(tmp_path), True
     folder = tmp_path / "_actor" / "global_step2"
     checkpoints.begin(folder)
     (folder / "states.pt").write_bytes(b"x")
     checkpoints.seal(folder, "swap", 1, 2)
-    seal = json.loads((folder / "complete.json").read_text())
-    assert (seal.pop("ranks"), seal.pop("zero_stage")) == (1, 2)
-    (folder / "complete.json").write_text(json.dumps({**seal, **known}))
-    choose_checkpoint(args, "swap")
+    choose_checkpoint(args, {"--swap.objective": "grpo"})
     assert f"resuming from checkpoint global_step2 in {tmp_path}" in capsys.readouterr().out

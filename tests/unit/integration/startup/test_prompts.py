@@ -9,7 +9,7 @@ from support.command_lines import GOOD, rows_file
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.flags.stock import parse_arguments
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import prompts
 from openrlhf_swap.integration.startup.prompts import (
     CHANGED_PROMPT,
@@ -24,7 +24,7 @@ from openrlhf_swap.rewards.verifiers import Reference
 
 def data_arguments(path, **changes):
     argv = [word for flag, value in GOOD.items() for word in (flag, value)]
-    args = parse_arguments([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"])
+    args = configure([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"], on_cpu=True).args
     vars(args.data).update(changes)
     return args
 

@@ -1,0 +1,251 @@
+"""A command line becomes one frozen `Configuration`, here and nowhere else; every later function takes it.
+
+Layers, each winning over the ones before: OpenRLHF's default, ours, the objective's, the recipe's, the file's of
+`--config`, and the command line's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_swap.command import Parser, did_you_mean
+from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.defaults import (
+    ASYNC_DEFAULTS,
+    CONTINUING_DEFAULTS,
+    CPU_DEFAULTS,
+    DEFAULTS,
+    FOLDERS,
+    REWARD_FILE,
+)
+from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.flags.stock import complete, nested, stock_parser
+from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
+from openrlhf_swap.recipes import CONFIG, FlagFile, read_file, read_recipe
+
+SETTINGS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
+TEMPLATES = ("swap.start_of_thought", "swap.end_of_thought", "swap.close_template", "data.input_template")
+SECRET = "logger.wandb.key"
+RUN_NAME = "logger.wandb.run_name"
+NO_RECIPE = FlagFile("")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All settings of a run.
+
+    Attributes:
+        method: the objective's settings.
+        run: the run's own.
+        values: each flag of OpenRLHF, without dashes -> its value.
+        named: those that are given or have a default of ours.
+        given: the flags of the command line alone, ours and OpenRLHF's.
+        recipe: the recipe that they name, or an empty one.
+        on_cpu: whether torch was built without an accelerator.
+    """
+
+    method: SwapConfig
+    run: RunConfig
+    values: Mapping[str, Any]
+    named: frozenset[str]
+    given: Mapping[str, Any]
+    recipe: FlagFile
+    on_cpu: bool
+
+    @property
+    def args(self) -> SimpleNamespace:
+        """OpenRLHF's arguments as its main hands them to the training; raises ConfigError for what that refuses."""
+        return self._completed[0]
+
+    @property
+    def notes(self) -> str:
+        """What OpenRLHF's main prints about the arguments."""
+        return self._completed[1]
+
+    @cached_property
+    def _completed(self) -> tuple[SimpleNamespace, str]:
+        args = nested(self.values)
+        return args, complete(args)
+
+    def with_flags(self, changes: Mapping[str, Any]) -> Configuration:
+        """A copy with other values of OpenRLHF's flags."""
+        return replace(self, values={**self.values, **changes})
+
+    def dump(self) -> dict[str, Any]:
+        """Every setting by flag without dashes, as `--config` reads it; without the tracker's key."""
+        ours = {
+            f"swap.{name}": getattr(part, name)
+            for part in (self.method, self.run)
+            for name in part.declared()
+            if name != "recipe"
+        }
+        objective = short_name(self.method.objective)
+        ours |= {f"swap.{objective}.{name}": text for name, text in self.method.options.items()}
+        hidden = {SECRET: self.values[SECRET], "reward.remote_url": REWARD_FILE, **_folders(self.run)}
+        theirs = {
+            name: self.values[name] for name in self.values if name in self.named and self.values[name] is not None
+        }
+        return ours | {name: value for name, value in theirs.items() if hidden.get(name) != value}
+
+
+def configure(
+    words: Sequence[str], on_cpu: bool | None = None, defaults: Mapping[str, Any] | None = None
+) -> Configuration:
+    """Read a command line of the training.
+
+    Args:
+        words: the command line.
+        on_cpu: whether torch was built without an accelerator; None to find out.
+        defaults: a caller's own defaults of OpenRLHF's flags, which win over ours.
+
+    Raises:
+        ConfigError: for an unknown flag (with the nearest known one), a value that cannot be read, and what
+            OpenRLHF's main refuses.
+        CompatibilityError: for another version of OpenRLHF.
+    """
+    parser = training_parser(words)
+    actions = {action.dest: action for action in reversed(parser._actions) if action.dest != "help"}
+    stock = {name: _default(action) for name, action in actions.items()}
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS  # the parser then says what was given
+    given = _parse(parser, words)
+    file = read_file(Path(given["config"])) if "config" in given else NO_RECIPE
+    name = given.get("swap.recipe", file.flags.get("swap.recipe", ""))
+    recipe = read_recipe(name) if name else NO_RECIPE
+    layers = [_converted(layer, parser, actions) for layer in (recipe, file)] + [given]
+    for above, below in ((1, 0), (2, 0), (2, 1)):
+        if "actor.eps_clip" in layers[above]:  # OpenRLHF takes the pair where there is one
+            layers[below].pop("actor.eps_clip_low_high", None)
+    chosen = {name: value for layer in layers for name, value in layer.items()}
+
+    on_cpu = is_cpu_build() if on_cpu is None else on_cpu
+    objective = chosen.get("swap.objective", SwapConfig.model_fields["objective"].default)
+    kind = objective_class(objective)
+    method, run = _settings(objective, chosen)
+    ours = DEFAULTS | (CPU_DEFAULTS if on_cpu else {}) | (ASYNC_DEFAULTS if chosen.get("train.async_enable") else {})
+    ours |= (CONTINUING_DEFAULTS if kind.continues != "no" else {}) | kind.flags | _folders(run) | dict(defaults or {})
+    ours |= _placement({**stock, **ours, **chosen})
+    values = {name: value for name, value in {**stock, **ours, **chosen}.items() if not _is_ours(name)}
+    configuration = Configuration(method, run, values, frozenset(ours.keys() | chosen.keys()), given, recipe, on_cpu)
+    _ = configuration.args  # OpenRLHF's main may refuse them
+    return configuration
+
+
+def training_parser(words: Sequence[str] = ()) -> Parser:
+    """OpenRLHF's parser with our flags, those of single objectives that `words` name, and `--no-FLAG` for switches."""
+    parser = stock_parser()
+    for action in list(parser._actions):
+        if isinstance(action, argparse._StoreTrueAction):
+            off = f"--no-{action.dest}"
+            parser.add_argument(off, dest=action.dest, action="store_false", help=argparse.SUPPRESS)
+    add_settings(parser)
+    for flag in dict.fromkeys(word.partition("=")[0] for word in words):
+        if flag.startswith("--swap.") and flag.count(".") == 2:
+            parser.add_argument(flag, help=argparse.SUPPRESS)
+    parser.add_argument(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
+    return parser
+
+
+def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = None) -> None:
+    """Add a flag `--swap.<name>` for each setting of ours, or for those that are named, whose value stays text."""
+    for kind in SETTINGS:
+        group = parser.add_argument_group("SWAP: " + (kind.__doc__ or "").partition(".")[0].lower())
+        for name, spec in kind.declared().items():
+            if names is not None and name not in names:
+                continue
+            text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
+            flag = f"--swap.{name}"
+            if spec.annotation is bool:
+                group.add_argument(flag, action=argparse.BooleanOptionalAction, default=spec.default, help=text)
+            else:
+                group.add_argument(flag, metavar=type_name(spec).upper(), default=spec.default, help=text)
+
+
+def _parse(parser: Parser, words: Sequence[str]) -> dict[str, Any]:
+    """What a command line gives."""
+    namespace, unknown = parser.parse_known_args(words)
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        known = [flag for flag in parser._option_string_actions if not flag.startswith("--no-")]
+        nearest = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {nearest[0]}?" if nearest else f"{parser.prog} --help lists all flags"
+        if name.startswith("--no-"):
+            remedy = "only switches can be turned off like this"
+        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
+    return {name: _with_newlines(name, value) for name, value in vars(namespace).items()}
+
+
+def _default(action: argparse.Action) -> Any:
+    """A default as the parser gives it: text becomes the flag's type."""
+    return action.type(action.default) if callable(action.type) and isinstance(action.default, str) else action.default
+
+
+def _with_newlines(name: str, value: Any) -> Any:
+    """A template with newlines in the place of backslash and n."""
+    return value.replace("\\n", "\n") if name in TEMPLATES else value
+
+
+def _converted(file: FlagFile, parser: Parser, actions: Mapping[str, argparse.Action]) -> dict[str, Any]:
+    """The flags of a file as the parser would have read them; raises ConfigError for an unknown one or a bad value."""
+    values: dict[str, Any] = {}
+    for name, value in file.flags.items():
+        action = actions.get(name)
+        if action is None and not (name.startswith("swap.") and name.count(".") == 2):
+            raise ConfigError(f"{CONFIG} {file.name}: unknown flag {name}; {did_you_mean(name, actions)}")
+        convert = action.type if action is not None and callable(action.type) else str
+        try:
+            if action is not None and action.nargs == 0:
+                values[name] = bool(value)
+            elif isinstance(value, list):
+                values[name] = [convert(str(item)) for item in value]
+            else:
+                values[name] = _with_newlines(name, convert(str(value)))
+            if action is not None and action.choices:
+                parser._check_value(action, values[name])
+        except (ValueError, argparse.ArgumentError) as error:
+            raise ConfigError(f"{CONFIG} {file.name}: --{name} is {value!r} ({error})") from None
+    return values
+
+
+def _settings(objective: str, chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:
+    """Our settings out of the chosen flags; raises ConfigError for a bad value or another objective's setting."""
+    options = {}
+    for name, value in chosen.items():
+        if _is_ours(name) and name.count(".") == 2:
+            owner, option = name.split(".")[1:]
+            if owner != short_name(objective):
+                known = [f"--swap.{setting}" for kind in SETTINGS for setting in kind.declared()]
+                remedy = f"belongs to {owner}, but --swap.objective is {objective}: leave it out"
+                unknown = f"unknown flag --{name}; {did_you_mean('--' + name, known)}"
+                raise ConfigError(f"--{name} {remedy}" if owner in OBJECTIVES else unknown)
+            options[option] = str(value)
+    method, run = (
+        {name: chosen[f"swap.{name}"] for name in kind.declared() if f"swap.{name}" in chosen} for kind in SETTINGS
+    )
+    return SwapConfig(**method, options=options), RunConfig(**run)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("swap.") or name in ("config", "help")
+
+
+def _placement(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that follow from the actor's GPUs: engines fill them if both share, the reference model has as many."""
+    places = {f"ref.{place}": values[f"actor.{place}"] for place in ("num_nodes", "num_gpus_per_node")}
+    placed = places if values["algo.kl.init_coef"] > 0 else {}
+    if values["train.colocate_all"] and not values["train.async_enable"]:
+        gpus = values["actor.num_nodes"] * values["actor.num_gpus_per_node"]
+        return placed | {"vllm.num_engines": gpus // max(1, values["vllm.tensor_parallel_size"])}
+    return placed
+
+
+def _folders(run: RunConfig) -> dict[str, str]:
+    return {name: str(Path(run.output_dir) / folder) for name, folder in FOLDERS.items()}

@@ -1,0 +1,260 @@
+"""A command line becomes one configuration: its layers, its files, and its one parse."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from support.command_lines import GOOD
+from support.paths import POLICY
+
+from openrlhf_swap import plan, train
+from openrlhf_swap.command import run_command
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import run as evaluation
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.paths import special_in, with_whole_paths
+from openrlhf_swap.flags.rules import check
+from openrlhf_swap.objectives.registry import OBJECTIVES
+from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_recipe
+
+NEEDED = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "answer"]
+NEEDED += ["--vllm.num_engines", "1"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes flags into a file; returns its path as text."""
+
+    def write(text, name="own.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_each_layer_wins_over_the_ones_before(file):
+    text = "flags: {swap.recipe: dler, actor.adam.lr: 2e-6, rollout.batch_size: 64, ds.packing_samples: true}"
+    given = ["--config", file(text), "--rollout.batch_size=8"]
+    run = configure(given, on_cpu=False)
+    args = run.args
+    assert (run.method.objective, run.run.recipe, run.recipe.name) == ("dler", "dler", "dler")
+    assert args.critic.adam.lr == 9e-6  # OpenRLHF's
+    assert args.rollout.temperature == 1.0 and args.ckpt.max_num == 2  # the recipe's over ours, and ours
+    assert (args.actor.adam.lr, args.rollout.batch_size, args.actor.dual_clip) == (2e-6, 8, 10.0)
+    assert args.ds.packing_samples and args.algo.kl.use_loss
+    assert configure(["--swap.objective", "adaptthink"]).args.actor.policy_loss_type == "gspo"  # the objective's
+    both = ["--swap.objective", "adaptthink", "--actor.policy_loss_type", "ppo"]
+    assert configure(both).args.actor.policy_loss_type == "ppo"
+
+
+def test_switches_are_turned_off(file):
+    on = ["--config", file("flags: {swap.recipe: dler, algo.kl.use_loss: true, swap.verbose: true}")]
+    run = configure([*on, "--no-algo.kl.use_loss", "--no-swap.verbose"])
+    assert not run.args.algo.kl.use_loss and not run.run.verbose
+    off = ["--config", file("flags: {swap.recipe: dler, algo.dynamic_filtering_enable: false}")]
+    flag = "--algo.dynamic_filtering_enable"
+    assert configure(["--swap.recipe", "dler"]).args.algo.dynamic_filtering_enable
+    assert not configure(off).args.algo.dynamic_filtering_enable
+    assert configure([*off, flag]).args.algo.dynamic_filtering_enable
+    with pytest.raises(ConfigError, match=r"--no-actor\.dual_clip; only switches can be turned off like this"):
+        configure(["--no-actor.dual_clip"])
+
+
+def test_a_single_clip_replaces_a_pair_of_a_layer_below():
+    """OpenRLHF takes the pair where there is one."""
+    assert configure(["--swap.recipe", "dler"]).args.actor.eps_clip_low_high == [0.2, 0.28]
+    assert configure(["--swap.recipe", "dler", "--actor.eps_clip", ".1"]).args.actor.eps_clip_low_high == (0.1, 0.1)
+
+
+def test_our_defaults_follow_the_run():
+    assert configure(["--train.async_enable"]).args.algo.advantage.is_correction_level == "token"
+    off = ["--train.async_enable", "--algo.advantage.is_correction_level", "off"]
+    assert configure(off).args.algo.advantage.is_correction_level == "off"
+    assert configure([], on_cpu=True).args.vllm.sync_backend == "gloo"
+    assert configure([], on_cpu=False).args.vllm.sync_backend == "nccl"
+    ckpt = configure(["--swap.output_dir", "a", "--ckpt.output_dir", "mine"]).args.ckpt
+    assert (ckpt.path, ckpt.output_dir) == ("a/checkpoints", "mine")
+
+
+def test_openrlhf_completes_and_checks_the_arguments():
+    args = configure([]).args
+    assert args.actor.eps_clip_low_high == (0.2, 0.2) and args.rollout.vllm_generate_batch_size == 128
+    assert args.reward.remote_url[0].endswith("openrlhf_reward.py")
+    with pytest.raises(ConfigError, match=r"^OpenRLHF refuses these flags: group_norm requires n_samples_per_pr"):
+        configure(["--rollout.n_samples_per_prompt", "1"])
+    with pytest.raises(ConfigError, match=r"^OpenRLHF refuses these flags: --train\.partial_rollout_enable req"):
+        configure(["--train.partial_rollout_enable"])
+    with pytest.raises(ConfigError, match="is 0; use at least 1"):
+        configure(["--rollout.micro_batch_size", "0"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--swap.objective", "lazer"], r"--swap\.objective is 'lazer'; did you mean laser\? use one of: swap,"),
+        (
+            ["--swap.lenght_coef", "2"],
+            r"unrecognized arguments: --swap\.lenght_coef 2; did you mean --swap\.leng",
+        ),
+        (["--swap.length_coef", "much"], r"--swap\.length_coef is 'much'; use "),
+        (["--swap.recipe", "dlr"], r"--swap\.recipe is 'dlr'; did you mean dler\?"),
+        (
+            ["--swap.laser.bonus", "1"],
+            r"--swap\.laser\.bonus belongs to laser, but --swap.objective is swap: leave",
+        ),
+        (["--rollout.batchsize", "8"], r"unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.batch"),
+        (["--q"], r"unrecognized arguments: --q; openrlhf-swap train --help lists all flags"),
+    ],
+)
+def test_a_wrong_flag_has_a_remedy(flags, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        configure(flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("objective: swap", "which has no section flags; give a YAML file with a section flags"),
+        ("- a", "which has no section flags"),
+        ("flags: {a: {b: 1}}", "whose a holds other names; write a.b in one line"),
+        ("flags: [", "which cannot be read (while parsing"),
+        ("[" * 5000, "which cannot be read (maximum recursion depth"),
+        (None, "which cannot be read ([Errno 2]"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(file, tmp_path, capsys, text, message):
+    path = str(tmp_path / "absent.yaml") if text is None else file(text)
+    for command in (train.main, plan.main, evaluation.main):
+        assert run_command(command, ["--config", path]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: --config is {path}, ") and message in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("flags: {rollout.batchsize: 8}", "unknown flag rollout.batchsize; did you mean rollout.batch_size?"),
+        ("flags: {rollout.batch_size: many}", "--rollout.batch_size is 'many' (invalid literal for int()"),
+        ("flags: {actor.optim: sgd}", "--actor.optim is 'sgd' (argument --actor.optim: invalid choice"),
+    ],
+)
+def test_a_file_is_read_as_strictly_as_a_command_line(file, text, message):
+    with pytest.raises(ConfigError) as refused:
+        configure(["--config", path := file(text)])
+    assert str(refused.value).startswith(f"--config {path}: {message}")
+
+
+def test_a_plan_and_an_evaluation_read_their_flags_from_a_file(file, tmp_path, monkeypatch):
+    training = {"gpu": "h100", "model": str(POLICY), "swap.objective": "grpo", "vllm.num_engines": 1}
+    path = file(yaml.safe_dump({"flags": {**training, "actor.num_gpus_per_node": 1}}))
+    own, rest = plan._parser().parse_known_args(expand_config(["--config", path, "--rows", "5"]))
+    run = plan.training_command(own, rest)
+    assert (own.gpu, own.rows, run.method.objective, run.args.actor.num_gpus_per_node) == ("h100", 5, "grpo", 1)
+    flags = {"model": "m", "output": "o", "benchmarks": ["aime24", "gpqa_diamond"], "top-p": 0.9, "samples": 2}
+    path = file(yaml.safe_dump({"flags": flags}))
+    args = evaluation.parse(expand_config(["--config", path, "--samples", "4"]))
+    assert (args.model, args.benchmarks, args.top_p, args.samples) == ("m", ["aime24", "gpqa_diamond"], 0.9, 4)
+    text = "flags:\n  a: 1e-6\n  b: false\n  c: null\n  d: true\n  e: [0.2, 0.28]\n  f: ''\n  g: 0\n"
+    words = expand_config([f"--config={file(text)}", "--x", "1"])
+    assert words == ["--a", "1e-6", "--d", "--e", "0.2", "0.28", "--f", "", "--g", "0", "--x", "1"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_accepted_by_the_checks_of_a_run_and_names_its_sources(name):
+    # How a step is shared is the machine's business.
+    run = configure([f"--swap.recipe={name}", *NEEDED, "--actor.num_gpus_per_node", "1"], on_cpu=False)
+    check(run)
+    args = run.args
+    assert run.run.recipe == name and run.method.objective in OBJECTIVES
+    steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.train.batch_size
+    assert steps == int(steps) and args.data.max_len > args.rollout.max_new_tokens
+    recipe, text = read_recipe(name), yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert set(recipe.sources) == set(recipe.flags) == set(text["flags"])
+    assert all(source for flag, source in recipe.sources.items() if flag != "swap.objective")
+    assert recipe.origin and all(isinstance(missing, str) for missing in recipe.cannot)
+
+
+def test_a_dry_run_prints_what_a_recipe_sets(capsys):
+    flags = ["--swap.recipe", "lapo", "--dry-run", "--actor.adam.lr", "1", "--rollout.batch_size=512"]
+    assert train.main(flags) == 0
+    *lines, command = capsys.readouterr().out.splitlines()
+    assert "[swap]   --swap.lapo.limits 4096,2048  # generate_max_len of each stage" in lines
+    assert any(line.startswith("[swap]   --rollout.batch_size 128 (the command line wins)  # ") for line in lines)
+    assert "--algo.kl.init_coef 1e-4" in command
+    assert command.endswith("--swap.recipe lapo --actor.adam.lr 1 --rollout.batch_size=512")
+
+
+def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
+    given = ["--swap.objective", "lapo", "--swap.lapo.first_stage_steps", "7", "--swap.tau", "inf", "--swap.verbose"]
+    given += ["--swap.close_template", r"</think>\n\boxed{", "--swap.grader", r"regex:Answer: (\w+)"]
+    given += ["--actor.model_name_or_path", "m", "--data.prompt_dataset", str(prompts_file), "--data.label_key", "a"]
+    given += ["--actor.eps_clip_low_high", "0.2", "0.28", "--ds.packing_samples", "--logger.wandb.key", "secret"]
+    given += ["--rollout.temperature", "1.0"]  # OpenRLHF's default, and not ours
+    run = configure(given, on_cpu=True)
+    dump = run.dump()
+    assert run.method.close_template == "</think>\n\\boxed{"
+    assert "secret" not in str(dump) and "reward.remote_url" not in dump and "ckpt.path" not in dump
+    assert (dump["rollout.max_new_tokens"], dump["swap.process_weight"]) == (12000, 0.3)  # defaults may change
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"flags": dump}))
+    again = configure(["--config", str(path)], on_cpu=True)
+    assert (again.method, again.run) == (run.method, run.run)
+    changed = {name for name, value in run.values.items() if again.values[name] != value}
+    assert changed <= {"logger.wandb.key", "logger.wandb.run_name"}  # the time of day stands in the latter
+    # A run from this file has folders of its own.
+    other = configure(["--config", str(path), "--swap.output_dir", "b"])
+    assert other.args.ckpt.path == "b/checkpoints"
+
+
+def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("model,1", "data"):
+        (tmp_path / name).mkdir()
+    for name in ("rows.jsonl", "mine.py"):
+        (tmp_path / name).touch()
+    given = ["--actor.model_name_or_path", "model,1", "--data.prompt_dataset", "rows.jsonl, some/hub_set,data@part"]
+    given += ["--reward.remote_url", "mine.py,http://host:5000", "--swap.output_dir", "out"]
+    args = with_whole_paths(configure(given)).args
+    assert args.actor.model_name_or_path == f"{tmp_path}/model,1"
+    assert args.data.prompt_dataset == f"{tmp_path}/rows.jsonl,some/hub_set,{tmp_path}/data@part"
+    assert args.reward.remote_url == [f"{tmp_path}/mine.py", "http://host:5000"]
+    assert (args.ckpt.path, args.eval.dataset) == (f"{tmp_path}/out/checkpoints", None)
+
+
+def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_path, monkeypatch):
+    folder = tmp_path / "lr=1e-6,theta=0.3"
+    folder.mkdir()
+    (folder / "rows.jsonl").touch()
+    monkeypatch.chdir(folder)
+    given = ["--data.prompt_dataset", "rows.jsonl", "--actor.model_name_or_path", "rows.jsonl"]
+    args = with_whole_paths(configure(given)).args
+    assert (args.data.prompt_dataset, args.actor.model_name_or_path) == ("rows.jsonl", f"{folder}/rows.jsonl")
+    assert special_in(folder) == ","
+
+
+def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, prompts_file):
+    """Up to the call of OpenRLHF's training, which takes parsed arguments."""
+    launched, parses, reads = [], [], []
+    parse, load = argparse.ArgumentParser.parse_known_args, yaml.safe_load
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "parse_known_args", lambda *given, **more: parses.append(1) or parse(*given, **more)
+    )
+    monkeypatch.setattr(yaml, "safe_load", lambda text: reads.append(1) or load(text))
+    launch = "openrlhf_swap.integration.startup.launch"
+    monkeypatch.setitem(sys.modules, launch, SimpleNamespace(launch=launched.append))
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({"flags": {"swap.recipe": "swap", "swap.output_dir": str(tmp_path / "out")}}))
+    flags = {**GOOD, "--config": str(path), "--data.prompt_dataset": str(prompts_file), "--train.num_episodes": "1"}
+    words = [word for pair in flags.items() for word in pair]
+    assert run_command(train.main, [*words, "--data.apply_chat_template", "--swap.verbose"]) == 0
+    assert (len(parses), len(reads), len(launched)) == (1, 2, 1)
+    (run,) = launched
+    assert run.args.rollout.batch_size == 1 and run.method.end_of_thought == "</think>"
+    about = json.loads((tmp_path / "out" / "swap_config.json").read_text())
+    assert about["flags"]["data.prompt_dataset"] == str(prompts_file)
+    assert yaml.safe_load(Path(tmp_path / "out" / "run.yaml").read_text())["flags"]["rollout.batch_size"] == 1
