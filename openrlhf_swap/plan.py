@@ -18,7 +18,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 from tabulate import tabulate
@@ -53,7 +52,8 @@ SHARED_NODE = {  # as in scripts/train_swap_r1.sh
 def main(argv: list[str]) -> int:
     """Run the command."""
     own, rest = _parser().parse_known_args(expand_config(argv))
-    plan = make_plan(own, training_command(own, rest))
+    training = training_command(own, rest)
+    plan = make_plan(own, training.method, training.run, training.args)
     print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
     return 0 if plan["fits"] else 1
 
