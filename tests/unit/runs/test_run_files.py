@@ -9,7 +9,6 @@ from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.flags.defaults import without
 from openrlhf_swap.runs.metrics import step_metrics
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after
 from openrlhf_swap.train import redacted
@@ -109,11 +108,6 @@ def test_no_start_from_the_beginning_loses_what_an_earlier_run_measured(tmp_path
         **{"metrics.before3.jsonl": [3], "evaluations.before3.jsonl": [3]},
         **{"metrics.before4.jsonl": [4], "evaluations.before4.jsonl": [4]},
     }
-
-
-def test_a_flag_and_its_value_are_removed():
-    argv = ["--a", "1", "--b", "2", "--a=3", "--c"]
-    assert without(argv, "--a") == ["--b", "2", "--c"]
 
 
 def test_keys_are_not_written_down():
