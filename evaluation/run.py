@@ -34,15 +34,8 @@ from openrlhf_swap.evaluation.samples import (
     sort_file,
     write_settings,
 )
-<<<<<<< HEAD
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.objectives.recipes import CONFIG, with_file
-=======
-from openrlhf_swap.evaluation.tables import evaluation_table
-from openrlhf_swap.files import read_new_rows, read_rows
-from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.recipes import CONFIG, expand_config
->>>>>>> 446f74d (A command line becomes one frozen Configuration, parsed once)
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import MATH

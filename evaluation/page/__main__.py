@@ -13,11 +13,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from openrlhf_swap.evaluation.tables import evaluation_cells
+
 from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.measures import measure_evaluations
-from openrlhf_swap.evaluation.tables import evaluation_cells
 
 
 def main(argv: list[str]) -> None:
