@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show")
     parser.add_argument("--limit", type=int, default=200, help="maximum number of problems on the page (default: 200)")
     args = parser.parse_args(argv)
-    penalty = SwapConfig.from_text({"tau": args.tau, "length_coef": args.length_coef})
+    penalty = SwapConfig(tau=args.tau, length_coef=args.length_coef)
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
     data = page_data(args.inputs, penalty.length_coef, penalty.tau, args.limit)
