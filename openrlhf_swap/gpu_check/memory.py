@@ -53,8 +53,9 @@ def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
 def planned_bytes(output: Path, total: int) -> dict[str, int]:
     """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
     command = json.loads((output / "swap_config.json").read_text(encoding="utf-8"))["command"]
-    config, run, args = training_command(Namespace(command=command, model=None, gpus=None), [])
-    settings, lora = read_settings(config, run, args, reserve=0), args.ds.lora
+    training = training_command(Namespace(command=command, model=None, gpus=None), [])
+    args, lora = training.args, training.args.ds.lora
+    settings = read_settings(training.method, training.run, args, reserve=0)
     model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
     return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 
