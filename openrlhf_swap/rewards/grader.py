@@ -27,7 +27,7 @@ from queue import LifoQueue
 from typing import Any, Literal
 
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT, text_after_thought
-from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Metadata, Reference
+from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference
 
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a process may take to import the verifier, on a busy machine
@@ -228,23 +228,16 @@ def _shared(verifier: str) -> Grader:
 
 
 def grade_answer(
-    response: str,
-    answer: str,
-    end_of_thought: str = END_OF_THOUGHT,
-    *,
-    verifier: str = MATH,
-    problem: str = "",
-    metadata: Metadata | None = None,
+    response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT, verifier: str = MATH
 ) -> Grade:
     r"""Grade a response with the process-wide grader of a verifier.
 
     Args:
         response: the generated text alone, without the prompt. What follows the first end of the thought is graded;
             without one, the final answer that the text states.
-        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`.
+        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`, for other verifiers perhaps
+            a `Reference`, with the problem and the other columns of its row.
         end_of_thought: what closes a thought; R1's by default.
         verifier: math (math-verify), or another one's name: see docs/use/own_verifier.md.
-        problem: as it stands in the data, for other verifiers.
-        metadata: the other columns of its row, for other verifiers.
     """
-    return _shared(verifier).grade(response, Reference(answer, problem, metadata or {}), end_of_thought)
+    return _shared(verifier).grade(response, answer, end_of_thought)

@@ -51,7 +51,7 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
     boxed = last_boxed(text)
     if boxed is not None and boxed.strip():
         return _letter(boxed) or _letter_of_option(boxed, options)
-    plain = _without_wrappers(text)
+    plain = _unwrap(text)
     if announced := list(_ANNOUNCED.finditer(plain)):
         last = announced[-1]
         return None if _ANOTHER.match(plain, last.end()) else (last[1] or last[2]).upper()
@@ -59,9 +59,9 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
 
 
 def _letter(text: str) -> str | None:
-    plain = _without_wrappers(text)
-    found = _LETTER.match(plain)
-    return found[1].upper() if found and not _ANOTHER.match(plain, found.end()) else None
+    plain = _unwrap(text)
+    letter = _LETTER.match(plain)
+    return letter[1].upper() if letter and not _ANOTHER.match(plain, letter.end()) else None
 
 
 def _letter_of_option(text: str, options: Sequence[str]) -> str | None:
@@ -70,10 +70,10 @@ def _letter_of_option(text: str, options: Sequence[str]) -> str | None:
 
 
 def _plain(text: str) -> str:
-    return "".join(_without_wrappers(text).replace("$", "").split()).lower()
+    return "".join(_unwrap(text).replace("$", "").split()).lower()
 
 
-def _without_wrappers(text: str) -> str:
+def _unwrap(text: str) -> str:
     return _WRAPPED.sub(r"\1", text)
 
 

@@ -25,9 +25,9 @@ def reward_func(
     Args:
         queries: prompt and response as one text.
         prompts: the prompt.
-        labels: the reference answer, text or a number; or the text of a `Reference`.
-        end_of_thought: what closes a thought; the rollout actors get it from the trainer.
-        grader: the verifier's name, likewise (`--swap.grader`).
+        labels: the reference answer, text or a number; or the label of a `Reference`.
+        end_of_thought: what closes a thought; the rollout actors get it and the grader from the trainer.
+        grader: the verifier's name (`--swap.grader`).
 
     Returns:
         `rewards` and `scores` (between 0 and 1), and as metrics whether the response is correct, the grader's status
@@ -40,22 +40,14 @@ def reward_func(
 
 
 def _grade_response(query: str, prompt: str, label: Any, end_of_thought: str, grader: str) -> Grade:
-    try:
-        known = Reference.parse(label)
-    except ValueError:
-        return Grade(correct=False, status="error")
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
-    before = query.find(prompt)
-    if before < 0 or not prompt or not (known.answer or grader != MATH):
+    try:
+        reference = Reference.parse(label)
+        _, prompt_again, response = query.partition(prompt)
+    except ValueError:  # a label that cannot be read, or an empty prompt
         return Grade(correct=False, status="error")
-    response = query[before + len(prompt) :]
+    if not prompt_again:
+        return Grade(correct=False, status="error")
     if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
         response = end_of_thought + response
-    return grade_answer(
-        response,
-        known.answer,
-        end_of_thought,
-        verifier=grader,
-        problem=known.problem,
-        metadata=known.metadata,
-    )
+    return grade_answer(response, reference, end_of_thought, grader)
