@@ -29,6 +29,7 @@ from typing import Any, Literal
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT, text_after_thought
 from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference
 
+MEMORY = 4 * 2**30  # bytes of address space of a grading process
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a process may take to import the verifier, on a busy machine
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
@@ -72,9 +73,7 @@ class Grade:
 class Grader:
     """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one."""
 
-    def __init__(
-        self, processes: int = 2, time_limit: float = 10.0, memory_limit_gib: float = 4.0, verifier: str = MATH
-    ) -> None:
+    def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
         """Set up a grader.
 
         Args:
@@ -82,10 +81,9 @@ class Grader:
             time_limit: CPU seconds of one grading, after which its process is ended. A process that does not answer
                 within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its
                 successor asked once.
-            memory_limit_gib: address space of a grading process.
             verifier: its name (`rewards.verifiers`).
         """
-        self._children = [_Child(verifier, time_limit, int(memory_limit_gib * 2**30)) for _ in range(processes)]
+        self._children = [_Child(verifier, time_limit) for _ in range(processes)]
         self._idle: LifoQueue[_Child] = LifoQueue()  # the last one used is the likeliest to be started
         for child in self._children:
             self._idle.put(child)
@@ -138,10 +136,9 @@ class Grader:
 class _Child:
     """One grading process, with a socket to it: started when it is asked, and again when it is gone."""
 
-    def __init__(self, verifier: str, cpu_seconds: float, memory: int) -> None:
+    def __init__(self, verifier: str, cpu_seconds: float) -> None:
         self._verifier = verifier
         self._cpu_seconds = cpu_seconds
-        self._memory = memory
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -188,7 +185,7 @@ class _Child:
         self.stop()
         if self._verifier == MATH and find_spec("math_verify") is None:  # the process would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
-        words = json.dumps([sys.path, self._memory, self._cpu_seconds, self._verifier])
+        words = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

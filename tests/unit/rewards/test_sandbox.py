@@ -1,6 +1,7 @@
 """The sandbox: what code of a model cannot do, and what it still can."""
 
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -20,14 +21,20 @@ PYTHON_AT_HOME = {
     for folder in (sys.prefix, sys.base_prefix)
     if Path(folder).is_relative_to(Path.home())
 } | {None}
+QUEUE = {"x86_64": 297, "aarch64": 240}.get(platform.machine(), 0)  # rt_tgsigqueueinfo
 LIBC = "import ctypes, fcntl, os\nlibc = ctypes.CDLL(None)\n"
 HOSTILE = {
     "another process": f"import os\nos.kill({ME}, 0)",
     "another process's queue": LIBC + f"assert libc.sigqueue({ME}, 0, None) == 0",
+    "another process's thread": LIBC + f"assert libc.tgkill({ME}, {ME}, 0) == 0",
+    "a thread's queue": LIBC + f"assert libc.syscall({QUEUE}, {ME}, {ME}, 0, (ctypes.c_int * 32)(0, 0, -1)) == 0",
+    "a file's owner by F_SETOWN_EX": LIBC + f"fcntl.fcntl(os.pipe()[0], 15, bytes((ctypes.c_int * 2)(1, {ME})))",
+    "a socket's owner": LIBC
+    + "pair = (ctypes.c_int * 2)()\nlibc.socketpair(1, 1, 0, pair)\n"
+    + f"fcntl.ioctl(pair[0], 0x8901, bytes(ctypes.c_int({ME})))",
     "a file's owner": LIBC + f"fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, {ME})",
     "another process's limits": f"import resource\nresource.prlimit({ME}, resource.RLIMIT_CORE)",
-    "another process's environment": f"open('/proc/{ME}/environ')",
-    "its memory": f"open('/proc/{ME}/mem')",
+    **{f"another process's {name}": f"open('/proc/{ME}/{name}', 'rb')" for name in ("environ", "maps", "mem", "fd/0")},
     "memory": "x = bytearray(3 * 2**30)",
     "its limits": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))",
     "a large file": "open('x', 'wb').write(bytes(2**25))",
