@@ -1,5 +1,6 @@
-"""What a run survives: processes killed or stuck at any moment, and incomplete checkpoints."""
+"""A whole run, and what it survives: processes killed or stuck at any moment, and incomplete checkpoints."""
 
+import json
 import os
 import re
 import signal
@@ -10,8 +11,10 @@ from safetensors.torch import load_file
 from support.disturbing import GCS, Run, errors
 from support.paths import POLICY
 from support.running import SMALL_STEPS, start_training, train_by, training
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.runs.metrics import meaning
 
 pytestmark = pytest.mark.slow
 EVERYTHING = "TEST_SLOW" in os.environ  # kills the policy's actor and stops the engine, too: two starts more
@@ -31,6 +34,9 @@ FLAGS = [
     "0.5",
 ]
 FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "30"]
+# With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
+FLAGS += ["--algo.advantage.is_correction_level", "token"]
+FLAGS += ["--eval.steps", "6", "--eval.n_samples_per_prompt", "1"]
 TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 
 
@@ -63,14 +69,53 @@ def assert_says_who_died(name, output, status):
     assert name in line or name == "VLLM::EngineCore"  # of which its actor tells
 
 
+def assert_is_complete(run, result, events):
+    """What a run leaves, from its metrics to its model card, and shows on the console."""
+    metrics, evaluations = (list(read_rows(run / f"{name}.jsonl")) for name in ("metrics", "evaluations"))
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+    for line in metrics:
+        assert line["swap/adv_process_absmean"] > 0
+        assert 0 <= line["swap/accuracy"] <= 1
+        assert line["timing/generation"] > 0
+        assert line["swap/skipped_steps"] == 0
+        # From step 2 on, rollouts come from weights that were updated and synchronised: vLLM agrees with them.
+        assert abs(line["policy/vllm_kl"]) < 5e-3
+    card = (run / "policy" / "README.md").read_text(encoding="utf-8")
+    assert "6 steps, " in card and "](training.png)" in card and (run / "policy" / "training.png").exists()
+    trained, base = (load_file(folder / "model.safetensors") for folder in (run / "policy", POLICY))
+    moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
+    assert moved > 1e-3  # six steps of 1e-3: had vLLM kept the old weights, vllm_kl would have shown it
+    assert {path.name for path in (run / "rollouts").iterdir()} == {f"step_{step:06d}.jsonl" for step in range(1, 7)}
+    # The console has our lines only, the log everything; what is logged is declared.
+    assert all(line.startswith("[swap] ") for line in result.stdout.splitlines()), result.stdout
+    assert result.stderr == ""
+    assert "the last 8 prompts of this episode do not fill a batch" in result.stdout
+    steps = re.findall(r"^\[swap\] step (\d)/6: accuracy [\d.]+%, \d+ tokens, ", result.stdout, re.MULTILINE)
+    assert steps == [*"123456"]
+    log = (run / "train.log").read_text()
+    assert "(SwapTrainer pid=" in log and "EngineCore" in log and result.stdout.splitlines()[-1] in log
+    assert [row["step"] for row in evaluations] == [6] and "eval/default/pass1" in evaluations[0]
+    assert [name for line in [*metrics, *evaluations] for name in line if name != "step" and not meaning(name)] == []
+    scalars = EventAccumulator(str(events)).Reload().Tags()["scalars"]
+    of_steps = {name.removeprefix("train/") for name in scalars if name.startswith("train/")}
+    assert of_steps == {name for line in metrics for name in line} - {"step"}
+    assert len(scalars) - len(of_steps) == len(evaluations[0]) - 1  # under OpenRLHF's names
+    assert json.loads((run / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
+    # Two checkpoints are kept, and the one with the best evaluation; all complete.
+    saved = (run / "checkpoints" / "_actor").glob("*/complete.json")
+    assert {file.parent.name for file in saved} == {"global_step4", "global_step6", "best_global_step6"}
+
+
 def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path, monkeypatch, prompts_file):
     calm = tmp_path / "calm" / "run"
     calm.parent.mkdir()
-    result = start_training(calm, prompts_file, *FLAGS)
+    flags = [*FLAGS, "--eval.dataset", str(prompts_file)]
+    result = start_training(calm, prompts_file, *flags, "--logger.tensorboard_dir", str(tmp_path / "tb"))
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert "the last 8 prompts of this episode do not fill a batch" in result.stdout + result.stderr
+    (events,) = (tmp_path / "tb").rglob("events.out.tfevents.*")
+    assert_is_complete(calm, result, events)
 
-    run = Run(tmp_path, prompts_file, FLAGS)
+    run = Run(tmp_path, prompts_file, flags)
     _, status = run.start_and_disturb(3, None, signal.SIGKILL)
     assert status == -signal.SIGKILL
     assert run.latest() == "global_step2"
@@ -83,7 +128,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     freely = run.command
     with monkeypatch.context() as patch:
         held = hold_weights(patch, tmp_path, newest / "complete.json")
-        run.command = training(run.output, prompts_file, *FLAGS)
+        run.command = training(run.output, prompts_file, *flags)
         assert_says_who_died("RolloutActor", *run.start_and_disturb(5, "HeldRolloutActor", signal.SIGKILL, held))
 
     # A file of the newest checkpoint is cut short: the one before is used.
@@ -97,7 +142,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
         assert "no prompt was finished within --swap.generation_timeout 30 seconds" in line
     else:
         output = ""
-    result = start_training(run.output, prompts_file, *FLAGS)
+    result = start_training(run.output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     output += result.stdout
     assert "checkpoint global_step4 is ignored" in output and f"{file.name} has 1000 bytes instead of" in output
