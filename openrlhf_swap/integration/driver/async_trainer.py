@@ -68,7 +68,7 @@ class SwapGenerateActor(_StockGenerateActor):
         config, stock = self.args.swap, self.samples_generator
         self._objective = build(config)
         reader = StepReader(stock.tokenizer, config.end_of_thought, *config.segmentation)
-        self.samples_generator = _BatchGenerator.like(stock, self._objective, reader)
+        self.samples_generator = _BatchGenerator.take_over(stock, self._objective, reader)
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """Resume after the last batch of a checkpoint; takes the trainer's state from it."""

@@ -51,7 +51,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def split_rollout_samples(self, rollout_samples: list[Sample]) -> list[Experience]:
         """Overrides RemoteExperienceMaker, which numbers the samples: takes their rollouts in the same order."""
         self._branches, self.rollout_table = {}, []
-        self._rollouts = [self._with_steps(sample.rollout) for sample in rollout_samples]
+        self._rollouts = [self._find_steps(sample.rollout) for sample in rollout_samples]
         micro_batches: list[Experience] = super().split_rollout_samples(rollout_samples)
         return micro_batches
 
@@ -91,7 +91,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         outcomes, processes = [], []
         for experience in experiences:
             outcomes.append(self._outcome_term(experience, rewards))
-            term = None if process is None else self._on_action_axis(process.flatten(0, 1), experience)
+            term = None if process is None else self._align_with_actions(process.flatten(0, 1), experience)
             processes.append(torch.zeros_like(outcomes[-1]) if term is None else term)
             experience.advantages = unified_advantages(
                 outcomes[-1], term, objective.outcome_weight, objective.process_weight
@@ -137,7 +137,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         from_the_end = (action_mask * rewards).flip(-1).numpy()
         return torch.from_numpy(np.add.accumulate(from_the_end, axis=-1)).flip(-1)
 
-    def _with_steps(self, rollout: Rollout) -> Rollout:
+    def _find_steps(self, rollout: Rollout) -> Rollout:
         """The rollout with its step ends if it is to be scored (a correct one), or if its states are read (any)."""
         if not (self._objective.reads_states or (rollout.correct and self._objective.scores_steps)):
             return rollout
@@ -165,7 +165,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         index = experience.index[row]
         self._rollouts[index] = replace(self._rollouts[index], **values)
 
-    def _on_action_axis(self, values: Tensor, experience: Experience) -> Tensor:
+    def _align_with_actions(self, values: Tensor, experience: Experience) -> Tensor:
         """(B, A) the values of response tokens, (rollouts of the batch, longest response), moved to their actions."""
         moved = torch.zeros(experience.action_mask.shape, dtype=values.dtype)
         for row, index in enumerate(experience.index):

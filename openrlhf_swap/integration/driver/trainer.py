@@ -212,7 +212,7 @@ class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
         """Takes the arguments of `PPOTrainer`."""
         torch.manual_seed(strategy.args.train.seed)  # the prompt sampler takes its own seed from this
         super().__init__(pretrain, strategy, *args, **kwargs)
-        self.samples_generator = SwapSamplesGenerator.like(self.samples_generator, self._objective, self._reader)
+        self.samples_generator = SwapSamplesGenerator.take_over(self.samples_generator, self._objective, self._reader)
         if not self.args.algo.dynamic_filtering_enable:
             steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
             self._last_step = steps * self.args.train.num_episodes

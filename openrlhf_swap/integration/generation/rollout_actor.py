@@ -12,6 +12,11 @@ from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from transformers import AutoConfig
+from vllm.transformers_utils.model_arch_config_convertor import (
+    MODEL_ARCH_CONFIG_CONVERTORS,
+    ModelArchConfigConvertorBase,
+)
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, reader_errors
@@ -38,6 +43,23 @@ class EngineFactory:
 
     def remote(self, **arguments: Any) -> Any:
         return self._actor_class.remote(**{**arguments, **self._more})
+
+
+def expert_kernels(model: str) -> dict[str, str]:
+    """Arguments with which vLLM's engines keep the weights of experts as they are in a checkpoint.
+
+    On GPUs newer than Hopper, vLLM 0.29 prefers kernels that reorder these weights once, after loading: those that the
+    policy sends later would be put into the wrong places.
+
+    Args:
+        model: folder or id; code that comes with it was allowed before.
+    """
+    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
+    experts = convertor(config, config.get_text_config()).get_num_experts()
+    if not experts or getattr(config, "quantization_config", None):  # which has kernels of its own
+        return {}
+    return {"moe_backend": "triton"}
 
 
 class KnownPrompt:

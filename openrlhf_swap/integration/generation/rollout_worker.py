@@ -30,7 +30,7 @@ Weights = Iterable[tuple[str, Tensor]]
 
 
 def model_without_weights(path: str, trust_remote_code: bool) -> PreTrainedModel:
-    """The model that the trainer loads from `path`, on the meta device, ready for `as_in_a_checkpoint`."""
+    """The model that the trainer loads from `path`, on the meta device, ready for `convert_to_checkpoint`."""
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     # OpenRLHF's rule.
     auto: Any = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
@@ -43,7 +43,7 @@ def model_without_weights(path: str, trust_remote_code: bool) -> PreTrainedModel
     return made
 
 
-def as_in_a_checkpoint(model: PreTrainedModel, weights: Weights) -> list[tuple[str, Tensor]]:
+def convert_to_checkpoint(model: PreTrainedModel, weights: Weights) -> list[tuple[str, Tensor]]:
     """Weights of a model by their names in it -> the same, by name and shape as `save_pretrained` writes them."""
     if getattr(model, "_weight_conversions", None) is None:
         return list(weights)
@@ -78,7 +78,7 @@ class SwapWorker(_StockWorker):
             if not self._is_updating:
                 self._begin_update(model)
                 self._is_updating = True
-            with replaced(model, "load_weights", lambda weights: load(as_in_a_checkpoint(sent, weights)), "vllm"):
+            with replaced(model, "load_weights", lambda weights: load(convert_to_checkpoint(sent, weights)), "vllm"):
                 yield
             if is_last:
                 self._end_update(model)

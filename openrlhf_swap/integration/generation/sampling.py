@@ -43,8 +43,8 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._continued_seconds = 0.0
 
     @classmethod
-    def like(cls, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> Self:
-        """One with the same prompts and engines as `stock`, which OpenRLHF's trainer has made."""
+    def take_over(cls, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> Self:
+        """A generator with the prompts and engines of `stock`, which OpenRLHF's trainer has made."""
         loaders = stock.prompts_dataloader, stock.eval_dataloader
         return cls(stock.strategy, *loaders, stock.tokenizer, stock.vllm_engines, objective=objective, reader=reader)
 
@@ -83,7 +83,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         rows = [data[index] for index in chosen]
         generate_kwargs = {**generate_kwargs, "n_samples_per_prompt": request.samples}
         parts = self._dispatch([row[1] for row in rows], [row[2] for row in rows], **generate_kwargs)
-        groups = dict(self._as_they_finish(parts))
+        groups = dict(self._collect_finished(parts))
         return Batch([groups[number] for number in range(len(rows))], self._objective.coefficients, self._reader)
 
     def _generate_vllm(
@@ -94,15 +94,15 @@ class SwapSamplesGenerator(SamplesGenerator):
         Samples the objective's monitoring set first when it is due.
         """
         if dynamic_filtering:
-            groups, consumed, exhausted = self._filtered(dataloader_iter, num_prompts, **generate_kwargs)
+            groups, consumed, exhausted = self._generate_filtered(dataloader_iter, num_prompts, **generate_kwargs)
         else:
             prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
             consumed = len(prompts)
             whole = self._whole_batches(consumed)
-            groups = self._groups(prompts[:whole], labels[:whole], **generate_kwargs)
+            groups = self._generate_groups(prompts[:whole], labels[:whole], **generate_kwargs)
         return [experience for group in groups for experience in group], consumed, exhausted
 
-    def _filtered(
+    def _generate_filtered(
         self, dataloader_iter: Iterator, num_prompts: int, **generate_kwargs: Any
     ) -> tuple[list[list[Sample]], int, bool]:
         """Groups that pass the filter, how many prompts that took, and whether the data ended.
@@ -114,7 +114,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         while len(groups) < num_prompts and not exhausted:
             prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts - len(groups))
             consumed += len(prompts)
-            groups += filter(self._passes, self._groups(prompts, labels, **generate_kwargs))
+            groups += filter(self._passes, self._generate_groups(prompts, labels, **generate_kwargs))
         return groups[: self._whole_batches(len(groups))], consumed, exhausted
 
     def _whole_batches(self, count: int) -> int:
@@ -135,28 +135,28 @@ class SwapSamplesGenerator(SamplesGenerator):
         batch = Batch([rollouts], self._objective.coefficients, self._reader)
         return bool(low < self._objective.filter_scores(batch).mean() < high)
 
-    def _groups(self, prompts: list[str], labels: list[str], **generate_kwargs: Any) -> list[list[Sample]]:
+    def _generate_groups(self, prompts: list[str], labels: list[str], **generate_kwargs: Any) -> list[list[Sample]]:
         """The responses to each prompt, after the objective's monitoring set where that is due."""
         if not prompts:
             return []
         if not self._evaluating and (request := self._objective.monitor()) is not None:
             self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
         parts = self._dispatch(prompts, labels, **generate_kwargs)
-        finished: Iterable[tuple[int, list[Rollout]]] = self._as_they_finish(parts)
-        if continues := not self._evaluating and self._objective.continues != "no":
-            finished = self._continued(finished, **generate_kwargs)
+        finished: Iterable[tuple[int, list[Rollout]]] = self._collect_finished(parts)
+        continues = not self._evaluating and self._objective.continues != "no"
+        if continues:
+            finished = self._continue_groups(finished, **generate_kwargs)
         context, groups = generate_kwargs["max_len"], {}
         for number, rollouts in tqdm(finished, desc="Generate samples", total=len(parts)):
             groups[number] = [self._make_sample(rollout, context) for rollout in rollouts]
-            for sample, rollout in zip(groups[number], rollouts, strict=True):
-                if continues:
-                    sample.info["swap/continued_tokens"] = torch.tensor([rollout.metadata["continued_tokens"]])
-        for sample in (sample for group in groups.values() for sample in group):
-            if continues:
+        if continues:
+            for sample in (sample for group in groups.values() for sample in group):
+                tokens = sample.rollout.metadata.get("continued_tokens", 0.0)
+                sample.info["swap/continued_tokens"] = torch.tensor([tokens])
                 sample.info["swap/continued_seconds"] = torch.tensor([self._continued_seconds])
         return [groups[number] for number in range(len(parts))]
 
-    def _continued(
+    def _continue_groups(
         self, finished: Iterable[tuple[int, list[Rollout]]], **generate_kwargs: Any
     ) -> Iterator[tuple[int, list[Rollout]]]:
         """The groups with what the objective generates from their responses.
@@ -180,12 +180,12 @@ class SwapSamplesGenerator(SamplesGenerator):
             refs.append([engine.continue_rollouts.remote(requests, sampling, context, self.tokenizer)])
             waiting.append((number, group, requests))
         started = time.monotonic()
-        for place, results in self._as_they_finish(refs):
+        for place, results in self._collect_finished(refs):
             number, group, requests = waiting[place]
             yield number, continuations.complete(group, requests, results)
         self._continued_seconds = time.monotonic() - started
 
-    def _as_they_finish(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
+    def _collect_finished(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """Each prompt's number and responses when all of its parts are there."""
         limit = self.args.swap_run.generation_timeout
         prompt_of = {ref: number for number, refs in enumerate(parts) for ref in refs}

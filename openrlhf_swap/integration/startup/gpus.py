@@ -21,7 +21,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.placement import gpu_actors, policy_ranks, reference_ranks
 
 GIB = 2**30
-DRIVERS = {12: 525, 13: 580}  # CUDA's major version -> the first driver with it
+DRIVER = 580  # the first with CUDA 13, for which torch is built
 BFLOAT16 = (8, 0)  # the first compute capability with it
 SHARED_MEMORY = GIB  # least of /dev/shm for several GPUs
 DEFAULT = "DEFAULT"
@@ -77,12 +77,11 @@ def check(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> None:
 def find_problems(machine: Machine, needs: Needs) -> Iterator[str]:
     """What a run could not work with on a machine, each with its remedy."""
     used = machine.gpus[: needs.gpus]  # Ray takes the first ones
-    major = int(needs.cuda.partition(".")[0])
-    if machine.cuda[0] < major:
+    if machine.cuda[0] < int(needs.cuda.partition(".")[0]):
         newest = ".".join(map(str, machine.cuda))
         yield (
             f"the NVIDIA driver {machine.driver} runs CUDA {newest} at most, but torch is built for CUDA "
-            f"{needs.cuda}; update it to {DRIVERS.get(major, 'a newer one')}{' or newer' * (major in DRIVERS)}"
+            f"{needs.cuda}; update it to {DRIVER} or newer"
         )
     for number, gpu in enumerate(used):
         where = f"GPU {number} ({gpu.name})"

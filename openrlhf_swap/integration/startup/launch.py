@@ -21,8 +21,7 @@ from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, engine_limits, gpu_actors, policy_ranks
 from openrlhf_swap.flags.stock import TRAIN
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.generation.engine import expert_kernels
-from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor
+from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor, expert_kernels
 from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS

@@ -30,7 +30,7 @@ def experience(prompt, score, text="", truncated=False):
 class Generator(SwapSamplesGenerator):
     """Draws two responses to a prompt, which is the mean that their scores have."""
 
-    def _groups(self, prompts, labels, **generate_kwargs):
+    def _generate_groups(self, prompts, labels, **generate_kwargs):
         self.asked.append(prompts)
         return [[experience(p, float(p)) for _ in range(2)] for p in prompts]
 
