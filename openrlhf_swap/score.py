@@ -28,7 +28,7 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.references import answer_is_text
-from openrlhf_swap.data.rows import Entry, described, read_entries
+from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.rewards import Grader
@@ -167,7 +167,7 @@ def read_input(source: Path) -> list[Entry]:
     """
     rows = [_scorable(entry) for entry in read_entries(source, "--input")]
     if all(entry.row is None for entry in rows):
-        raise DataError(f"--input is {source}, of which no row can be scored: {described(rows)}")
+        raise DataError(f"--input is {source}, of which no row can be scored: {describe_faults(rows)}")
     return rows
 
 
@@ -225,7 +225,7 @@ def score_rows(
             append({**entry.row, "row": entry.number - 1, **scores, **graded})
             outcomes["scored"] += 1
     if skipped:
-        print(f"skipped: {described(skipped)}", file=sys.stderr)
+        print(f"skipped: {describe_faults(skipped)}", file=sys.stderr)
     return outcomes
 
 

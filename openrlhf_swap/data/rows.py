@@ -2,8 +2,8 @@
 
 One rule for all commands. Where rows are many and independent (training, evaluation during it, scoring), an unreadable
 row is counted, reported and left out; where the whole matters (benchmarks, `prepare`), it is an error. Either way the
-message has the file, the row's number from 1, what is wrong, and the remedy. The loaders of `datasets` read all of a
-file or nothing, so JSON and CSV are read row by row here; parquet and the hub are theirs.
+message has the file, the row's number from 1, and what is wrong. The loaders of `datasets` read all of a file or
+nothing, so JSON and CSV are read row by row here; parquet files and data sets on the hub are read by `datasets`.
 
 Imports nothing heavy: `train` looks into its data files before anything slow is imported.
 """
@@ -61,7 +61,7 @@ def read_entries(path: Path, flag: str = "", at_most: int | None = None, needs_a
         entries = list(islice(_entries(path), at_most))
         rows = readable_rows(entries)
         if not rows or (needs_all and len(rows) < len(entries)):
-            raise DataError(described(entries) or "it has no rows")
+            raise DataError(describe_faults(entries) or "it has no rows")
     return entries
 
 
@@ -70,7 +70,7 @@ def readable_rows(entries: Sequence[Entry]) -> list[Row]:
     return [entry.row for entry in entries if entry.row is not None]
 
 
-def described(entries: Sequence[Entry]) -> str:
+def describe_faults(entries: Sequence[Entry]) -> str:
     """The first unreadable rows: "row 3: not JSON (...), row 7: not UTF-8 (...), and 12 more"."""
     wrong = [entry for entry in entries if entry.row is None]
     shown = ", ".join(f"row {entry.number}: {entry.fault}" for entry in wrong[:SHOWN])
@@ -181,7 +181,7 @@ def _entry(number: int, read: Callable[[Any], Row], raw: Any) -> Entry:
 
 
 def _next_fields(reader: csv.DictReader[str]) -> Row:
-    """The next row of a CSV file, which pandas could not name: it drops a long row, and fills up a short one."""
+    """The next row of a CSV file; pandas would drop a row that is too long, and fill up one that is too short."""
     try:
         row = next(reader)
     except csv.Error as error:

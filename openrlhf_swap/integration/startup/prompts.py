@@ -18,7 +18,7 @@ from openrlhf_swap.data.rows import (
     as_table,
     causes_of_loaders,
     check_columns,
-    described,
+    describe_faults,
     has_rows,
     read_entries,
     readable_rows,
@@ -77,7 +77,7 @@ def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Da
             rows = readable_rows(entries)
             if len(rows) < len(entries):
                 counts = f"{len(entries) - len(rows)} of {len(entries)} rows cannot be read"
-                print(f"[swap] {name}: {counts}: {described(entries)}; left out")
+                print(f"[swap] {name}: {counts}: {describe_faults(entries)}; left out")
             if len(rows) < len(entries) or name.lower().endswith(".csv"):
                 read_here[name] = rows
     printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)

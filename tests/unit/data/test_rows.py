@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openrlhf_swap.data.rows import check_quickly, described, read_entries, readable_rows
+from openrlhf_swap.data.rows import check_quickly, describe_faults, read_entries, readable_rows
 from openrlhf_swap.errors import DataError
 
 GOOD = b'{"problem": "1+1", "answer": "2"}\n'
@@ -58,15 +58,15 @@ def test_bad_rows_have_numbers_and_do_not_stop_the_others(tmp_path):
     path = tmp_path / "rows.jsonl"
     bad = [b"{", b'{"a": "\\udc80"}', b'{"a": ' + b"9" * 5000 + b"}", b'{"a": ' + b"[" * 100_000, b'"text"', b"\xe9"]
     path.write_bytes(GOOD + b"\n".join(bad) + b"\n\n" + GOOD)
-    found = read_entries(path)
-    assert [entry.number for entry in found] == [1, 2, 3, 4, 5, 6, 7, 9]  # the blank line is counted, but no row
-    assert [entry.row is None for entry in found] == [False, *[True] * 6, False]
-    assert described(found) == (
+    entries = read_entries(path)
+    assert [entry.number for entry in entries] == [1, 2, 3, 4, 5, 6, 7, 9]  # the blank line is counted, but no row
+    assert [entry.row is None for entry in entries] == [False, *[True] * 6, False]
+    assert describe_faults(entries) == (
         "row 2: not JSON (Expecting property name enclosed in double quotes at character 3), "
         r"row 3: a lone surrogate (\udc80), which is not a character, "
         "row 4: a number of more than 4300 digits, and 3 more"
     )
-    assert readable_rows(found) == [json.loads(GOOD)] * 2
+    assert readable_rows(entries) == [json.loads(GOOD)] * 2
     check_quickly("--data.prompt_dataset", str(path), KEYS)
 
 
