@@ -5,7 +5,7 @@ r"""Score where reasoning makes progress: log p(answer | prefix) after every ste
 Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
 template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
 the input, from 0), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
-With `--grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
+With `--swap.grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
 With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain before the first step
 and after each step, by a regression on the model's hidden states that is fitted on the other problems.
@@ -25,16 +25,17 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
+from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
+from openrlhf_swap.flags.configuration import add_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import answer_text
 from openrlhf_swap.rewards.verifiers import FLAG, Reference
-from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from openrlhf_swap.scoring.scorer import Scorer
 
 FIELDS = ("problem", "answer", "response")
-SETTINGS = (  # flags that the rows depend on
-    *("step_tokens", "max_steps", "newline_patience", "dtype", "end_of_thought", "close_template", "scoring"),
-    *("grader", "tokens_left"),
-)
+SETTINGS = ("step_tokens", "max_steps", "newline_patience", "end_of_thought", "close_template")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -59,32 +57,29 @@ def main(argv: list[str]) -> None:
         DataError: for an input without rows, or not the one that the output's rows are the scores of.
     """
     args = _parser().parse_args(argv)
-    end, close = (text.replace("\\n", "\n") for text in (args.end_of_thought, args.close_template))
-    config = SwapConfig(
-        step_tokens=args.step_tokens,
-        max_steps=args.max_steps,
-        newline_patience=args.newline_patience,
-        end_of_thought=end,
-        close_template=close,
-    )
-    run = RunConfig(scoring=args.scoring)
-    if args.grader:
-        check_grader_name(args.grader)
+    given = {name.removeprefix("swap."): value for name, value in vars(args).items()}
+    trusted, grader_name = given["trust_remote_code"], given["grader"]
+    marks = {name: given[name].replace("\\n", "\n") for name in ("end_of_thought", "close_template")}
+    config = SwapConfig(**{name: given[name] for name in SETTINGS} | marks)
+    run = RunConfig(scoring=given["scoring"])
+    if grader_name and not answer_is_text(grader_name):
+        raise ConfigError(f"{FLAG} is {grader_name}, whose tasks have no answer text to score: use eval run")
     check_model_exists("--model", args.model, takes_adapters=True)
-    refuse_model_code("--model", args.model, args.trust_remote_code)
+    refuse_model_code("--model", args.model, trusted)
     check_writable("--output", args.output.parent)
     rows = read_input(args.input)
-    settings = {"--model": identity(args.model)} | {f"--{n.replace('_', '-')}": getattr(args, n) for n in SETTINGS}
+    settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
+    settings |= {"--swap.scoring": run.scoring, FLAG: grader_name}
+    settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
     record_or_compare(args.output, settings, "rows", "use another --output")
     refuse_other_rows(args.output, rows)
-    model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
+    model, tokenizer = load_model(args.model, args.dtype, trusted)
 
     from openrlhf_swap.scoring.scorer import Scorer
 
-    with flags_called({"--swap.end_of_thought": "--end-of-thought"}):
-        scorer = Scorer(model, tokenizer, config, run.scoring)
+    scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
-    grader = Grader(verifier=args.grader) if args.grader else None
+    grader = Grader(verifier=grader_name) if grader_name else None
     outcomes = score_rows(scorer, rows, args.output, grader, args.tokens_left)
     if args.tokens_left:
         predict_tokens_left(args.output)
@@ -93,50 +88,19 @@ def main(argv: list[str]) -> None:
 
 
 def _parser() -> Parser:
-    defaults = SwapConfig()
     parser = Parser("openrlhf-swap score", __doc__)
     parser.add_argument("--model", required=True, help="Hugging Face model id, or a folder")
     parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer and response")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
-    parser.add_argument("--step-tokens", type=int, default=defaults.step_tokens, help="M (default: %(default)s)")
-    parser.add_argument("--max-steps", type=int, default=defaults.max_steps, help="K (default: %(default)s)")
-    parser.add_argument(
-        "--newline-patience",
-        type=float,
-        default=defaults.newline_patience,
-        help="cut a step after this many times M tokens if no newline comes (default: %(default)s)",
-    )
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of the model (default: %(default)s)")
-    parser.add_argument(
-        "--end-of-thought",
-        default=defaults.end_of_thought,
-        help="text that closes the thought; auto: from the model's chat template (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--close-template",
-        default=defaults.close_template,
-        help=r"text that ends the thought and opens the answer; \n is a newline (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--scoring",
-        default=RunConfig().scoring,
-        help="shared_prefix, or per_prefix: one forward per prefix, the slow reference (default: %(default)s)",
-    )
-    parser.add_argument("--grader", help="also grade each response: as in training, --swap.grader (default: do not)")
     parser.add_argument(
         "--tokens-left",
         action="store_true",
         help="also predict how many tokens follow each step, from the model's states; the page of traces draws it",
     )
-    add_trust_flag(parser)
+    parser.add_argument(FLAG, help="also grade each response, by a name as in training (default: do not)")
+    add_settings(parser, (*SETTINGS, "scoring", "trust_remote_code"))
     return parser
-
-
-def check_grader_name(name: str) -> None:
-    """Refuse a grader that does not exist, or whose tasks have no answer text; raises ConfigError."""
-    with flags_called({FLAG: "--grader"}):
-        if not answer_is_text(name):
-            raise ConfigError(f"--grader is {name}, whose tasks have no answer text to score: use eval run")
 
 
 def load_model(
@@ -172,11 +136,7 @@ def read_input(source: Path) -> list[Entry]:
 
 
 def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
-    """Compare the rows that `target` holds with those of the input that they are the scores of.
-
-    Raises:
-        DataError: for the first that is not the same problem, answer and response.
-    """
+    """Raise DataError for the first row in `target` that is not the same problem, answer and response in the input."""
     by_line = {entry.number: entry.row for entry in rows}
     for scored in read_rows(target):
         line = scored["row"] + 1
@@ -189,19 +149,16 @@ def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
 
 
 def score_rows(
-    scorer: Scorer, rows: Sequence[Entry], target: Path, grader: Grader | None = None, with_states: bool = False
+    scorer: Scorer, rows: Sequence[Entry], target: Path, grader: Grader | None, with_states: bool
 ) -> Counter[str]:
-    """Score every row that `target` does not hold yet.
+    """Append the scores of every row that `target` does not hold yet, and count the rows by outcome.
 
     Args:
         scorer: of the model.
         rows: of the input.
-        target: where scored rows are appended.
+        target: a JSONL file.
         grader: grades each response, if there is one.
         with_states: whether each row gets `states`, for `predict_tokens_left`.
-
-    Returns:
-        How many had each outcome.
     """
     done = max((row["row"] + 1 for row in read_rows(target)), default=0)
     left = [entry for entry in rows if entry.number > done]
@@ -210,30 +167,29 @@ def score_rows(
     with appending(target) as append:
         for entry in tqdm(left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)):
             try:
-                if entry.row is None:
-                    raise DataError(entry.fault)
-                problem, answer, response = (str(entry.row[name]) for name in FIELDS)
-                scores = scorer.score(problem, answer, response)
-                if with_states:
-                    trace = scorer.states(problem, response)
-                    scores |= {"states": trace.states.tolist(), "response_tokens": trace.length}
+                append(_scored(scorer, entry, grader, with_states))
+                outcomes["scored"] += 1
             except DataError as error:
                 outcomes[f"skipped: {str(error).partition(' (')[0]}"] += 1
                 skipped.append(Entry(entry.number, None, str(error)))
-                continue
-            graded = _graded(grader, entry.row, scorer.end_of_thought) if grader else {}
-            append({**entry.row, "row": entry.number - 1, **scores, **graded})
-            outcomes["scored"] += 1
     if skipped:
         print(f"skipped: {describe_faults(skipped)}", file=sys.stderr)
     return outcomes
 
 
-def _graded(grader: Grader, row: Row, end_of_thought: str) -> Row:
-    metadata = {name: value for name, value in row.items() if name not in FIELDS}
-    reference = Reference(str(row["answer"]), str(row["problem"]), metadata)
-    grade = grader.grade(str(row["response"]), reference, end_of_thought)
-    return {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
+def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bool) -> Row:
+    if entry.row is None:
+        raise DataError(entry.fault)
+    problem, answer, response = (str(entry.row[name]) for name in FIELDS)
+    row = {**entry.row, "row": entry.number - 1, **scorer.score(problem, answer, response)}
+    if with_states:
+        trace = scorer.states(problem, response)
+        row |= {"states": trace.states.tolist(), "response_tokens": trace.length}
+    if grader:
+        metadata = {name: value for name, value in entry.row.items() if name not in FIELDS}
+        grade = grader.grade(response, Reference(answer, problem, metadata), scorer.end_of_thought)
+        row |= {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
+    return row
 
 
 def predict_tokens_left(target: Path) -> None:

@@ -215,8 +215,8 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
         write_rows(file, (row for row in traces(evaluated, 1) if (row["benchmark"], row["id"]) in turns))
         files.append(folder / f"{name}.scored.jsonl")
         files[-1].unlink(missing_ok=True)
-        words = ["--model", model, "--input", file, "--output", files[-1], "--close-template", thoughts.CLOSE]
-        words += ["--step-tokens", thoughts.STEP_TOKENS, "--newline-patience", thoughts.PATIENCE]
+        words = ["--model", model, "--input", file, "--output", files[-1], "--swap.close_template", thoughts.CLOSE]
+        words += ["--swap.step_tokens", thoughts.STEP_TOKENS, "--swap.newline_patience", thoughts.PATIENCE]
         score.main([str(word) for word in words])
     text, path = render(page_data(files, 1.0, 1.0, SHOWN) | {"summary": summary}), folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:

@@ -2,7 +2,7 @@ r"""Which step gain tells needed sentences from others? Like examples/studies/ga
 
     openrlhf-swap eval traces outputs/smollm2/base --output outputs/traces.jsonl
     openrlhf-swap score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
-        --step-tokens 4 --newline-patience 8 --close-template '</think>\n\nThe answer is \boxed{' \
+        --swap.step_tokens 4 --swap.newline_patience 8 --swap.close_template '</think>\n\nThe answer is \boxed{' \
         --tokens-left --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py \
         --scored outputs/scored.jsonl --problems outputs/smollm2/problems/held_out/*.jsonl

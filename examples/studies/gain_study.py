@@ -3,7 +3,7 @@ r"""Which gain of a step tells lines that are needed from those that are not? Of
     python examples/worlds/evaluate.py --world decomposition --model examples/worlds/policies/decomposition \
         --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
     openrlhf-swap score --model examples/worlds/policies/decomposition --input outputs/base.traces.jsonl \
-        --step-tokens 3 --close-template '</think>\n\n**Final Answer**\n\boxed{' --tokens-left \
+        --swap.step_tokens 3 --swap.close_template '</think>\n\n**Final Answer**\n\boxed{' --tokens-left \
         --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds python examples/studies/gain_study.py --world decomposition \
         --scored outputs/scored.jsonl

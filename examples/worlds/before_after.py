@@ -44,7 +44,7 @@ def score(model: Path, traces: Path, swap: dict) -> Path:
     scored.unlink(missing_ok=True)  # left by an earlier quickstart
     arguments = {"--model": model, "--input": traces, "--output": scored}
     names = ("step_tokens", "max_steps", "newline_patience", "close_template")
-    arguments |= {f"--{name.replace('_', '-')}": swap[name] for name in names}
+    arguments |= {f"--swap.{name}": swap[name] for name in names}
     with open(scored.with_suffix(".log"), "w", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
         main([str(word) for pair in arguments.items() for word in pair])
     return scored

@@ -6,23 +6,45 @@ killed in between, a full disk or a damaged file leaves a folder that looks like
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
+from operator import itemgetter
 from pathlib import Path
 
 from openrlhf_swap.errors import CheckpointError
 from openrlhf_swap.files import Row, to_line, write_text
-from openrlhf_swap.runs import seals
-from openrlhf_swap.runs.seals import MARK, SEAL, find_fault
 
-LATEST = "latest"
 CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
+LATEST = "latest"
 BESIDE = (LATEST, LATEST + ".writing", "zero_to_fp32.py")  # what DeepSpeed and this package write next to them
 ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with, for the seals of its checkpoints
 DAMAGED = "damaged"  # under --ckpt.path: checkpoints whose seal does not fit them
+SEAL = "complete.json"
+MARK = "incomplete"  # exists while a checkpoint is being written or deleted
+HASH = "sha256"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a start finds in its `--ckpt.path`.
+
+    Attributes:
+        tag: the checkpoint to resume from; None to start from the beginning.
+        origin: what that run was started with, as `record_origin` got it; {} without a checkpoint.
+        messages: what happened, for the user, one line each.
+    """
+
+    tag: str | None
+    origin: Row
+    messages: list[str]
 
 
 def begin(checkpoint: Path) -> None:
@@ -44,19 +66,16 @@ def record_origin(path: Path, origin: Row) -> None:
     write_text(path / ORIGIN, to_line(origin, indent=1))
 
 
-def seal(checkpoint: Path, objective: str, ranks: int, zero_stage: int) -> None:
-    """Mark a checkpoint as complete by listing its files with sizes and hashes. Call when all are written.
-
-    Args:
-        checkpoint: its folder.
-        objective: the objective whose state it holds.
-        ranks: processes that train the policy.
-        zero_stage: DeepSpeed's.
-    """
-    before = [seals.order(other)[0] for other in _sealed(checkpoint.parent) if other != checkpoint]
+def seal(checkpoint: Path) -> None:
+    """Mark a checkpoint as complete: list its files with sizes and hashes, and give it the next number."""
+    before = [number for other, number in _sealed(checkpoint.parent).items() if other != checkpoint]
     file = checkpoint.parent.parent / ORIGIN
     origin = json.loads(file.read_bytes()) if file.exists() else {}
-    seals.write_seal(checkpoint, objective, 1 + max(before, default=0), ranks, zero_stage, origin)
+    sizes = file_sizes(checkpoint)
+    hashes = _hashes(checkpoint, sizes)
+    files = {name: {"bytes": size, HASH: hashes[name]} for name, size in sizes.items()}
+    content = {"number": 1 + max(before, default=0), "origin": origin, "files": files}
+    write_text(checkpoint / SEAL, to_line(content, indent=1))
     (checkpoint / MARK).unlink(missing_ok=True)
 
 
@@ -67,7 +86,7 @@ def take_the_place_of_the_best(checkpoint: Path, tag: str) -> None:
     checkpoint.rename(target)
     write_text(checkpoint.with_name(LATEST), tag)
     for older in checkpoint.parent.glob("best*"):
-        if older.is_dir() and older != target:
+        if older != target:
             discard(older)
 
 
@@ -76,8 +95,8 @@ def newest(path: Path) -> str | None:
 
     Changes nothing, and does not read the checkpoint's files.
     """
-    complete = [checkpoint for checkpoint in _sealed(path / FOLDER) if find_fault(checkpoint) is None]
-    return max(complete, key=seals.order).name if complete else None
+    complete = [checkpoint for checkpoint in _sealed(path / FOLDER) if _find_fault(checkpoint) is None]
+    return complete[-1].name if complete else None
 
 
 def refuse_to_overwrite(path: Path) -> None:
@@ -87,21 +106,6 @@ def refuse_to_overwrite(path: Path) -> None:
             f"--ckpt.path is {path}, which holds checkpoint {tag} of an earlier run; give --ckpt.load_enable to "
             "resume from it, or another --ckpt.path (and --swap.output_dir) to start from the beginning"
         )
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What a restarted run finds.
-
-    Attributes:
-        tag: the checkpoint to resume from; None to start from the beginning.
-        seal: what its seal says; None without a checkpoint.
-        messages: what happened, for the user, one line each.
-    """
-
-    tag: str | None
-    seal: seals.Seal | None
-    messages: list[str]
 
 
 def recover(path: Path) -> Recovery:
@@ -119,66 +123,32 @@ def recover(path: Path) -> Recovery:
             complete checkpoint for a file between them, because OpenRLHF would take their folder for one.
     """
     folder = path / FOLDER
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    _refuse_foreign(path, found)
-    messages: list[str] = []
-    complete = []
-    for checkpoint in filter(Path.is_dir, found):
-        if not (checkpoint / SEAL).exists():
-            discard(checkpoint)
-            messages.append(f"checkpoint {checkpoint.name} is ignored and deleted: it was not written completely")
-        elif fault := find_fault(checkpoint):
-            messages.append(_set_aside(checkpoint, fault))
-        else:
-            complete.append(checkpoint)
-    complete.sort(key=seals.order)
-    while complete and (change := seals.find_change(complete[-1])):
-        messages.append(_set_aside(complete.pop(), change))
-    if not complete:
-        _remove_empty(path)
-        messages.append(f"no complete checkpoint in {path}: starting from the beginning")
-        return Recovery(None, None, messages)
-    used, tag = seals.read_seal(complete[-1]), complete[-1].name
-    write_text(folder / LATEST, tag)
-    verified = "" if used and used.hashes else " (not verified: an earlier version wrote it, without hashes)"
-    messages.append(f"resuming from checkpoint {tag} in {path}{verified}")
-    return Recovery(tag, used, messages)
-
-
-def _refuse_foreign(path: Path, entries: list[Path]) -> None:
-    """Raise CheckpointError for the first folder in `_actor` that this package did not write."""
-    for entry in entries:
-        if entry.is_dir() and not _is_ours(entry) and any(entry.iterdir()):
+    unsealed = [entry for entry in folder.glob("*") if entry.is_dir() and not (entry / SEAL).exists()]
+    for entry in sorted(unsealed):
+        if any(entry.iterdir()) and not _is_ours(entry):
             raise CheckpointError(
                 f"--ckpt.path {path} holds checkpoint {entry.name} without a {SEAL}: it was not written by "
                 "openrlhf_swap, or only partly copied; use another --ckpt.path, or move it away"
             )
-
-
-def _remove_empty(path: Path) -> None:
-    """Remove `_actor` without checkpoints, which OpenRLHF would take for one."""
-    folder = path / FOLDER
-    if not folder.is_dir():
-        return
-    for name in BESIDE:
-        (folder / name).unlink(missing_ok=True)
-    if others := sorted(entry.name for entry in folder.iterdir()):
-        raise CheckpointError(
-            f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which openrlhf_swap did not write; move it away"
-        )
-    folder.rmdir()
-
-
-def _set_aside(checkpoint: Path, fault: str) -> str:
-    """Move a damaged checkpoint out of the way, under a name that is free, and say so in a line."""
-    folder = checkpoint.parent.parent / DAMAGED
-    folder.mkdir(exist_ok=True)
-    target, count = folder / checkpoint.name, 1
-    while target.exists():
-        count += 1
-        target = folder / f"{checkpoint.name}.{count}"
-    checkpoint.rename(target)
-    return f"checkpoint {checkpoint.name} is ignored and moved to {target}: {fault}"
+    messages = []
+    for entry in unsealed:
+        discard(entry)
+        messages.append(f"checkpoint {entry.name} is ignored and deleted: it was not written completely")
+    complete = []
+    for checkpoint in _sealed(folder):
+        if fault := _find_fault(checkpoint):
+            messages.append(_set_aside(checkpoint, fault))
+        else:
+            complete.append(checkpoint)
+    while complete and (change := _find_change(complete[-1])):
+        messages.append(_set_aside(complete.pop(), change))
+    if not complete:
+        _remove_empty(path)
+        return Recovery(None, {}, [*messages, f"no complete checkpoint in {path}: starting from the beginning"])
+    tag = complete[-1].name
+    write_text(folder / LATEST, tag)
+    origin = _read_seal(complete[-1])["origin"]
+    return Recovery(tag, origin, [*messages, f"resuming from checkpoint {tag} in {path}"])
 
 
 def discard(checkpoint: Path) -> None:
@@ -194,19 +164,14 @@ def discard(checkpoint: Path) -> None:
             (checkpoint / MARK).touch()
             (checkpoint / SEAL).unlink(missing_ok=True)
         for entry in checkpoint.iterdir():
-            if entry.name not in (MARK, SEAL):
-                _delete(entry)
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name not in (MARK, SEAL):
+                entry.unlink(missing_ok=True)
         for name in (SEAL, MARK):
             (checkpoint / name).unlink(missing_ok=True)
     with suppress(OSError):  # not empty, so not ours
         checkpoint.rmdir()
-
-
-def _delete(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry, ignore_errors=True)
-    else:
-        entry.unlink(missing_ok=True)
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
@@ -216,17 +181,96 @@ def rotate(path: Path, keep: int, max_bytes: float) -> None:
     OpenRLHF itself deletes before it writes, and a run killed in between would have lost both.
     """
     rotated = [checkpoint for checkpoint in _sealed(path / FOLDER) if not checkpoint.name.startswith("best")]
-    sizes = {checkpoint: sum(seals.file_sizes(checkpoint).values()) for checkpoint in sorted(rotated, key=seals.order)}
-    while len(sizes) > 1 and (len(sizes) > keep or sum(sizes.values()) > max_bytes):
-        oldest = next(iter(sizes))
-        discard(oldest)
-        del sizes[oldest]
+    sizes = [sum(file_sizes(checkpoint).values()) for checkpoint in rotated]
+    while len(rotated) > 1 and (len(rotated) > keep or sum(sizes) > max_bytes):
+        discard(rotated.pop(0))
+        del sizes[0]
 
 
-def _sealed(folder: Path) -> list[Path]:
-    """The checkpoints in a folder that have a seal, whatever it says."""
-    return [seal.parent for seal in folder.glob(f"*/{SEAL}")]
+def file_sizes(checkpoint: Path) -> dict[str, int]:
+    """Bytes of each file below `checkpoint`, by relative name, without the seal itself."""
+    return {
+        str(file.relative_to(checkpoint)): file.stat().st_size
+        for file in sorted(checkpoint.rglob("*"))
+        if file.is_file() and file.name not in (SEAL, SEAL + ".writing", MARK)
+    }
+
+
+def _read_seal(checkpoint: Path) -> Row:
+    """What the seal of a checkpoint says: its number, its origin, and each file's size and hash; {} if torn."""
+    try:
+        content = json.loads((checkpoint / SEAL).read_bytes())
+        files = {name: (int(entry["bytes"]), str(entry[HASH])) for name, entry in content["files"].items()}
+        return {"number": int(content["number"]), "origin": dict(content["origin"]), "files": files}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _sealed(folder: Path) -> dict[Path, int]:
+    """The checkpoints in a folder that have a seal, from the oldest to the newest, with their numbers; 0 if torn."""
+    numbers = {file.parent: _read_seal(file.parent).get("number", 0) for file in folder.glob(f"*/{SEAL}")}
+    return dict(sorted(numbers.items(), key=itemgetter(1)))
+
+
+def _find_fault(checkpoint: Path) -> str | None:
+    """What can be seen to be wrong with a sealed checkpoint without reading its files, in words; None for nothing."""
+    sealed, sizes = _read_seal(checkpoint), file_sizes(checkpoint)
+    if not sealed:
+        return f"its {SEAL} cannot be read"
+    for name, (size, _) in sealed["files"].items():
+        if name not in sizes:
+            return f"{name} is missing"
+        if sizes[name] != size:
+            return f"{name} has {sizes[name]} bytes instead of {size}"
+    return None
+
+
+def _find_change(checkpoint: Path) -> str | None:
+    """Which file of a checkpoint no longer holds what was written, in words; None for none. Reads all of them."""
+    files = _read_seal(checkpoint)["files"]
+    try:
+        now = _hashes(checkpoint, files)
+    except OSError as error:
+        return f"{Path(error.filename or checkpoint).name} cannot be read ({error.strerror})"
+    changed = next((name for name, (_, before) in files.items() if now[name] != before), None)
+    return changed and f"{changed} has changed since it was written (its {HASH} is another)"
+
+
+def _hashes(checkpoint: Path, names: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of files, by name; a thread for each core reads one at a time, since hashing does not hold the GIL."""
+
+    def hash_of(name: str) -> str:
+        with open(checkpoint / name, "rb") as file:
+            # The stack runs on Python 3.11; the types are checked for the lowest version of the other parts.
+            return hashlib.file_digest(file, HASH).hexdigest()  # type: ignore[attr-defined, no-any-return]
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        return dict(zip(names, threads.map(hash_of, names), strict=True))
 
 
 def _is_ours(checkpoint: Path) -> bool:
     return any((checkpoint / name).exists() for name in (SEAL, MARK))
+
+
+def _set_aside(checkpoint: Path, fault: str) -> str:
+    """Move a damaged checkpoint out of the way, under a name that is free, and say so in a line."""
+    folder = checkpoint.parent.parent / DAMAGED
+    folder.mkdir(exist_ok=True)
+    targets = (folder / f"{checkpoint.name}{f'.{number}' if number > 1 else ''}" for number in count(1))
+    target = next(target for target in targets if not target.exists())
+    checkpoint.rename(target)
+    return f"checkpoint {checkpoint.name} is ignored and moved to {target}: {fault}"
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove `_actor` without checkpoints, which OpenRLHF would take for one."""
+    folder = path / FOLDER
+    if not folder.is_dir():
+        return
+    for name in BESIDE:
+        (folder / name).unlink(missing_ok=True)
+    if others := sorted(entry.name for entry in folder.iterdir()):
+        raise CheckpointError(
+            f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which openrlhf_swap did not write; move it away"
+        )
+    folder.rmdir()

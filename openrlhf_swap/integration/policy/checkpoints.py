@@ -28,7 +28,6 @@ class PolicyCheckpoints:
         ckpt = strategy.args.ckpt
         self._strategy = strategy
         self._path, self._kept = Path(ckpt.path), (ckpt.max_num, ckpt.max_mem * 2**30)
-        self._objective = strategy.args.swap.objective
         forbid_pickles()
 
     @contextmanager
@@ -106,10 +105,10 @@ class PolicyCheckpoints:
             moving_average.save(folder, average, self._strategy)
         torch.distributed.barrier()
         if first:
-            ranks, stage = torch.distributed.get_world_size(), self._strategy.args.ds.zero_stage
-            if missing := [rank for rank in range(ranks) if not _random_state_file(folder, rank).exists()]:
+            ranks = range(torch.distributed.get_world_size())
+            if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
                 raise self._not_shared(f"the files of rank(s) {_listed(missing)} are missing")
-            checkpoints.seal(folder, self._objective, ranks, stage)
+            checkpoints.seal(folder)
             if folder.name != tag:
                 checkpoints.take_the_place_of_the_best(folder, tag)
             checkpoints.rotate(self._path, *self._kept)

@@ -17,7 +17,6 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.resume import identity, refuse_other_settings
-from openrlhf_swap.runs.seals import Seal
 
 DATA = "--data.prompt_dataset"
 
@@ -37,7 +36,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     args, run = configuration.args, configuration.run
     objective = build(configuration.method)
     settings = settings_of(configuration)
-    seal = choose_checkpoint(args, settings)
+    recorded = choose_checkpoint(args, settings)
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
@@ -51,8 +50,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     evaluation = write_usable_evaluation(args, tokenizer, output, run.grader)
     data = write_usable_prompts(args, objective, tokenizer, output, run.grader)
     prompts = {DATA: _identity_of_prompts(args, data)}
-    if seal:
-        _refuse_others(prompts, seal, args)
+    _refuse_others(prompts, recorded, args)
     checkpoints.record_origin(Path(args.ckpt.path), {**settings, **prompts})
     used: dict[str, Any] = {}
     if data != args.data.prompt_dataset:
@@ -75,11 +73,11 @@ def settings_of(configuration: Configuration) -> Row:
     }
 
 
-def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Seal | None:
+def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Row:
     """Select the checkpoint to resume from and move incomplete ones aside; prints what it finds.
 
     Returns:
-        The checkpoint's seal; None to start from the beginning.
+        The settings that the checkpoint was written with; {} to start from the beginning.
 
     Raises:
         ConfigError: for a checkpoint of a run with other settings.
@@ -88,21 +86,20 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Seal | None:
     path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(path)
-        return None
+        return {}
     recovery = checkpoints.recover(path)
     for message in recovery.messages:
         print(f"[swap] {message}")
-    if recovery.seal:
-        _refuse_others(settings, recovery.seal, args)
-    return recovery.seal
+    _refuse_others(settings, recovery.origin, args)
+    return recovery.origin
 
 
-def _refuse_others(settings: Row, seal: Seal, args: SimpleNamespace) -> None:
+def _refuse_others(settings: Row, recorded: Row, args: SimpleNamespace) -> None:
     remedy = (
         "resume with that, or start a new run (another --ckpt.path and --swap.output_dir), from the exported policy "
         "(--actor.model_name_or_path) if you like"
     )
-    refuse_other_settings(settings, seal.origin, f"the checkpoint in {args.ckpt.path} was written", remedy)
+    refuse_other_settings(settings, recorded, f"the checkpoint in {args.ckpt.path} was written", remedy)
 
 
 def _identity_of_prompts(args: SimpleNamespace, data: str) -> Row:

@@ -26,8 +26,8 @@ def rows():
 def run(tmp_path, rows, *extra, name="scores.jsonl"):
     source, target = tmp_path / "rows.jsonl", tmp_path / name
     source.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--step-tokens", "8"]
-    status = run_command(score.main, [*argv, "--close-template", CLOSE.replace("\n", "\\n"), *extra])
+    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--swap.step_tokens", "8"]
+    status = run_command(score.main, [*argv, "--swap.close_template", CLOSE.replace("\n", "\\n"), *extra])
     with open(target) as file:
         return status, [json.loads(line) for line in file]
 
@@ -62,7 +62,7 @@ def test_scores_against_the_definition(tmp_path, rows, tokenizer):
 
 def test_both_scorers_agree(tmp_path, rows):
     _, fast = run(tmp_path, rows)
-    _, slow = run(tmp_path, rows, "--scoring", "per_prefix", name="slow.jsonl")
+    _, slow = run(tmp_path, rows, "--swap.scoring", "per_prefix", name="slow.jsonl")
     for left, right in zip(fast, slow, strict=True):
         assert left["answer_logprobs"] == pytest.approx(right["answer_logprobs"], abs=1e-4)
 
@@ -85,9 +85,9 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
         weights.write(b" ")
     for flag, value, now, then in (
         ("--model", str(tmp_path / "other"), f"{tmp_path}/other (SHA-256 ", f"{POLICY} (SHA-256 "),
-        ("--step-tokens", "9", "9", "8"),
+        ("--swap.step_tokens", "9", "9", "8"),
         ("--dtype", "bfloat16", "'bfloat16'", "'float32'"),
-        ("--grader", "math", "'math'", None),
+        ("--swap.grader", "math", "'math'", None),
     ):
         assert run(tmp_path, rows[:2], flag, value) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
@@ -158,7 +158,7 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     no_steps = {"problem": "What is 1 + 2?", "answer": "3", "response": "</think>\n\n\\boxed{3}"}
     good = [json.dumps(row).encode() for row in (rows[0], no_steps, rows[1])]
     source.write_bytes(b"\n".join([good[0], *HOSTILE.values(), *good[1:]]) + b"\n")
-    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--step-tokens", "8"]
+    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--swap.step_tokens", "8"]
     assert run_command(score.main, argv) == 0
     printed = capsys.readouterr()
     counted = dict(reversed(line.split(maxsplit=1)) for line in printed.out.splitlines())
@@ -173,9 +173,9 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     ("flags", "message"),
     [
         (["--input", "missing.jsonl"], "--input is missing.jsonl, which cannot be read: "),
-        (["--step-tokens", "0"], "--swap.step_tokens is 0"),
-        (["--newline-patience", "0.5"], "--swap.newline_patience is 0.5"),
-        (["--scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),
+        (["--swap.step_tokens", "0"], "--swap.step_tokens is '0'"),
+        (["--swap.newline_patience", "0.5"], "--swap.newline_patience is '0.5'"),
+        (["--swap.scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),
         (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
     ],
 )
@@ -191,10 +191,11 @@ def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
 
 def test_a_line_longer_than_the_patience_is_cut(tmp_path, rows):
     """A line has ten tokens or more; with M = 2 it is cut after four, or left whole."""
-    long = [len(run(tmp_path, rows[:1], "--step-tokens", "2", "--max-steps", "99", *words, name=name)[1][0]["steps"])
-            for name, words in (("cut", []), ("whole", ["--newline-patience", "20"]))]  # fmt: skip
+    steps = ["--swap.step_tokens", "2", "--swap.max_steps", "99"]
+    _, (cut,) = run(tmp_path, rows[:1], *steps, name="cut")
+    _, (whole,) = run(tmp_path, rows[:1], *steps, "--swap.newline_patience", "20", name="whole")
     lines = rows[0]["response"].split("</think>")[0].count("\n")
-    assert long[1] <= lines < 2 * lines <= long[0]
+    assert len(whole["steps"]) <= lines < 2 * lines <= len(cut["steps"])
 
 
 def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
@@ -207,7 +208,7 @@ def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
 def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
     off_by_one = {**rows[0], "answer": str(int(rows[0]["answer"]) + 1), "tolerance": 1}
     rows = [off_by_one, rows[0]]
-    status, scored = run(tmp_path, rows, "--grader", "support.verifiers:nearness")
+    status, scored = run(tmp_path, rows, "--swap.grader", "support.verifiers:nearness")
     assert status == 0
     assert [(row["correct"], row["score"], row["status"]) for row in scored] == [(True, 0.5, "ok"), (True, 1.0, "ok")]
     source = str(tmp_path / "rows.jsonl")
@@ -218,11 +219,11 @@ def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
         source,
         "--output",
         str(tmp_path / "o.jsonl"),
-        "--grader",
+        "--swap.grader",
         "unit_tests",
     ]
     assert run_command(score.main, flags) == 2
-    assert "--grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err
+    assert "--swap.grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err
 
 
 def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, rows, capsys):

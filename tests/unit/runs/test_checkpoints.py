@@ -27,7 +27,7 @@ def write(path, tag, *, sealed=True, size=100):
     (folder / "states.pt").write_bytes(b"x" * size)
     (folder / "deep" / "more.pt").write_bytes(b"y")
     if sealed:
-        checkpoints.seal(folder, "swap", 1, 2)
+        checkpoints.seal(folder)
     return folder
 
 
@@ -74,7 +74,7 @@ def test_the_seal_of_an_earlier_run_does_not_cover_what_is_written_over_it(tmp_p
     folder = write(tmp_path, "global_step2")
     checkpoints.begin(folder)
     assert checkpoints.newest(tmp_path) is None
-    checkpoints.seal(folder, "swap", 1, 2)
+    checkpoints.seal(folder)
     assert checkpoints.newest(tmp_path) == "global_step2"
 
 
@@ -162,10 +162,10 @@ def test_a_seal_appears_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.seal(folder, "swap", 1, 2)
+        checkpoints.seal(folder)
     monkeypatch.undo()
     assert checkpoints.newest(tmp_path) is None
-    checkpoints.seal(folder, "swap", 1, 2)
+    checkpoints.seal(folder)
     assert checkpoints.newest(tmp_path) == "global_step2"
 
 
@@ -197,27 +197,6 @@ def test_the_clock_decides_neither_what_is_newest_nor_what_is_deleted(tmp_path):
     assert checkpoints.recover(tmp_path).tag == "global_step6"
 
 
-def test_seals_without_hashes_still_count_but_as_older_and_not_verified(tmp_path):
-    """Files and sizes alone, as earlier versions wrote them."""
-    for step in (2, 4):
-        folder = write(tmp_path, f"global_step{step}")
-        sizes = {"deep/more.pt": 1, "states.pt": 100}
-        (folder / "complete.json").write_text(json.dumps({"objective": "swap", "files": sizes}))
-        os.utime(folder / "complete.json", (step, step))
-    recovery = checkpoints.recover(tmp_path)
-    assert recovery.tag == "global_step4"
-    assert (recovery.seal.objective, recovery.seal.ranks, recovery.seal.zero_stage) == ("swap", None, None)
-    assert recovery.messages[-1] == (
-        f"resuming from checkpoint global_step4 in {tmp_path} (not verified: an earlier version wrote it, without "
-        "hashes)"
-    )
-    set_clock_back(write(tmp_path, "global_step6"))
-    recovery = checkpoints.recover(tmp_path)
-    assert recovery.messages == [f"resuming from checkpoint global_step6 in {tmp_path}"]
-    checkpoints.rotate(tmp_path, keep=2, max_bytes=1e9)
-    assert not (tmp_path / "_actor" / "global_step2").exists()
-
-
 def test_the_seal_has_the_hashes_that_sha256sum_prints(tmp_path):
     folder = write(tmp_path, "global_step2")
     files = json.loads((folder / "complete.json").read_text())["files"]
@@ -229,11 +208,11 @@ def test_the_seal_has_the_hashes_that_sha256sum_prints(tmp_path):
 
 def test_the_seal_says_what_the_run_was_started_with(tmp_path):
     write(tmp_path, "global_step2")
-    assert checkpoints.recover(tmp_path).seal.origin == {}  # as in older seals
-    started = {"model": {"name": "a/b", "weights": None}, "lora_rank": 0}
+    assert checkpoints.recover(tmp_path).origin == {}
+    started = {"--actor.model_name_or_path": {"name": "a/b", "sha256": None}, "--ds.lora.rank": 0}
     checkpoints.record_origin(tmp_path / "new" / "folder", started)
     write(tmp_path / "new" / "folder", "global_step2")
-    assert checkpoints.recover(tmp_path / "new" / "folder").seal.origin == started
+    assert checkpoints.recover(tmp_path / "new" / "folder").origin == started
 
 
 def test_nothing_of_the_users_is_deleted(tmp_path):

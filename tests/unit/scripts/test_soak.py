@@ -50,7 +50,7 @@ def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, k
         checkpoints.begin(folder)
         for name in ("a.pt", "b.pt"):
             (folder / name).write_bytes(bytes(range(200)) * step)
-        checkpoints.seal(folder, "swap", 1, 2)
+        checkpoints.seal(folder)
     assert damage(fault, tmp_path).startswith("global_step2/")
     assert checkpoints.recover(tmp_path).tag == "global_step1"
 

@@ -219,7 +219,7 @@ def test_help_explains_both_parsers():
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
     folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
     checkpoints.begin(folder)
-    checkpoints.seal(folder, "swap", 1, 2)
+    checkpoints.seal(folder)
     flags = ["--ckpt.path", str(tmp_path / "checkpoints")]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
@@ -261,7 +261,7 @@ def test_a_checkpoint_of_other_settings_is_not_taken_over(capsys, tmp_path, prom
     path = tmp_path / "checkpoints"
     checkpoints.begin(path / "_actor" / "global_step2")
     checkpoints.record_origin(path, written)
-    checkpoints.seal(path / "_actor" / "global_step2", "swap", 1, 2)
+    checkpoints.seal(path / "_actor" / "global_step2")
     flags = ["--ckpt.path", str(path), "--ckpt.load_enable"]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
@@ -274,6 +274,6 @@ def test_a_checkpoint_that_records_nothing_is_resumed_from(capsys, tmp_path, arg
     folder = tmp_path / "_actor" / "global_step2"
     checkpoints.begin(folder)
     (folder / "states.pt").write_bytes(b"x")
-    checkpoints.seal(folder, "swap", 1, 2)
+    checkpoints.seal(folder)
     choose_checkpoint(args, {"--swap.objective": "grpo"})
     assert f"resuming from checkpoint global_step2 in {tmp_path}" in capsys.readouterr().out
