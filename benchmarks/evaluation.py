@@ -18,7 +18,7 @@ from statistics import median
 
 from openrlhf_swap.evaluation.generate import Sampler, SampleRequest
 from openrlhf_swap.evaluation.samples import sampling
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import appending, read_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 
 ROOT = Path(__file__).parents[1]
@@ -55,8 +55,10 @@ def main() -> None:
     def ours() -> int:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "b.jsonl"
-            tokens = sum(sampler.sample(requests, settings, {"b": file}))
-            assert sum(row["tokens"] for row in read_rows(file)) == tokens
+            with appending(file) as append:
+                for _, row in sampler.sample(requests, settings):
+                    append(row)
+            tokens = sum(row["tokens"] for row in read_rows(file))
         return tokens
 
     def bare() -> int:

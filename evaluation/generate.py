@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import merge_parts, part_path, samples_path, sampling
-from openrlhf_swap.files import Row, appending, read_new_rows
+from openrlhf_swap.evaluation.samples import samples_path, sampling
+from openrlhf_swap.files import Row, appending
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.rollouts.families import prompt_ids
@@ -51,15 +50,15 @@ class Sampler:
         """Start the engine for a hub id or folder, with the options of `open_engine`; returns when it is ready."""
         self.engine = open_engine(model, **options)
 
-    def sample(self, requests: Sequence[SampleRequest], settings: Row, files: dict[str, Path]) -> Iterator[int]:
-        """Generate all samples, append each to its benchmark's file, and yield its number of tokens.
+    def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
+        """Yield the benchmark and the row of each sample as it finishes.
 
-        A problem that does not fit the model's context gets an empty response that counts as cut off.
+        `thinking_tokens` counts through the end of the thought, or all tokens if it is open. A problem that does not
+        fit the model's context gets an empty response that counts as cut off.
 
         Args:
             requests: the samples.
             settings: temperature, top_p, max_tokens, seed and end_of_thought.
-            files: by benchmark.
         """
         tokenizer = self.engine.get_tokenizer()
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
@@ -67,24 +66,12 @@ class Sampler:
             (prompt_ids(tokenizer, request.text), sampling(settings, request.benchmark, request.id, request.sample))
             for request in requests
         )
-        with ExitStack() as stack:
-            append = {name: stack.enter_context(appending(path)) for name, path in files.items()}
-            for number, (response,) in generate(self.engine, prompts):
-                request, ids = requests[number], list(response.token_ids)
-                counts = {"tokens": len(ids), "thinking_tokens": thinking_tokens(reader, ids)}
-                row = {"id": request.id, "sample": request.sample, "text": response.text, **counts}
-                append[request.benchmark]({**row, "truncated": response.finish_reason == "length"})
-                yield len(ids)
-
-    def sample_all(self, *arguments: Any) -> None:
-        for _ in self.sample(*arguments):
-            pass
-
-
-def thinking_tokens(reader: ResponseReader, ids: list[int]) -> int:
-    """Tokens of a response through the end of the thought, or all if it is open."""
-    before = reader.thought_length(ids)
-    return len(ids) if before is None else before + reader.end_tokens
+        for number, (response,) in generate(self.engine, prompts):
+            request, ids = requests[number], list(response.token_ids)
+            before = reader.thought_length(ids)
+            thinking = len(ids) if before is None else before + reader.end_tokens
+            counts = {"tokens": len(ids), "thinking_tokens": thinking, "truncated": response.finish_reason == "length"}
+            yield request.benchmark, {"id": request.id, "sample": request.sample, "text": response.text, **counts}
 
 
 def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: int) -> None:
@@ -98,27 +85,27 @@ def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: i
         "longest": max(map(len, prompts), default=0) + args.max_tokens,
     }
     settings = {name: getattr(args, name) for name in ("temperature", "top_p", "max_tokens", "seed", "end_of_thought")}
-    files = {name: samples_path(args.output, name) for name in {request.benchmark for request in requests}}
     if args.engines == 1:
-        counts = Sampler(args.model, **options).sample(requests, settings, files)
+        rows = Sampler(args.model, **options).sample(requests, settings)
     else:
-        counts = sample_by_ray(args, requests, settings, files, options)
+        rows = sample_with_ray(args, requests, settings, options)
     tokens, done = 0, total - len(requests)
-    with tqdm(total=total, initial=done, desc=f"{MARK} sampling", unit="sample", mininterval=1) as bar:
-        for count in counts:
-            tokens += count
+    with ExitStack() as stack:
+        names = {request.benchmark for request in requests}
+        append = {name: stack.enter_context(appending(samples_path(args.output, name))) for name in names}
+        bar = tqdm(total=total, initial=done, desc=f"{MARK} sampling", unit="sample", mininterval=1)
+        stack.enter_context(bar)
+        for name, row in rows:
+            append[name](row)
+            tokens += row["tokens"]
             bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False)
             bar.update()
 
 
-def sample_by_ray(
-    args: argparse.Namespace,
-    requests: Sequence[SampleRequest],
-    settings: Row,
-    files: dict[str, Path],
-    options: dict[str, Any],
-) -> Iterator[int]:
-    """Split the requests among engines, each writing its own files, merged at the end; yields each sample's tokens.
+def sample_with_ray(
+    args: argparse.Namespace, requests: Sequence[SampleRequest], settings: Row, options: dict[str, Any]
+) -> Iterator[tuple[str, Row]]:
+    """Split the requests among engines, and yield their rows as they finish.
 
     Raises:
         ConfigError: when there are too few GPUs.
@@ -134,29 +121,26 @@ def sample_by_ray(
     actor = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
     engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
     ray.get([engine.__ray_ready__.remote() for engine in engines])
-    paths = {name: path.resolve() for name, path in files.items()}
-    parts = [{name: part_path(path, number) for name, path in paths.items()} for number in range(args.engines)]
-    running = [
-        engine.sample_all.remote(requests[number :: args.engines], settings, part)
-        for number, (engine, part) in enumerate(zip(engines, parts, strict=True))
+    streams = [
+        engine.sample.options(num_returns="streaming").remote(requests[number :: args.engines], settings)
+        for number, engine in enumerate(engines)
     ]
-    return _follow(running, parts, paths)
+    return _rows_of(streams)
 
 
-def _follow(running: list[Any], parts: list[dict[str, Path]], paths: dict[str, Path]) -> Iterator[int]:
-    """The tokens of each sample, as the engines write it."""
+def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
+    """What Ray's generators yield, as it comes; raises an engine's error at once."""
     import ray
 
-    offsets = {path: 0 for part in parts for path in part.values()}
-    while running:
-        finished, running = ray.wait(running, num_returns=len(running), timeout=2)
-        for path, offset in offsets.items():
-            rows, offsets[path] = read_new_rows(path, offset)
-            yield from (row["tokens"] for row in rows)
-        ray.get(finished)  # raises an engine's error at once
+    while streams:
+        (stream,), _ = ray.wait(streams)
+        try:
+            row = ray.get(next(stream))
+        except StopIteration:
+            streams.remove(stream)
+        else:
+            yield row
     ray.shutdown()
-    for path in paths.values():
-        merge_parts(path)
 
 
 def check_gpus(engines: int, size: int) -> None:

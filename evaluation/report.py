@@ -22,14 +22,7 @@ from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.measures import Evaluation, Measures, measure_evaluations
-from openrlhf_swap.evaluation.samples import (
-    SETTINGS,
-    flag_of,
-    graded_benchmarks,
-    grades_path,
-    read_settings,
-    settings_path,
-)
+from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, graded_benchmarks, grades_path, read_settings
 from openrlhf_swap.evaluation.stats import paired_difference
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.runs.resume import shown
@@ -102,7 +95,7 @@ def disagreements(folder: Path) -> list[str]:
 
 def settings_that_differ(folders: Sequence[Path]) -> list[str]:
     """Settings that differ between evaluations, apart from those of the model and the seed: one line each."""
-    runs = {folder: read_settings(folder) for folder in folders if settings_path(folder).exists()}
+    runs = {folder: settings for folder in folders if (settings := read_settings(folder))}
     warnings = []
     for name in SETTINGS:
         values = {folder: run[name] for folder, run in runs.items()}

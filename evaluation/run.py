@@ -28,13 +28,12 @@ from openrlhf_swap.evaluation.samples import (
     forced_path,
     grades_path,
     key_of,
-    merge_parts,
+    read_settings,
     samples_path,
-    settings_of_samples,
     sort_file,
     write_settings,
 )
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import drop_unfinished_line, read_rows
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -131,7 +130,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     Raises:
         ConfigError: for a tokenizer that cannot be read or does not know the text.
     """
-    if args.end_of_thought == AUTO and (before := settings_of_samples(args.output)):
+    if args.end_of_thought == AUTO and (before := read_settings(args.output)):
         return str(before["end_of_thought"])
     tokenizer = read_tokenizer(args.model, args.trust_remote_code)
     given = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
@@ -163,10 +162,10 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
 def missing_samples(
     folder: Path, problems: dict[str, list[Problem]], samples: int, suffix: str
 ) -> list[SampleRequest]:
-    """The samples still to generate, benchmark by benchmark; parts left by an interrupted run are merged first."""
+    """The samples still to generate, benchmark by benchmark."""
     requests = []
     for name, rows in problems.items():
-        merge_parts(samples_path(folder, name))
+        drop_unfinished_line(samples_path(folder, name))
         done = {key_of(row) for row in read_rows(samples_path(folder, name))}
         requests += [
             SampleRequest(name, problem.id, number, asked(vars(problem), suffix))

@@ -10,21 +10,11 @@ import argparse
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import (
-    Row,
-    appending,
-    drop_unfinished_line,
-    parse_row,
-    read_rows,
-    replacing,
-    to_line,
-    write_text,
-)
+from openrlhf_swap.files import Row, parse_row, read_rows, replacing, to_line, write_text
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.runs.provenance import fingerprint
@@ -67,14 +57,12 @@ def flag_of(name: str) -> str:
 
 
 def read_settings(folder: Path) -> Row:
-    """The settings that the samples were made with; older folders lack two of them."""
+    """The settings that a folder's samples were made with; {} without samples, as a start that failed leaves it."""
+    has_samples = any(True for path in folder.glob("*.samples.jsonl") for _ in read_rows(path))
+    if not has_samples or not settings_path(folder).exists():
+        return {}
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
-    return {"end_of_thought": R1.end_of_thought, "max_model_len": None, **settings}
-
-
-def settings_of_samples(folder: Path) -> Row:
-    """The same; {} for a folder without samples, as a start that failed leaves it."""
-    return read_settings(folder) if settings_path(folder).exists() and has_samples(folder) else {}
+    return {"end_of_thought": R1.end_of_thought, "max_model_len": None, **settings}  # which older folders lack
 
 
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
@@ -83,7 +71,7 @@ def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
     Raises:
         ConfigError: for a setting or a model file that differs from what the existing samples were made with.
     """
-    if before := settings_of_samples(args.output):
+    if before := read_settings(args.output):
         now, recorded = _by_flag(vars(args), origin), _by_flag(before, before)
         refuse_other_settings(now, recorded, f"the samples in {args.output} were made", "use another --output")
     return before
@@ -174,50 +162,14 @@ def graded_samples(folder: Path, benchmark: str) -> Iterator[tuple[Row, Row]]:
             yield row, grade
 
 
-def has_samples(folder: Path) -> bool:
-    """Whether a folder holds a sample of any benchmark, be it in a part."""
-    files = chain(folder.glob("*.samples.jsonl"), folder.glob("*.samples.part*"))
-    return any(True for path in files for _ in read_rows(path))
-
-
 def sampled_ids(folder: Path, benchmark: str) -> set[str]:
-    """The ids of a benchmark's problems that have samples, be it in a part."""
-    path = samples_path(folder, benchmark)
-    return {row["id"] for file in (path, *parts_of(path)) for row in read_rows(file)}
+    """The ids of a benchmark's problems that have samples."""
+    return {row["id"] for row in read_rows(samples_path(folder, benchmark))}
 
 
 def key_of(row: Row) -> tuple[str, int]:
     """(problem id, sample number)."""
     return row["id"], row["sample"]
-
-
-def part_path(path: Path, number: int) -> Path:
-    """The file that one of several engines writes."""
-    return path.with_suffix(f".part{number}")
-
-
-def parts_of(path: Path) -> list[Path]:
-    return sorted(path.parent.glob(f"{path.stem}.part*"))
-
-
-def merge_parts(path: Path) -> None:
-    """Append the complete lines of all parts to the file, and remove the parts.
-
-    A sample that the file has already, as a merge leaves it that was stopped before it removed the part, is not
-    appended again.
-    """
-    drop_unfinished_line(path)
-    parts = parts_of(path)
-    if not parts:
-        return
-    merged = {key_of(row) for row in read_rows(path)}
-    with appending(path) as append:
-        for part in parts:
-            for row in read_rows(part):
-                if key_of(row) not in merged:
-                    merged.add(key_of(row))
-                    append(row)
-            part.unlink()
 
 
 def sort_file(path: Path, order: dict[str, int]) -> None:

@@ -7,8 +7,10 @@ import sys
 import time
 
 import pytest
+import ray
 from support.paths import POLICY, ROOT, WORLDS
 
+from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.samples import grades_path, samples_path
 from openrlhf_swap.files import read_rows
 
@@ -63,6 +65,37 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""  # nothing below the table
     assert path.read_text() == whole.read_text()
     assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 65 * 4
+
+
+@pytest.mark.slow
+def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_path, monkeypatch):
+    class Sampler:
+        """Its responses are the problems. Defined here, so that Ray sends it to the actors whole."""
+
+        def __init__(self, model, **options):
+            pass
+
+        def sample(self, requests, settings):
+            for request in requests:
+                if request.text == "fails":
+                    raise ValueError("no memory")
+                yield (
+                    request.benchmark,
+                    {"id": request.id, "sample": request.sample, "text": request.text, "tokens": 1},
+                )
+
+    monkeypatch.setattr(generate, "Sampler", Sampler)
+    monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    samples_path(tmp_path, "own").write_text('{"unfinished')
+    args = run.parse(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
+    requests = [generate.SampleRequest(name, "p", number, "1") for name in ("own", "other") for number in range(5)]
+    generate.sample(args, requests, 10)
+    for name in ("own", "other"):
+        assert sorted(row["sample"] for row in read_rows(samples_path(tmp_path, name))) == list(range(5))
+    with pytest.raises(ValueError, match="no memory"):
+        generate.sample(args, [*requests, generate.SampleRequest("own", "q", 0, "fails")], 11)
+    ray.shutdown()
 
 
 # Resident memory in MiB after each of three policies that one process evaluates.

@@ -8,12 +8,10 @@ from support.paths import POLICY
 
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.samples import seed_of
-from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.families import prompt_ids
-from openrlhf_swap.rollouts.reader import ResponseReader
 
 
-def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypatch, tokenizer):
+def test_each_sample_is_written_with_its_seed_and_its_thought(monkeypatch, tokenizer):
     texts = {
         seed_of("own", "p", 0, 3): "a</think>b",
         seed_of("own", "p", 1, 3): "aa ",
@@ -23,31 +21,31 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(tmp_path, monkeypa
     monkeypatch.setattr(generate, "open_engine", lambda model: engine)
     requests = [generate.SampleRequest("own", "p", number, "1 + 1") for number in (0, 1)]
     requests += [generate.SampleRequest("own", "long", 0, "1 + 1" * 50), generate.SampleRequest("other", "q", 0, "2")]
-    files = {name: tmp_path / f"{name}.jsonl" for name in ("own", "other")}
-    files["own"].write_text('{"unfinished')
     settings = {"temperature": 0.6, "top_p": 0.9, "max_tokens": 9, "seed": 3, "end_of_thought": "</think>"}
-    counts = list(generate.Sampler("model").sample(requests, settings, files))
+    sampled = list(generate.Sampler("model").sample(requests, settings))
 
     assert [ids for ids, _ in engine.asked] == [prompt_ids(tokenizer, text) for text in ("1 + 1", "1 + 1", "2")]
     for _, parameters in engine.asked:
         assert (parameters.temperature, parameters.top_p, parameters.max_tokens) == (0.6, 0.9, 9)
-    rows = {(row["id"], row["sample"]): row for row in read_rows(files["own"])}
+    rows = {(row["id"], row["sample"]): row for name, row in sampled if name == "own"}
     whole = {"text": "a</think>b", "tokens": 3, "thinking_tokens": 2, "truncated": False}
     assert rows["p", 0] == {"id": "p", "sample": 0, **whole}
     assert (rows["p", 1]["tokens"], rows["p", 1]["thinking_tokens"], rows["p", 1]["truncated"]) == (3, 3, True)
     # It does not fit the context: an empty response that counts as cut off.
     empty = {"text": "", "tokens": 0, "thinking_tokens": 0, "truncated": True}
     assert rows["long", 0] == {"id": "long", "sample": 0, **empty}
-    assert (len(rows), len(list(read_rows(files["other"])))) == (3, 1)
-    assert sorted(counts) == [0, 1, 3, 3]
+    assert (len(rows), len(sampled)) == (3, 4) and {row["id"] for name, row in sampled if name == "other"} == {"q"}
 
 
-def test_a_thought_whose_end_is_several_tokens_ends_after_them(tokenizer):
-    reader = ResponseReader(tokenizer, "So: ")
-    ids = tokenizer("ones: 1\nSo: 2", add_special_tokens=False)["input_ids"]
+def test_a_thought_whose_end_is_several_tokens_ends_after_them(monkeypatch, tokenizer):
+    engine = EngineOfVllm(tokenizer, lambda *_: ["ones: 1\nSo: 2"])
+    monkeypatch.setattr(generate, "open_engine", lambda model: engine)
+    settings = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 9, "seed": 3, "end_of_thought": "So: "}
+    requests = [generate.SampleRequest("own", "p", 0, "1 + 1")]
+    ((_, row),) = generate.Sampler("model").sample(requests, settings)
     before, end = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("ones: 1\n", "So: "))
     assert end > 1
-    assert generate.thinking_tokens(reader, ids) == before + end
+    assert row["thinking_tokens"] == before + end
 
 
 @pytest.mark.parametrize("flags", [[], ["--max-model-len", "70"]])

@@ -1,5 +1,6 @@
 """The command that evaluates."""
 
+import json
 import shlex
 import shutil
 from types import SimpleNamespace
@@ -50,7 +51,7 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
         before = run.compare_settings(args, origin)
         (tmp_path / "out").mkdir(exist_ok=True)
         run.write_settings(args, origin, before, ["own"])
-        return read_settings(tmp_path / "out")
+        return json.loads((tmp_path / "out" / "run.json").read_text())
 
     first = start()
     write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
