@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
@@ -115,7 +115,7 @@ def gains(files: Sequence[Path]) -> Figure:
     values = {file: np.concatenate([row["gains"] for row in read_scored(file)]) for file in files}
     top = max(HIGH_GAIN * 2, float(np.quantile(np.concatenate(list(values.values())), 0.99)))
     for file, steps in values.items():
-        label = f"{file.name.partition('.')[0]}: {(steps > HIGH_GAIN).mean():.1%} above {HIGH_GAIN}"
+        label = f"{label_of(file)}: {(steps > HIGH_GAIN).mean():.1%} above {HIGH_GAIN}"
         weights = np.full(len(steps), 1 / len(steps))
         panel.hist(np.clip(steps, 0, top), bins=40, range=(0, top), weights=weights, histtype="step", label=label)
     panel.axvline(HIGH_GAIN, color="0.6", linestyle="--")
@@ -143,17 +143,17 @@ def sweep(folders: Sequence[Path]) -> Figure:
     """Accuracy and tokens vs. the value that a sweep varied, mean and range over seeds."""
     figure, panels = _panels({"ylabel": "accuracy, %"}, {"ylabel": "tokens per response"}, xlabel="value")
     for folder in folders:
-        results: dict[float, list[dict[str, float]]] = defaultdict(list)
+        rows = []
         for file in folder.glob("*/seed_*/result.json"):
             if match := re.search(r"_([\d.]+|inf)$", file.parent.parent.name):
-                results[float(match[1])].append(json.loads(file.read_text(encoding="utf-8")))
-        if not results:
+                rows.append({"value": float(match[1]), **json.loads(file.read_text(encoding="utf-8"))})
+        if not rows:
             raise DataError(f"{folder} holds no results of a sweep; make them with examples/studies/run_sweep.py")
-        values = sorted(results)
+        by_value = pd.DataFrame(rows).groupby("value")
         for panel, key, scale in zip(panels, ("accuracy", "tokens"), (100, 1), strict=True):
-            columns = [[scale * row[key] for row in results[value]] for value in values]
-            panel.plot(values, list(map(fmean, columns)), marker="o", label=folder.name)
-            panel.fill_between(values, list(map(min, columns)), list(map(max, columns)), alpha=0.2)
+            seeds = scale * by_value[key].agg(["mean", "min", "max"])
+            panel.plot(seeds.index, seeds["mean"], marker="o", label=folder.name)
+            panel.fill_between(seeds.index, seeds["min"], seeds["max"], alpha=0.2)
     return figure
 
 

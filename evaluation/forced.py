@@ -110,15 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class Forcing:
-    """How answers are forced.
-
-    Attributes:
-        engine: of `open_engine`.
-        tokenizer: the model's.
-        marks: hold the end of the thought and the text that opens the answer.
-        settings: of the evaluation, as `run.json` holds them.
-        by: what ends a thought at its budget.
-    """
+    """An engine that forces answers; `by` is what ends a thought, `settings` are the evaluation's."""
 
     engine: Any
     tokenizer: Any

@@ -19,12 +19,10 @@ from openrlhf_swap.evaluation.samples import (
     read_problems,
     sampled_ids,
 )
-from openrlhf_swap.files import Row, read_rows, to_line, write_rows
+from openrlhf_swap.files import read_rows, to_line, write_rows
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 Problems = dict[str, list[Problem]]
-ASKED = {"problem", "instructed"}  # fields that a response depends on
-JUDGED = {"answer", "metadata"}  # fields that only its grade depends on
 
 
 def load_problems(args: argparse.Namespace) -> Problems:
@@ -42,7 +40,6 @@ def load_problems(args: argparse.Namespace) -> Problems:
         find_verifier(args.grader)
     problems = {short_name(name): load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
     for name, rows in problems.items():
-        check_grader(args, name, rows[0].grader)
         check_unchanged(args, name, rows)
         try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])
     return problems
@@ -59,18 +56,8 @@ def check_numbers(args: argparse.Namespace) -> None:
         raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
 
 
-def check_grader(args: argparse.Namespace, name: str, grader: str) -> None:
-    """Raise ConfigError if a benchmark's samples were graded by another grader."""
-    before = {row.get("grader", MATH) for row in read_problems(args.output, name).values()}
-    if grades_path(args.output, name).exists() and not args.grade_again and before - {grader}:
-        raise ConfigError(
-            f"--swap.grader is {grader}, but the samples of {name} in {args.output} were graded by "
-            f"{(before - {grader}).pop()}; add --grade-again"
-        )
-
-
 def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Problem]) -> None:
-    """Raise ConfigError if a benchmark's samples answer other problems, or were graded by other answers.
+    """Raise ConfigError if a benchmark's samples answer other problems, or were graded otherwise.
 
     Problems without samples may change, and any number of them may come or go.
     """
@@ -86,11 +73,17 @@ def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Prob
     for problem in problems:
         if problem.id not in sampled or problem.id not in earlier:
             continue
-        changed = _changed_fields(earlier[problem.id], problem)
+        now, before = json.loads(to_line(dataclasses.asdict(problem))), earlier[problem.id]
+        changed = {field for field, value in now.items() if before.get(field, value) != value}  # old files lack some
         about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
-        if changed & ASKED:
+        if changed & {"problem", "instructed"}:
             raise ConfigError(f"{about} text than its samples in {args.output} answer; use another --output")
-        if changed & JUDGED and problem.id in graded:
+        if changed & {"grader"} and problem.id in graded:
+            raise ConfigError(
+                f"--swap.grader is {problem.grader}, but the samples of {name} in {args.output} were graded by "
+                f"{before['grader']}; add --grade-again"
+            )
+        if changed & {"answer", "metadata"} and problem.id in graded:
             raise ConfigError(f"{about} answer than its samples in {args.output} were graded by; add --grade-again")
 
 
@@ -99,9 +92,3 @@ def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: 
     sampled = sampled_ids(folder, name)
     kept = [*problems[:limit], *(problem for problem in problems[len(problems[:limit]) :] if problem.id in sampled)]
     write_rows(problems_path(folder, name), map(dataclasses.asdict, kept))
-
-
-def _changed_fields(earlier: Row, problem: Problem) -> set[str]:
-    """The fields whose value is not the one in a row of the problems' file; older files lack some fields."""
-    now = json.loads(to_line(dataclasses.asdict(problem)))
-    return {name for name, value in now.items() if earlier.get(name, value) != value}

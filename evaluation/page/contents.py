@@ -120,10 +120,11 @@ def charts(metrics: Path) -> list[dict[str, Any]]:
     rows = read_steps(metrics)
     steps = [row["step"] for row in rows]
     drawn = []
-    for title, lines in CHARTS.items():
-        values = {name: [row.get(key) for row in rows] for name, key in lines.items()}
+    for title, keys in CHARTS.items():
+        lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
         # There is a target only in steps with a correct response, and only for some objectives.
-        drawn.append({"title": title, "steps": steps, "lines": {n: v for n, v in values.items() if set(v) != {None}}})
+        lines = {name: _numbers(values, len(rows)) for name, values in lines.items() if set(values) != {None}}
+        drawn.append({"title": title, "steps": steps, "lines": lines})
     return drawn
 
 
@@ -134,18 +135,9 @@ def render(data: Mapping[str, Any]) -> str:
     (`header` and `rows` of texts) and `charts`.
     """
     # Without "<", no text can end the script element that holds it, or open a comment in it.
-    text = json.dumps(_without_nan(data), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", SCRIPT.read_text(encoding="utf-8"))
     return page.replace("__DATA__", text)
-
-
-def _without_nan(value: Any) -> Any:
-    """A value with None in place of numbers that are not finite, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return list(map(_without_nan, value))
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _problem(benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]) -> Row:
