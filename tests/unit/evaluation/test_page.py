@@ -49,7 +49,7 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
     assert "summary" not in data
     for flag, value in (("--swap.tau", "0"), ("--swap.length_coef", "-1")):
         assert run_command(main, [str(base), "--output", str(page), flag, value]) == 2
-        assert capsys.readouterr().err.startswith(f"error: {flag} is {value}")
+        assert capsys.readouterr().err.startswith(f"error: {flag} is ")
     write_rows(base, [{"problem": "p"}])
     assert run_command(main, [str(base), "--output", str(page)]) == 2
     assert "holds no scored traces" in capsys.readouterr().err
