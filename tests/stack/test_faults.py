@@ -37,6 +37,8 @@ FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.gener
 # With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
 FLAGS += ["--algo.advantage.is_correction_level", "token"]
 FLAGS += ["--eval.steps", "6", "--eval.n_samples_per_prompt", "1"]
+FLAGS += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
+FLAGS += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
 TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 
 
@@ -80,6 +82,9 @@ def assert_is_complete(run, result, events):
         assert line["swap/skipped_steps"] == 0
         # From step 2 on, rollouts come from weights that were updated and synchronised: vLLM agrees with them.
         assert abs(line["policy/vllm_kl"]) < 5e-3
+    # The reference model keeps the initial weights, from which the policy moves away.
+    assert metrics[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3)
+    assert metrics[3]["policy/reference_kl"] > 0.01
     card = (run / "policy" / "README.md").read_text(encoding="utf-8")
     assert "6 steps, " in card and "](training.png)" in card and (run / "policy" / "training.png").exists()
     trained, base = (load_file(folder / "model.safetensors") for folder in (run / "policy", POLICY))

@@ -50,13 +50,9 @@ def test_sharded_weights_arrive(tmp_path, prompts_file):
 
 
 def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
-    """With a reference model, which keeps the weights from which the policy moves away."""
     flags = [*COLOCATED, *SMALL_STEPS, "--ds.lora.rank", "4", "--data.max_samples", "32"]
-    flags += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
-    flags += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
     lines = run_training(tmp_path / "run", prompts_file, *flags)
     assert len(lines) == 2 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
-    assert lines[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3) < lines[1]["policy/reference_kl"]
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]
     words += ["--suffix", "", "--max-tokens", "320", "--output", tmp_path / "evaluated"]
