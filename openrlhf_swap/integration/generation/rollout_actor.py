@@ -13,10 +13,6 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from transformers import AutoConfig
-from vllm.transformers_utils.model_arch_config_convertor import (
-    MODEL_ARCH_CONFIG_CONVERTORS,
-    ModelArchConfigConvertorBase,
-)
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, reader_errors
@@ -54,6 +50,12 @@ def expert_kernels(model: str) -> dict[str, str]:
     Args:
         model: folder or id; code that comes with it was allowed before.
     """
+    # vLLM's module cannot be the first of its package that a process imports.
+    from vllm.transformers_utils.model_arch_config_convertor import (
+        MODEL_ARCH_CONFIG_CONVERTORS,
+        ModelArchConfigConvertorBase,
+    )
+
     config = AutoConfig.from_pretrained(model, trust_remote_code=True)
     convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
     experts = convertor(config, config.get_text_config()).get_num_experts()

@@ -10,14 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import torch
 
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import gpu_actors, policy_ranks, reference_ranks
 
 GIB = 2**30
@@ -63,14 +62,14 @@ class Needs:
     shared: bool  # several processes compute on each GPU
 
 
-def check(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> None:
+def check(configuration: Configuration) -> None:
     """Check this machine; nothing where a run is to join a cluster, or NVIDIA's library does not answer.
 
     Raises:
         ConfigError: for what the run could not work with.
     """
     machine = None if "RAY_ADDRESS" in os.environ else read_machine()
-    if machine and (problem := next(find_problems(machine, read_needs(args, config, run)), None)):
+    if machine and (problem := next(find_problems(machine, read_needs(configuration)), None)):
         raise ConfigError(problem)
 
 
@@ -127,16 +126,16 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def read_needs(args: SimpleNamespace, config: SwapConfig, run: RunConfig) -> Needs:
+def read_needs(configuration: Configuration) -> Needs:
     """What a run takes of a machine, from its settings; no pinned memory where there is no formula for it."""
     # A run on a CPU does without the planner, whose import takes a moment.
     from openrlhf_swap.sizing.memory import host_bytes
     from openrlhf_swap.sizing.models import read_model
     from openrlhf_swap.sizing.settings import read_settings
 
-    pinned: dict[str, int] = {}
+    args, pinned = configuration.args, {}
     with suppress(ConfigError):
-        settings, lora = read_settings(config, run, args, reserve=0), args.ds.lora
+        settings, lora = read_settings(configuration.method, configuration.run, args, reserve=0), args.ds.lora
         model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
         pinned = host_bytes(model, settings, args.actor.num_gpus_per_node)
     gpus = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)

@@ -60,7 +60,7 @@ def launch(configuration: Configuration) -> None:
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
         start_local_ray(gpu_actors(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
     else:
-        gpus.check(args, configuration.method, run)
+        gpus.check(configuration)
         check_gpus(args)
         kernels = expert_kernels(args.actor.model_name_or_path)
     limits = engine_limits(configuration)

@@ -6,8 +6,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 
 if TYPE_CHECKING:
@@ -60,16 +60,16 @@ def check_chat_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBas
         )
 
 
-def _model_code(args: SimpleNamespace, run: RunConfig) -> tuple[Any, Any]:
+def _model_code(configuration: Configuration) -> tuple[Any, Any]:
     """The model's configuration, and what makes a model of one without weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    trusted = {"trust_remote_code": run.trust_remote_code}
-    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, **trusted)
+    trusted = {"trust_remote_code": configuration.run.trust_remote_code}
+    config = AutoConfig.from_pretrained(configuration.args.actor.model_name_or_path, **trusted)
     return config, partial(AutoModelForCausalLM.from_config, **trusted)
 
 
-def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
+def check_scoring(configuration: Configuration) -> None:
     """Find the model's scoring backend by trial, and print it with its cost.
 
     Raises:
@@ -78,7 +78,8 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
     """
     from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 
-    backend = find_backend(*_model_code(args, run), run.scoring, packed=_packing_flag(args) is not None)
+    args, packed = configuration.args, _packing_flag(configuration.args) is not None
+    backend = find_backend(*_model_code(configuration), configuration.run.scoring, packed=packed)
     print(f"[swap] {backend}")
     if args.ds.zero_stage == 3 and policy_ranks(args) > 1 and backend.name != SHARED_PREFIX:
         raise ConfigError(
@@ -87,7 +88,7 @@ def check_scoring(args: SimpleNamespace, run: RunConfig) -> None:
         )
 
 
-def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
+def check_packing(configuration: Configuration) -> None:
     """Check by trial that the model keeps packed responses apart; OpenRLHF passes it only their positions.
 
     Raises:
@@ -98,13 +99,13 @@ def check_packing(args: SimpleNamespace, run: RunConfig) -> None:
 
     from openrlhf_swap.scoring.small_model import WORDS, small_model
 
-    if (flag := _packing_flag(args)) is None:
+    if (flag := _packing_flag(configuration.args)) is None:
         return
-    path = args.actor.model_name_or_path
+    path = configuration.args.actor.model_name_or_path
     ids, positions = torch.arange(24).unsqueeze(0) % WORDS, torch.arange(12).repeat(2).unsqueeze(0)
     message = f"{flag}: whether {path} keeps packed responses apart cannot be tried ({{reason}}): leave it out"
     with torch.no_grad(), reader_errors(message, ConfigError):
-        model = small_model(*_model_code(args, run))
+        model = small_model(*_model_code(configuration))
         # With a cache, transformers does not check where positions restart.
         together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
         alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits

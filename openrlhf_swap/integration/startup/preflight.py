@@ -40,12 +40,12 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
-    check_packing(args, run)
+    check_packing(configuration)
     method, messages = resolve_thought(configuration.method, tokenizer)
     for line in messages:
         print(f"[swap] {line}")
     if objective.scores_steps:
-        check_scoring(args, run)
+        check_scoring(configuration)
     output = Path(run.output_dir)
     evaluation = write_usable_evaluation(args, tokenizer, output, run.grader)
     data = write_usable_prompts(args, objective, tokenizer, output, run.grader)

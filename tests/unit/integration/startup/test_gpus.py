@@ -93,17 +93,18 @@ def test_the_memory_that_a_run_pins_is_the_plans(monkeypatch, arguments):
     args.train.colocate_all = args.vllm.enable_sleep = args.ds.enable_sleep = True
     args.data.max_len = 14_000
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    needs = gpus.read_needs(args, SwapConfig(), RunConfig())
+    run = SimpleNamespace(args=args, method=SwapConfig(), run=RunConfig())
+    needs = gpus.read_needs(run)
     # By hand in tests/unit/sizing/test_host_memory.py.
     expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
     assert needs == gpus.Needs(8, 0.2, "13.0", expected, shared=True)
     args.train.colocate_all = False
-    apart = gpus.read_needs(args, SwapConfig(), RunConfig())
+    apart = gpus.read_needs(run)
     assert (apart.gpus, apart.shared) == (16, False)
     args.train.colocate_actor_ref, args.algo.kl.init_coef = True, 0.01
-    assert gpus.read_needs(args, SwapConfig(), RunConfig()).shared
+    assert gpus.read_needs(run).shared
     args.actor.model_name_or_path = "no/such-model"
-    assert gpus.read_needs(args, SwapConfig(), RunConfig()).pinned == {}
+    assert gpus.read_needs(run).pinned == {}
 
 
 class NVMLError(Exception):

@@ -13,27 +13,28 @@ from openrlhf_swap.integration.startup import model_check
 
 
 def packing(folder, packed=False, dynamic=False):
-    return SimpleNamespace(
+    args = SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path=str(folder)),
         ds=SimpleNamespace(packing_samples=packed),
         train=SimpleNamespace(dynamic_batch_enable=dynamic),
     )
+    return SimpleNamespace(args=args, run=RunConfig())
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3"])
 def test_attention_keeps_packed_responses_apart(family, tmp_path):
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
-    model_check.check_packing(packing(tmp_path, packed=True), RunConfig())
+    model_check.check_packing(packing(tmp_path, packed=True))
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_text", "gpt_oss"])
 def test_recurrent_layers_and_gpt_oss_do_not(family, tmp_path):
     """transformers 5.15 makes gpt-oss's masks without the positions."""
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
-    model_check.check_packing(packing(tmp_path), RunConfig())
+    model_check.check_packing(packing(tmp_path))
     for flag, given in (("--ds.packing_samples", (True, True)), ("--train.dynamic_batch_enable", (False, True))):
         with pytest.raises(ConfigError, match=f"^{flag}: .* has layers that read on from one packed response"):
-            model_check.check_packing(packing(tmp_path, *given), RunConfig())
+            model_check.check_packing(packing(tmp_path, *given))
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3", "mistral3"])
