@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -42,21 +40,8 @@ CHANGED_PROMPT = (
 )
 
 
-@dataclass(frozen=True)
-class DataFlags:
-    """The flags that name a data set, and the file that its usable rows are written to."""
-
-    dataset: str
-    split: str
-    usable: str
-
-
-TRAINING = DataFlags("data.prompt_dataset", "data.prompt_split", "prompts.jsonl")
-EVALUATION = DataFlags("eval.dataset", "eval.split", "eval_prompts.jsonl")
-
-
-def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Dataset, bool]:
-    """A data set of prompts, mixed as OpenRLHF mixes it, and whether OpenRLHF itself would read the same.
+def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[Dataset, bool]:
+    """The prompts to train or evaluate on, mixed as OpenRLHF mixes them, and whether it would read the same itself.
 
     The loader of `datasets` reads all of a file or nothing; here the rows that cannot be read are counted, printed and
     left out. Of a CSV file it guesses the types, and would turn 007 into 7, 0.50 into 0.5 and NA into nothing; here
@@ -68,7 +53,10 @@ def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Da
     from datasets import concatenate_datasets, interleave_datasets
     from openrlhf.datasets.utils import blending_datasets
 
-    flag, names, split = f"--{flags.dataset}", attrgetter(flags.dataset)(args), attrgetter(flags.split)(args)
+    if for_training:
+        flag, names, split = "--data.prompt_dataset", args.data.prompt_dataset, args.data.prompt_split
+    else:
+        flag, names, split = "--eval.dataset", args.eval.dataset, args.eval.split
     sources = [name.strip() for name in names.split(",")]
     read_here = {}
     for name in sources:
@@ -92,7 +80,7 @@ def load_prompts(args: SimpleNamespace, flags: DataFlags = TRAINING) -> tuple[Da
 
     with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"), causes_of_loaders():
         parts = [cut(load(name)) for name in sources]
-        if flags is TRAINING and args.data.prompt_probs:
+        if for_training and args.data.prompt_probs:
             shares = [float(share) for share in args.data.prompt_probs.split(",")]
             table = interleave_datasets(parts, shares, args.train.seed, stopping_strategy="all_exhausted")
         else:
@@ -152,12 +140,15 @@ def write_usable_prompts(
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
     check_chat_template(args, tokenizer)
-    flags = TRAINING if objective else EVALUATION
-    name, problem_key, answer_key = attrgetter(flags.dataset)(args), args.data.input_key, args.data.label_key
+    if objective:
+        flag, name, file, kind = "--data.prompt_dataset", args.data.prompt_dataset, "prompts.jsonl", "data"
+    else:
+        flag, name, file, kind = "--eval.dataset", args.eval.dataset, "eval_prompts.jsonl", "evaluation data"
+    problem_key, answer_key = args.data.input_key, args.data.label_key
     capacity = prompt_capacity(args)
-    table, is_as_given = load_prompts(args, flags)
+    table, is_as_given = load_prompts(args, for_training=objective is not None)
     given: list[Row] = list(table)
-    references = read_references(given, problem_key, answer_key, grader, f"--{flags.dataset} is {name}")
+    references = read_references(given, problem_key, answer_key, grader, f"{flag} is {name}")
     rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
     if objective:
         for row in rows:
@@ -167,14 +158,13 @@ def write_usable_prompts(
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
-    kind = "data" if objective else "evaluation data"
     print(f"[swap] {kind}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
     if not kept:
-        raise DataError(f"--{flags.dataset} is {name}, of which no row can be used: {summary}")
+        raise DataError(f"{flag} is {name}, of which no row can be used: {summary}")
     if objective:
         if len(kept) < args.rollout.batch_size:
             raise DataError(
-                f"--data.prompt_dataset is {name}, whose {len(kept)} usable rows do not fill one batch of "
+                f"{flag} is {name}, whose {len(kept)} usable rows do not fill one batch of "
                 f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
             )
         if answer_is_text(grader):
@@ -190,12 +180,12 @@ def write_usable_prompts(
         return str(name)
     if character := special_in(output):
         raise ConfigError(
-            f"--swap.output_dir is {output}, but OpenRLHF is to read {flags.usable} there and takes a {character!r} "
+            f"--swap.output_dir is {output}, but OpenRLHF is to read {file} there and takes a {character!r} "
             "in the name of a data set for something else: use a folder without one in its path"
         )
     output.mkdir(parents=True, exist_ok=True)
-    write_rows(output / flags.usable, usable)
-    return str(output / flags.usable)
+    write_rows(output / file, usable)
+    return str(output / file)
 
 
 def write_usable_evaluation(
