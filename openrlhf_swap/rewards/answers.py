@@ -76,7 +76,7 @@ def answer_text(answer: object) -> str:
 
 
 def text_after_thought(response: str, end_of_thought: str) -> str:
-    """What follows the first end of the thought, or everything if there is none, without special tokens around it."""
+    """The text after the first end of the thought, or all of it without one, less the special tokens around it."""
     _, closed, rest = response.partition(end_of_thought)
     visible = (rest if closed else response).strip()
     while mark := _MARK_AFTER.search(visible, max(0, len(visible) - _LONGEST_MARK)):
@@ -112,10 +112,10 @@ def stated_answer(text: str) -> str | None:
 
 
 def final_statement(text: str) -> str | None:
-    r"""What of a response that never closed its thought can be graded; None if it states no answer.
+    r"""The part of a response that never closed its thought that can be graded; None if it states no answer.
 
-    All of it if it has a box or is nothing but an answer; otherwise from where it announces its answer, so that no
-    number of the thought is taken for one. A box that was cut off holds half an answer, which is none.
+    All of it if it has a box or is nothing but an answer. Otherwise it begins where the answer is announced, so that
+    no number of the thought is taken for the answer. A box that was cut off holds half an answer: it does not count.
     """
     if stated_answer(text) is not None:
         return text
@@ -219,7 +219,7 @@ def _spelled(kind: str, characters: Iterator[str]) -> str:
 def _remove_bold(text: str) -> str:
     r"""The text less `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, as which the parser knows them.
 
-    Their braces go, too, because the parser takes `{42}` for a set; not behind `^`, `_` or a letter (`2^\bm{10}`).
+    Their braces go, too, because the parser takes `{42}` for a set; not after `^`, `_` or a letter (`2^\bm{10}`).
     """
     pieces = _BOLD_OR_BRACE.split(_BOLD_WORDS.sub(r"\\text", text))
     kept: list[bool] = []  # of each brace that is open

@@ -46,15 +46,15 @@ class Grade:
     """The verdict on one response.
 
     Attributes:
-        correct: whether the response is correct: with math-verify, equal to the reference answer. Never True unless
-            `status` is "ok".
+        correct: never True unless `status` is "ok".
         status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (a time limit was hit) or
             "error" (the reference answer cannot be parsed, or the verifier failed).
-        slow: whether grading came near its time limit, hit it, or needed a second process. It does not count when
-            grades are compared, and neither do `why` and `stated`.
+        slow: whether grading came near its time limit, hit it, or needed a second process.
         score: the reward, between 0 and 1; 1.0 or 0.0 unless a verifier says otherwise.
         why: a verifier's reason, or its error.
         stated: the answer that a verifier read in the response.
+
+    Grades that differ in `slow`, `why` or `stated` alone are equal.
     """
 
     correct: bool
@@ -74,14 +74,11 @@ class Grader:
     """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one."""
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
-        """Set up a grader.
+        """Choose how many responses are graded at a time, and by which verifier.
 
-        Args:
-            processes: how many responses are graded at a time.
-            time_limit: CPU seconds of one grading, after which its process is ended. A process that does not answer
-                within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its
-                successor asked once.
-            verifier: its name (`rewards.verifiers`).
+        `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that does not
+        answer within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its
+        successor asked once.
         """
         self._children = [_Child(verifier, time_limit) for _ in range(processes)]
         self._idle: LifoQueue[_Child] = LifoQueue()  # the last one used is the likeliest to be started
@@ -89,7 +86,7 @@ class Grader:
             self._idle.put(child)
 
     def grade(self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT) -> Grade:
-        """Grade one response; see `grade_many`."""
+        """`grade_many` of one pair."""
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
     def grade_many(
@@ -97,9 +94,9 @@ class Grader:
     ) -> list[Grade]:
         """Grade pairs of a response and a reference in parallel; one grade each, in order. Never raises.
 
-        What follows the first `end_of_thought` of a response is graded. Without one, all of it: there math-verify and
-        `multiple_choice` ask for a stated final answer (`rewards.answers.final_statement`), because a number
-        somewhere in a thought is none.
+        The text after the first `end_of_thought` of a response is graded, or all of it without one. There math-verify
+        and `multiple_choice` ask for a stated final answer (`rewards.answers.final_statement`), because a number
+        somewhere in a thought is not an answer.
         """
         requests = []
         for response, answer in pairs:
@@ -179,7 +176,6 @@ class _Child:
         return status
 
     def _start(self) -> socket.socket:
-        """The socket to a process that runs."""
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
         self.stop()
@@ -200,12 +196,7 @@ class _Child:
 
 
 def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
-    """Send a message and read a line of JSON, both before one deadline.
-
-    Raises:
-        TimeoutError: at the deadline.
-        OSError, ValueError: if the other end is gone.
-    """
+    """Send a message and read a line of JSON, both before one deadline; raises OSError or ValueError otherwise."""
     deadline = time.monotonic() + seconds
     connection.settimeout(seconds)
     connection.sendall(message)
@@ -230,7 +221,7 @@ def grade_answer(
     r"""Grade a response with the process-wide grader of a verifier.
 
     Args:
-        response: the generated text alone, without the prompt. What follows the first end of the thought is graded;
+        response: the generated text alone, without the prompt. The text after the first end of the thought is graded;
             without one, the final answer that the text states.
         answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`, for other verifiers perhaps
             a `Reference`, with the problem and the other columns of its row.

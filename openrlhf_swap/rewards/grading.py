@@ -40,7 +40,7 @@ _THOUSANDS = re.compile(  # 1,234 outside brackets, in which a comma separates: 
 )
 _COMMA = re.compile(r",(?:\\!\s*)?")
 _CURRENCY = re.compile(r"[€£¥₹]|\\\$")
-_UNIT = re.compile(  # behind a number, be it a fraction or a mixed one, that is all of an answer; not behind a sum
+_UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that is all of an answer; not after a sum
     r"((?:\A|\\(?:boxed|text)\s*\{|[=$]|\\[(\[])(?:\s*-)?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\ |\s)*"
     r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent"
     r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
@@ -55,8 +55,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """Whether a response states the reference answer.
 
-    A number is found in nearly every text. In a response that never closed its thought, only what it states counts. In
-    what follows a thought, any number can be correct; one that is not and was not stated is no answer.
+    Nearly every text contains a number. In a response that never closed its thought, only a stated answer counts.
+    After a thought any number can be correct; a wrong number that was not stated as the answer is not an answer.
 
     Raises:
         ValueError: for a reference answer that cannot be parsed.

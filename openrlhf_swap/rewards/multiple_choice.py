@@ -1,7 +1,7 @@
 r"""`multiple_choice`: the reference answer is a letter, and so is what the response states.
 
 A letter is read from the last `\boxed{}`, from the last "Answer: C" or "the answer is (C)", or from a response that is
-nothing but one. A box may hold an option's text instead, if the row has a column `options`.
+nothing but a letter. A box may hold an option's text instead, if the row has a column `options`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol|bm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _LETTER = re.compile(r"[\s*_$]*(?:[Oo]ption\s+)?\(?([A-Za-z])(?:\)|[.:](?=\s|$)|(?=[\s*_$]*$))")
-# "I" and "a" are words, so behind "is" a letter stands alone or in parentheses.
+# "I" and "a" are words, so after "is" a letter stands alone or in parentheses.
 _ANNOUNCED = re.compile(
     r"\b[Aa]nswer[*_]*(?:\s*[:=]|\s+is\s*:?)(?:[\s*_$]|\\[(\[])*(?:[Oo]ption\s+)?"
     r"(?:\(([A-Za-z])\)|([A-Z])(?![\w'\u2019]))"
 )
-_ANOTHER = re.compile(  # "or B" behind a letter: whoever names two has not chosen
+_ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chosen
     r"(?:[\s*_$]|\\[)\]])*(?:/|&|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
     r"(?:(?:maybe|perhaps|possibly|option)\s+)?(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
 )

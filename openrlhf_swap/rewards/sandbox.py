@@ -58,14 +58,8 @@ class Run(NamedTuple):
 def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
     """Run a Python program, which must not begin with a future import, with a text on its standard input.
 
-    Args:
-        program: its text.
-        given: its input.
-        cpu: seconds of CPU time for each of its processes.
-        wall: seconds for all of it.
-
-    Raises:
-        ConfigError: where it cannot be confined; it is not run then.
+    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run. Raises ConfigError where the
+    program cannot be confined; it is not run then.
     """
     with NamedTemporaryFile() as source, TemporaryFile() as output:
         source.write((_SET_LIMITS % {**LIMITS, "CPU": cpu} + program).encode(errors="replace"))

@@ -31,7 +31,9 @@ BUILT_IN = {
 }
 GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
-_LABEL_START = '{"reference_answer": '  # OpenRLHF carries one text a response, so an answer with its row is JSON
+# OpenRLHF carries one text a response, so an answer with its row is JSON.
+_LABEL = {"reference_answer": str, "problem": str, "metadata": dict}
+_LABEL_START = '{"reference_answer": '
 
 Metadata = Mapping[str, Any]
 
@@ -52,7 +54,7 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": dict(self.metadata)}
+        row = dict(zip(_LABEL, (self.answer, self.problem, dict(self.metadata)), strict=True))
         return json.dumps(row, ensure_ascii=False, default=str)
 
     @classmethod
@@ -68,16 +70,15 @@ class Reference:
             row = json.loads(label)
         except RecursionError as error:
             raise ValueError(str(error)) from None
-        kinds = {"reference_answer": str, "problem": str, "metadata": dict}
-        for name, kind in kinds.items():
+        for name, kind in _LABEL.items():
             if not isinstance(row.get(name), kind):
                 raise ValueError(f"{name} is missing or is not a {kind.__name__}")
-        return cls(*(row[name] for name in kinds))
+        return cls(*(row[name] for name in _LABEL))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier found.
+    """A verifier's judgement of a response.
 
     Attributes:
         score: the reward, between 0 and 1.
@@ -125,12 +126,7 @@ class Verifier:
     find_fault: Callable[[str, Metadata], str | None]
 
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
-        """The verdict on a response.
-
-        Raises:
-            TypeError, ValueError: when the function returns something else than a verdict, bool or number.
-            Exception: whatever the function raises.
-        """
+        """The verdict on a response; raises what the function raises, and TypeError or ValueError for its result."""
         verdict = self.verify(problem, answer, response, metadata)
         if isinstance(verdict, Verdict):
             return verdict

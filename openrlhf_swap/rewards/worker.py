@@ -31,7 +31,7 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
         name: the verifier's, as `--swap.grader` gives it.
     """
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no reply
+    os.dup2(2, 1)  # a library may print
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes standard input
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))

@@ -20,7 +20,6 @@ class Family:
     """The marks of one family, which is named after itself or its first model.
 
     Attributes:
-        name: of the family.
         start_of_thought: opens the thought; the chat template may write it.
         end_of_thought: closes the thought; the steps end before it, and the answer follows it.
         close: ends an unfinished thought, up to where the answer begins.
@@ -39,7 +38,6 @@ class Family:
         return self.close + ANSWER
 
     def is_in(self, chat_template: str) -> bool:
-        """Whether a chat template is this family's."""
         marks = [self.recognised_by] if self.recognised_by else [self.start_of_thought.strip(), self.end_of_thought]
         return any(mark in chat_template for mark in marks)
 
@@ -123,7 +121,6 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
 
 
 def _count_tokens(end: str, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many tokens the end of the thought takes; raises ConfigError if they do not decode to it."""
     ids, decoded = _decode_again(end, tokenizer)
     if end not in decoded:
         raise ConfigError(
@@ -134,13 +131,10 @@ def _count_tokens(end: str, tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer that loses spaces or newlines; another space in front is no loss.
+    """Raise ConfigError for a tokenizer that loses spaces or newlines; another space in front is no loss.
 
     transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that their
     tokenizer_config.json names instead of the one that fits their tokenizer.json.
-
-    Raises:
-        ConfigError: with the remedy.
     """
     _, decoded = _decode_again(WHITE_SPACE, tokenizer)
     if WHITE_SPACE not in decoded:
@@ -152,13 +146,11 @@ def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], str]:
-    """The tokens of a text, and the text that they are decoded as."""
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids, str(tokenizer.decode(ids, skip_special_tokens=False))
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
-    """Render a problem with the chat template."""
     messages = [{"role": "user", "content": problem}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
