@@ -75,6 +75,7 @@ GENERATES_ON_CPU = "commands that only generate, on CPU"
 SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
 SCORED = "policy, or your process with a `Scorer`, from its first scoring"
 GRADER = "grading process"
+GRADES = "every process that imports `openrlhf_swap.rewards.grading`"
 NAME, METHOD, MODULE, VARIABLE, STATE = Kind
 _STAGE_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
 
@@ -222,11 +223,11 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(STATE, SCORED, None, "the answer branches share a prefix"): {
         "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"
     },
-    Group(STATE, GRADER, None, "bounded memory; Ctrl-C is left to the parent; no repeated warnings"): {
+    Group(STATE, GRADER, None, "bounded memory; Ctrl-C is left to the parent"): {
         "resource.RLIMIT_AS": "its limit of memory",
         "signal.SIGINT": "ignored",
-        'logging.getLogger("math_verify").level': "ERROR",
     },
+    Group(STATE, GRADES, None, "no repeated warnings"): {'logging.getLogger("math_verify").level': "ERROR"},
 }
 
 

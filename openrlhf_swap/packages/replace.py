@@ -12,16 +12,13 @@ _ABSENT = object()
 
 
 def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
-    """Set `owner.name` to `value`.
+    """Set `owner.name` to `value`, and return what restores the original.
 
     Args:
         owner: a module, a class or an object.
         name: of the attribute.
         value: its replacement.
         package: whose version in `VERSIONS` the replacement is written for; None where any will do.
-
-    Returns:
-        What restores the original.
 
     Raises:
         CompatibilityError: when another version of the package is installed.
@@ -42,7 +39,6 @@ def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Ca
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any, package: str | None = None) -> Iterator[None]:
-    """Call `replace` for the length of a block."""
     restore = replace(owner, name, value, package)
     try:
         yield

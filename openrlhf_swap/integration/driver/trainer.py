@@ -138,12 +138,12 @@ class TrainerMixin(BasePPOTrainer):
 
         After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
         """
-        metrics = named({**(logs_dict or {}), **memory.of_this_machine()})
+        metrics = named({**(logs_dict or {}), **memory.host_metrics()})
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
             if not self._memory_reported:
-                print(f"[swap] memory: {memory.used(metrics)}", flush=True)
+                print(f"[swap] memory: {memory.describe_usage(metrics)}", flush=True)
                 self._memory_reported = True
         every = self.args.swap_run.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:

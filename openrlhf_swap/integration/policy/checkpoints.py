@@ -28,6 +28,8 @@ class PolicyCheckpoints:
         ckpt = strategy.args.ckpt
         self._strategy = strategy
         self._path, self._kept = Path(ckpt.path), (ckpt.max_num, ckpt.max_mem * 2**30)
+        self._folder = self._path / checkpoints.FOLDER
+        self._latest = self._folder / checkpoints.LATEST
         forbid_pickles()
 
     @contextmanager
@@ -40,8 +42,9 @@ class PolicyCheckpoints:
         try:
             yield
         except UnpicklingError as error:
-            lines = str(error).splitlines()
-            reason = next((line.strip() for line in lines if "Unsupported" in line), first_line(error))
+            reason = next(
+                (line.strip() for line in str(error).splitlines() if "Unsupported" in line), first_line(error)
+            )
             raise CheckpointError(
                 f"the checkpoint in --ckpt.path {self._path} holds more than data ({reason}); if you trust it all the "
                 "same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
@@ -51,7 +54,7 @@ class PolicyCheckpoints:
 
     def load_beside_the_model(self, average: Any) -> None:
         """Restore random state and moving average (None for none) of the checkpoint that was loaded."""
-        folder = self._folder_of(self._latest.read_text(encoding="utf-8"))
+        folder = self._folder / self._latest.read_text(encoding="utf-8")
         load_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and self._strategy.is_rank_0():
             moving_average.load(folder, average, self._strategy)
@@ -74,7 +77,7 @@ class PolicyCheckpoints:
         """
         # OpenRLHF deletes the best one before it writes a better one, so a better one is written under another name.
         name = f"new_{tag}" if tag.startswith("best") else tag
-        folder, first = self._folder_of(name), self._strategy.is_rank_0()
+        folder, first = self._folder / name, self._strategy.is_rank_0()
         try:
             if first and with_model:
                 checkpoints.begin(folder)
@@ -90,12 +93,12 @@ class PolicyCheckpoints:
         except (OSError, RuntimeError, SafetensorError) as error:
             # What was written stays, marked incomplete, until the next start: other ranks may still be writing.
             before = checkpoints.newest(self._path)
-            way_on = (
+            resume = (
                 f"start again with --ckpt.load_enable to resume from {before}" if before else "no other was written"
             )
             raise CheckpointError(
                 f"checkpoint {tag} cannot be written to --ckpt.path {self._path} ({error}); free some space, "
-                f"or name another disk: {way_on}"
+                f"or name another disk: {resume}"
             ) from error
 
     def _seal(self, folder: Path, tag: str, average: Any) -> None:
@@ -107,7 +110,7 @@ class PolicyCheckpoints:
         if first:
             ranks = range(torch.distributed.get_world_size())
             if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
-                raise self._not_shared(f"the files of rank(s) {_listed(missing)} are missing")
+                raise self._not_shared_by(missing, "the files of rank(s) {} are missing")
             checkpoints.seal(folder)
             if folder.name != tag:
                 checkpoints.take_the_place_of_the_best(folder, tag)
@@ -120,24 +123,13 @@ class PolicyCheckpoints:
         torch.distributed.all_gather_object(tags, seen)
         expected = next(filter(None, tags), None)
         if others := [rank for rank, tag in enumerate(tags) if tag != expected]:
-            raise self._not_shared(f"rank(s) {_listed(others)} did not find {expected}")
+            raise self._not_shared_by(others, f"rank(s) {{}} did not find {expected}")
 
-    def _not_shared(self, reason: str) -> CheckpointError:
+    def _not_shared_by(self, ranks: list[int], reason: str) -> CheckpointError:
         return CheckpointError(
-            f"--ckpt.path {self._path} is not shared by all nodes: {reason}; use a folder on storage that all nodes "
-            "see"
+            f"--ckpt.path {self._path} is not shared by all nodes: {reason.format(', '.join(map(str, ranks)))}; use a "
+            "folder on storage that all nodes see"
         )
-
-    @property
-    def _latest(self) -> Path:
-        return self._path / checkpoints.FOLDER / checkpoints.LATEST
-
-    def _folder_of(self, tag: str) -> Path:
-        return self._path / checkpoints.FOLDER / tag
-
-
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
 
 
 def _random_state_file(folder: Path, rank: int) -> Path:

@@ -37,31 +37,25 @@ class Head:
 
 
 class ChunkedActor(_StockActor):
-    """OpenRLHF's actor; its log-probabilities are made in chunks once `hold_logits_of` was called.
-
-    Shapes: B rows, T tokens a row, A actions.
-    """
+    """OpenRLHF's actor; its log-probabilities are made in chunks once `hold_logits_of` was called."""
 
     _head: Head | None = None
 
     def hold_logits_of(self, tokens: int) -> str | None:
-        """Make log-probabilities of this many tokens at a time.
-
-        Args:
-            tokens: of a chunk; 0 leaves OpenRLHF's way, all at once.
+        """Make log-probabilities of this many tokens at a time; 0 leaves OpenRLHF's way, all at once.
 
         Returns:
-            Why this model's are made all at once all the same; None if they are not.
+            Why this model's log-probabilities are made all at once all the same; None if they are not.
         """
-        base = without_adapters(self.model.module)
-        layer = base.get_output_embeddings()
         if not tokens:
             return None
+        base = without_adapters(self.model.module)
+        layer = base.get_output_embeddings()
         if type(layer) is not nn.Linear:
             return f"its head is a {type(layer).__name__}"
         transform = find_logit_transform(base.config, type(base))
         if transform is None:
-            return f"what a {type(base).__name__} does behind its head is not known"
+            return f"what a {type(base).__name__} does after its head is not known"
         self._head = Head(layer, transform, tokens)
         return None
 
@@ -83,25 +77,23 @@ class ChunkedActor(_StockActor):
             attention_mask: (B, T).
             return_output: return the model's output, too.
             ring_attn_group: as in OpenRLHF.
-            return_entropy: put (B, T - 1) `entropy` into the output, 0 for what is no action.
+            return_entropy: put (B, T - 1) `entropy` into the output, 0 for tokens that are not actions.
             options: as in OpenRLHF, and further arguments of the model.
         """
         if self._head is None or action_mask is None or ring_attn_group is not None:
-            shown = {"return_output": return_output, "return_entropy": return_entropy}
-            return super().forward(
-                sequences, action_mask, attention_mask, ring_attn_group=ring_attn_group, **shown, **options
-            )
+            options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
+            return super().forward(sequences, action_mask, attention_mask, return_output, **options)
         assert attention_mask is not None
         options.pop("packed_seq_lens", None)
         ids, places, options["position_ids"], targets = self._inputs(sequences, attention_mask)
         options["attention_mask"] = None if self.packing_samples else attention_mask
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - action_mask.shape[1] : -1] = action_mask.bool()
-        wanted = acting.flatten()[places].nonzero().flatten()
-        how = HeadPass(self._head.transform, self.temperature, self._head.chunk, return_entropy)
-        with _giving_log_probs(self._head.layer, targets.flatten(), wanted, how) as found:
+        actions = acting.flatten()[places].nonzero().flatten()
+        head_pass = HeadPass(self._head.transform, self.temperature, self._head.chunk, return_entropy)
+        with _giving_log_probs(self._head.layer, targets.flatten(), actions, head_pass) as outputs:
             output = self.model(ids, **options)
-        values = found[0].flatten(0, -2)
+        values = outputs[0].flatten(0, -2)
         padded = values.new_zeros(sequences.numel(), values.shape[-1]).index_copy(0, places, values)
         log_probs, *entropy = padded.unflatten(0, sequences.shape)[:, :-1].unbind(-1)
         if return_entropy:
@@ -110,42 +102,41 @@ class ChunkedActor(_StockActor):
         return (log_probs, output) if return_output else log_probs
 
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """What the model runs on: ids, their places in B * T, position ids, and the tokens that follow them.
-
-        A model that can see makes its position ids itself, as in OpenRLHF.
-        """
+        """What the model runs on: ids, their places in B * T, position ids, and the tokens that follow them."""
         if self.packing_samples:
             ids, positions, targets, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
             return ids, places, positions, targets
         positions = None
-        if not getattr(self, "is_vlm", False):
+        if not getattr(self, "is_vlm", False):  # a model that can see makes its position ids itself, as in OpenRLHF
             positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
         places = torch.arange(sequences.numel(), device=sequences.device)
         return sequences, places, positions, sequences.roll(-1, dims=1)
 
 
 @contextmanager
-def _giving_log_probs(layer: nn.Linear, targets: Tensor, wanted: Tensor, how: HeadPass) -> Iterator[list[Tensor]]:
-    """Meanwhile the layer gives what `token_log_probs` returns; the list gets it, as DeepSpeed's hooks leave it.
+def _giving_log_probs(
+    layer: nn.Linear, targets: Tensor, actions: Tensor, head_pass: HeadPass
+) -> Iterator[list[Tensor]]:
+    """Meanwhile the layer returns what `token_log_probs` does, and the list gets it, as DeepSpeed's hooks leave it.
 
-    What the model makes of it behind the head is of no use, and not used.
+    What the model makes of it after the head is not used.
     """
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def forward(hidden: Tensor) -> Tensor:
-        values = token_log_probs(hidden.flatten(0, -2), layer.weight, layer.bias, targets, wanted, how)
+        values = token_log_probs(hidden.flatten(0, -2), layer.weight, layer.bias, targets, actions, head_pass)
         return values.unflatten(0, hidden.shape[:-1])
 
-    hook = layer.register_forward_hook(lambda _layer, _inputs, output: found.append(output))
+    hook = layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output))
     try:
         with replaced(layer, "forward", forward, "transformers"):
-            yield found
+            yield outputs
     finally:
         hook.remove()
 
 
 def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform | None:
-    """What a family does to its head's output, found out with a small random model of it; None if it is not known."""
+    """What a family does to its head's output, tried on a small random model of it; None if it is not known."""
     probes = torch.linspace(-_PROBES, _PROBES, WORDS).expand(1, 2, WORDS)
     try:
         model = small_model(config, build)

@@ -86,32 +86,30 @@ class PolicyScorer:
             state_requests: the tokens whose states the same forward gives.
         """
         device = torch.cuda.current_device()
-        batch = (sequences.to(device), action_mask.to(device), attention_mask.to(device))
-        packed = self._actor.packing_samples
+        sequences, action_mask, attention_mask = (part.to(device) for part in (sequences, action_mask, attention_mask))
+        model, packed = (self._model, self._config), self._actor.packing_samples
         # Under ZeRO-3 a rank without requests takes part if another rank may have some.
         fused = self._backend.name == SHARED_PREFIX and (requests or (requests is not None and self._collective))
         asked = requests or [_IDLE_REQUEST]
         options: dict[str, Any] = {}
         self._actor.eval()
         with ExitStack() as stack:
-            states = stack.enter_context(recording_states(self._base, batch[2], state_requests, packed))
+            states = stack.enter_context(recording_states(self._base, attention_mask, state_requests, packed))
             if fused:  # the log-probability pass also fills the cache that the answer branches run on
-                prefix = recorded_prefix(self._model, self._config, batch[2], asked, self._largest_on_any_rank, packed)
+                prefix = recorded_prefix(*model, attention_mask, asked, self._largest_on_any_rank, packed)
                 cache = stack.enter_context(prefix)
                 options = {} if packed else {"use_cache": True, "past_key_values": cache}
-            log_probs = self._actor(*batch, **options)
-        scores: list[Tensor] = []
-        start = end = 0.0
+            log_probs = self._actor(sequences, action_mask, attention_mask, **options)
+        scores, seconds = [], 0.0
         if fused or requests:
             start = _clock()
-            given = self._model, self._config
             if fused:
-                scores = score_branches(*given, cache, batch[0], batch[2], asked, self._largest_on_any_rank)
+                scores = score_branches(*model, cache, sequences, attention_mask, asked, self._largest_on_any_rank)
             else:
-                scores = self._backend.score(*given, batch[0], batch[2], asked)
-            end = _clock()
+                scores = self._backend.score(*model, sequences, attention_mask, asked)
+            seconds = _clock() - start
         self._actor.train()
-        return ScoredForward(log_probs.to("cpu"), scores if requests else [], end - start, states)
+        return ScoredForward(log_probs.to("cpu"), scores if requests else [], seconds, states)
 
     def _largest_on_any_rank(self, count: int) -> int:
         """The largest `count` of all ranks where they have to run the same forwards; else this one's."""

@@ -1,4 +1,4 @@
-"""OpenRLHF's DeepSpeed strategy, configured so that nothing is compiled when a training starts."""
+"""OpenRLHF's DeepSpeed strategy with an attention that is installed and torch's own Adam: nothing is compiled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _BUFFER = "_offload_buffer"  # DeepSpeed's suffix for a moment's place in main m
 
 
 class SwapStrategy(_StockStrategy):
-    """OpenRLHF's strategy, with an attention implementation that is installed and torch's own Adam."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # The supervised training's arguments have the model in another place.

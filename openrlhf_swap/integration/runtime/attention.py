@@ -11,8 +11,7 @@ from functools import cache
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.patches import EVERY, NO_FLASH
+from openrlhf_swap.integration.patches import EVERY, NO_FLASH, install
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.packages.versions import installed_version
 
@@ -21,7 +20,6 @@ FLASH = "flash_attention_2"
 
 @cache
 def is_installed() -> bool:
-    """Whether flash-attn is there."""
     return importlib.util.find_spec("flash_attn") is not None
 
 
@@ -31,10 +29,10 @@ def prepare() -> None:
 
     OpenRLHF can be imported without flash-attn, vLLM samples without a compiler, and torch's SDPA leaves out cuDNN.
     """
-    patches.install(EVERY)
+    install(EVERY)
     leave_out_cudnn()
     if not is_installed() and installed_version("openrlhf"):
-        patches.install(NO_FLASH)
+        install(NO_FLASH)
 
 
 @cache

@@ -28,7 +28,6 @@ THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
 
 
 def set_cpu_environment() -> None:
-    """Set what a CPU run needs, for this process and those it starts."""
     for name, value in CPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -41,15 +40,12 @@ def install() -> None:
     if "RAY_ADDRESS" not in os.environ:
         patches.install(NO_CLUSTER)
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
-    _put_first_on_path(Path(sys.prefix) / "bin")
+    # This environment's ninja is found however Python was started: another version would recompile everything.
+    programs = str(Path(sys.prefix) / "bin")
+    others = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry != programs]
+    os.environ["PATH"] = os.pathsep.join([programs, *others])
     patches.install(EVERY_CPU)
     speed_up_products()
-
-
-def _put_first_on_path(folder: Path) -> None:
-    """Find this environment's ninja, however Python was started: another version would recompile everything."""
-    others = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry != str(folder)]
-    os.environ["PATH"] = os.pathsep.join([str(folder), *others])
 
 
 class _CpuDevice(str):
@@ -63,40 +59,32 @@ class _CpuDevice(str):
         return "0"
 
 
+# Functions of `torch.cuda`. One function object a name: torch.compile keeps a rule for each and refuses duplicates.
 def current_device() -> _CpuDevice:
-    """Stands for `torch.cuda.current_device`."""
     return _CpuDevice("cpu")
 
 
-# The rest of what OpenRLHF calls does nothing. One function object a name: torch.compile keeps a rule for each and
-# refuses duplicates.
-def set_device(*_: Any, **__: Any) -> None:
-    """Stands for `torch.cuda.set_device`."""
+def set_device(*_: Any, **__: Any) -> None: ...
 
 
-def synchronize(*_: Any, **__: Any) -> None:
-    """Stands for `torch.cuda.synchronize`."""
+def synchronize(*_: Any, **__: Any) -> None: ...
 
 
-def empty_cache() -> None:
-    """Stands for `torch.cuda.empty_cache`."""
+def empty_cache() -> None: ...
 
 
-def current_stream(*_: Any, **__: Any) -> None:
-    """Stands for `torch.cuda.current_stream`."""
+def current_stream(*_: Any, **__: Any) -> None: ...
 
 
 class GlooCommunicator:
     """vLLM's weight-sync communicator over gloo: the same rendezvous, the same `broadcast` call as the NCCL one."""
 
     def __init__(self, host: str, port: int, rank: int, world_size: int) -> None:
-        """Meet the other ranks at `host:port`; returns when all `world_size` of them are there."""
         from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
         self._group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
     def broadcast(self, tensor: Tensor, src: int, stream: None = None) -> None:
-        """Send `tensor` from rank `src` to all others, in place."""
         options = torch.distributed.BroadcastOptions()
         options.rootRank, options.rootTensor = src, 0
         self._group.broadcast([tensor.detach()], options).wait()

@@ -7,9 +7,7 @@ import os
 import time
 from pathlib import Path
 
-import psutil
-
-STARTING_SECONDS = 20  # between taking the lock and starting the compiler, or between loading the op and letting go
+LOADING_SECONDS = 20  # that a process holds the lock to load an op that is there
 
 
 def build_communication_op() -> None:
@@ -17,7 +15,7 @@ def build_communication_op() -> None:
 
     DeepSpeed would compile it silently inside the first actor, for up to minutes. An actor stopped meanwhile would
     leave the compiler's lock behind, and every later start would wait for it forever. So one process compiles it
-    beforehand and removes a lock that nobody holds.
+    beforehand, under a lock that ends with the process, and removes the other lock if it is too old to be in use.
     """
     from deepspeed.accelerator import get_accelerator
     from filelock import FileLock
@@ -38,15 +36,7 @@ def _wait_for_lock(folder: Path) -> None:
     lock = folder / "lock"
     with contextlib.suppress(FileNotFoundError):  # its holder removes it
         while True:
-            if time.time() - lock.stat().st_mtime > STARTING_SECONDS and not _is_compiling(folder):
+            if time.time() - lock.stat().st_mtime > LOADING_SECONDS:
                 print(f"[swap] removing {lock}, left behind by a process that was stopped while compiling", flush=True)
                 lock.unlink()
             time.sleep(0.5)
-
-
-def _is_compiling(folder: Path) -> bool:
-    """True while a ninja runs in the folder: torch starts it there, and its lock does not say whose it is."""
-    for process in psutil.process_iter(["name", "cwd"]):
-        if process.info["name"] == "ninja" and process.info["cwd"] == str(folder.resolve()):
-            return True
-    return False

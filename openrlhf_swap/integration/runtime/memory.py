@@ -20,18 +20,15 @@ def peak_gib() -> float:
     return peak
 
 
-def of_this_machine() -> dict[str, float]:
-    """Main memory in use, as a metric."""
+def host_metrics() -> dict[str, float]:
     return {"memory/host_used_gib": psutil.virtual_memory().used / GIB}
 
 
 def engine_capacity(tokens: int, context: int) -> str:
-    """An engine's capacity in words; its cache holds `tokens`, and a sequence is at most `context` long."""
     return f"a vLLM engine's cache holds {tokens:,} tokens, {tokens // context:,} sequences of --data.max_len"
 
 
-def used(metrics: dict[str, float]) -> str:
-    """The memory that a step used, in words, from its metrics."""
+def describe_usage(metrics: dict[str, float]) -> str:
     total = psutil.virtual_memory().total / GIB
     return (
         f"at most {metrics.get('memory/policy_peak_gib', math.nan):.1f} GiB in the policy's process; "
