@@ -62,8 +62,7 @@ def main(argv: list[str]) -> int:
     for line in _recipe_lines(configuration):
         print(f"[swap] {line}")
     if DRY_RUN in argv:
-        flags = {name: value for name, value in configuration.recipe.flags.items() if name not in configuration.given}
-        print(command_line(COMMAND, [*as_words(flags), *redacted(words)]))
+        print(_as_yaml(configuration), end="")
         return 0
     _check_quickly(configuration)
     output, checkpoint_folder = Path(configuration.run.output_dir), Path(configuration.args.ckpt.path)
@@ -179,8 +178,6 @@ def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
 
 def _write_records(given: Configuration, resolved: Configuration, words: list[str], names: dict[str, str]) -> None:
     """Write swap_config.json, with the settings and what the run was made of, and run.yaml, which starts it again."""
-    import yaml
-
     output, args = Path(given.run.output_dir), given.args
     output.mkdir(parents=True, exist_ok=True)
     (output / FINISHED).unlink(missing_ok=True)
@@ -191,9 +188,13 @@ def _write_records(given: Configuration, resolved: Configuration, words: list[st
     about = {"flags": given.dump(), "command_with_defaults": command_line(COMMAND, as_words(given.dump()))}
     content = {"swap": settings, **about, **made_of(COMMAND, words, **inputs), **names}
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
-    flags = with_whole_paths(given).dump()
-    text = yaml.safe_dump({"flags": flags}, sort_keys=False, allow_unicode=True, width=1000)
-    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + text)
+    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(with_whole_paths(given)))
+
+
+def _as_yaml(configuration: Configuration) -> str:
+    import yaml
+
+    return str(yaml.safe_dump({"flags": configuration.dump()}, sort_keys=False, allow_unicode=True, width=1000))
 
 
 def redacted(words: list[str]) -> list[str]:
@@ -208,8 +209,7 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
     recipe = configuration.recipe
     lines = [f"recipe {recipe.name}, after {recipe.origin}:"] if recipe.name else []
     for name, value in recipe.flags.items():
-        overruled = name in configuration.given or configuration.dump().get(name, value) != value
-        note, source = " (the command line wins)" * overruled, recipe.sources[name]
+        note, source = " (overruled)" * (name in configuration.given), recipe.sources[name]
         lines.append(f"  {' '.join(as_words({name: value}))}{note}" + (f"  # {source}" if source else ""))
     return lines + [f"  not here: {missing}" for missing in recipe.cannot]
 
@@ -247,7 +247,7 @@ def _print_help(argv: list[str]) -> int:
     parser.description = __doc__
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
     parser.add_argument("--list-objectives", action="store_true", help="list objectives and their settings, and exit")
-    parser.add_argument(DRY_RUN, action="store_true", help="print the command with a recipe's flags, and exit")
+    parser.add_argument(DRY_RUN, action="store_true", help="print all settings as a YAML file for --config, and exit")
     parser.print_help()
     print("\nSETTINGS of single objectives:")
     own = [word.rpartition("=")[2] for word in argv if ":" in word]

@@ -5,11 +5,11 @@
 # store.
 #   head [--block] [flags of ray start]     on the first node
 #   worker [--block] [flags of ray start]   on each other node, with HEAD_IP=address of the first
-#   submit [--dry-run] [flags]              on the first node: waits for all nodes, trains, and streams the log
+#   submit [--dry-run] NAME [flags]         on the first node: waits for all nodes, trains as scripts/train_swap.sh NAME
+#                                           does, and streams the log
 #   submit --command LINE                   the same with a shell command instead of the training, to test the cluster
 #   stop                                    on each node: ends the Ray that `head` or `worker` started there
 # --block stays in the foreground; --dry-run, after any subcommand, prints what would run.
-#   SIZE=1.5B             or 7B; PROMPTS, OUTPUT, MODEL and the like as in train_swap_r1.sh
 #   NUM_NODES=2           nodes of the run, including this one
 #   NUM_GPUS=8            GPUs per node
 #   NODE_IP=...           address of this node, if Ray picks the wrong network
@@ -28,7 +28,6 @@ read_flags "--block --dry-run" "$@"
 SUBCOMMAND="${FLAGS[0]:-}"
 FLAGS=("${FLAGS[@]:1}")
 
-SIZE="${SIZE:-1.5B}"
 NUM_NODES="${NUM_NODES:-2}"
 NUM_GPUS="${NUM_GPUS:-8}"
 PORT="${PORT:-6379}"
@@ -118,16 +117,18 @@ start_worker() {
 }
 
 submit_training() {
-    local address="http://127.0.0.1:$DASHBOARD_PORT" launcher="scripts/train_swap_${SIZE,,}.sh" mode=--print
-    [[ -f "$launcher" ]] || fail "SIZE is $SIZE; use 1.5B or 7B"
-    if (( DRY_RUN )); then mode=--dry-run; fi
-    local folder line
-    folder="$(realpath -m -- "${OUTPUT:-outputs/swap_${SIZE,,}}")"
-    if [[ "${FLAGS[0]:-}" == --command ]]; then
+    local address="http://127.0.0.1:$DASHBOARD_PORT" name="${FLAGS[0]:-}" folder="$RAY_FOLDER" line
+    if [[ "$name" == --command ]]; then
         (( ${#FLAGS[@]} == 2 )) || fail "--command takes one shell command, and no other flags"
         line="${FLAGS[1]}"
     else
-        line="$(bash "$launcher" "$mode" "${FLAGS[@]}")"
+        [[ "$name" =~ ^[A-Za-z0-9._-]+$ && -f "scripts/train_swap_$name.yaml" ]] \
+            || fail "the run is ${name:-missing}; use 1.5b or 7b, as for scripts/train_swap.sh"
+        local words=(
+            bash scripts/train_swap.sh "$name" --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$NUM_GPUS"
+            "${FLAGS[@]:1}"
+        )
+        line="$(show "${words[@]}")"
     fi
     # The command is passed in a file, because Ray quotes words for another shell. No working_dir: Ray would copy the
     # checkout, and the run would write into the copy. Ray sets RAY_ADDRESS for the job, so its ray.init joins this
@@ -143,7 +144,6 @@ submit_training() {
     # A run that needs more nodes or GPUs than there are would wait silently.
     python -m openrlhf_swap.integration.startup.cluster --address "$address" --pid-file "$PID_FILE" --nodes "$NUM_NODES" \
         --gpus "$NUM_GPUS" --wait "$WAIT"
-    mkdir -p "$folder"
     printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
     show "${submission[@]}" >&2
     exec "${submission[@]}"

@@ -47,7 +47,7 @@ class Configuration:
         run: the run's own.
         values: each flag of OpenRLHF, without dashes -> its value.
         named: those that are given or have a default of ours.
-        given: the flags of the command line alone, ours and OpenRLHF's.
+        given: the flags of files and of the command line, ours and OpenRLHF's, which win over the recipe's.
         recipe: the recipe that they name, or an empty one.
         on_cpu: whether torch was built without an accelerator.
     """
@@ -90,9 +90,7 @@ class Configuration:
         objective = short_name(self.method.objective)
         ours |= {f"swap.{objective}.{name}": text for name, text in self.method.options.items()}
         hidden = {SECRET: self.values[SECRET], "reward.remote_url": REWARD_FILE, **_folders(self.run)}
-        theirs = {
-            name: self.values[name] for name in self.values if name in self.named and self.values[name] is not None
-        }
+        theirs = {name: self.values[name] for name in sorted(self.named) if self.values[name] is not None}
         return ours | {name: value for name, value in theirs.items() if hidden.get(name) != value}
 
 
@@ -117,14 +115,14 @@ def configure(
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # the parser then says what was given
     given = _parse(parser, words)
-    file = read_file(Path(given["config"])) if "config" in given else NO_RECIPE
-    name = given.get("swap.recipe", file.flags.get("swap.recipe", ""))
+    files = [read_file(Path(name)) for name in given.get("config", [])]
+    name = ""
+    for flags in (*(file.flags for file in files), given):
+        name = flags.get("swap.recipe", name)
     recipe = read_recipe(name) if name else NO_RECIPE
-    layers = [_converted(layer, parser, actions) for layer in (recipe, file)] + [given]
-    for above, below in ((1, 0), (2, 0), (2, 1)):
-        if "actor.eps_clip" in layers[above]:  # OpenRLHF takes the pair where there is one
-            layers[below].pop("actor.eps_clip_low_high", None)
-    chosen = {name: value for layer in layers for name, value in layer.items()}
+    for file in reversed(files):
+        given = _layered(_converted(file, parser, actions), given)
+    chosen = _layered(_converted(recipe, parser, actions), given)
 
     on_cpu = is_cpu_build() if on_cpu is None else on_cpu
     objective = chosen.get("swap.objective", SwapConfig.model_fields["objective"].default)
@@ -134,7 +132,9 @@ def configure(
     ours |= (CONTINUING_DEFAULTS if kind.continues != "no" else {}) | kind.flags | _folders(run) | dict(defaults or {})
     ours |= _placement({**stock, **ours, **chosen})
     values = {name: value for name, value in {**stock, **ours, **chosen}.items() if not _is_ours(name)}
-    configuration = Configuration(method, run, values, frozenset(ours.keys() | chosen.keys()), given, recipe, on_cpu)
+    configuration = Configuration(
+        method, run, values, frozenset(values.keys() & (ours.keys() | chosen.keys())), given, recipe, on_cpu
+    )
     _ = configuration.args  # OpenRLHF's main may refuse them
     return configuration
 
@@ -150,7 +150,8 @@ def training_parser(words: Sequence[str] = ()) -> Parser:
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
         if flag.startswith("--swap.") and flag.count(".") == 2:
             parser.add_argument(flag, help=argparse.SUPPRESS)
-    parser.add_argument(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
+    text = "YAML file of flags, such as a run's run.yaml; later files win, and flags of the command line"
+    parser.add_argument(CONFIG, metavar="FILE", action="append", help=text)
     return parser
 
 
@@ -213,6 +214,12 @@ def _converted(file: FlagFile, parser: Parser, actions: Mapping[str, argparse.Ac
         except (ValueError, argparse.ArgumentError) as error:
             raise ConfigError(f"{CONFIG} {file.name}: --{name} is {value!r} ({error})") from None
     return values
+
+
+def _layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two layers of flags; a single clip also replaces a pair below it, which OpenRLHF would take."""
+    replaced = ("actor.eps_clip_low_high",) if "actor.eps_clip" in above else ()
+    return {name: value for name, value in below.items() if name not in replaced} | dict(above)
 
 
 def _settings(objective: str, chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:

@@ -38,5 +38,5 @@ CPU_DEFAULTS: dict[str, Any] = {
     "ds.attn_implementation": "sdpa",
     "actor.num_gpus_per_node": 1,
 }
-FOLDERS = {"ckpt.output_dir": "policy", "ckpt.path": "checkpoints"}
-"""OpenRLHF's folders, which are the same for every run there, below --swap.output_dir."""
+FOLDERS = {"ckpt.output_dir": "policy", "ckpt.path": "checkpoints", "logger.tensorboard_dir": "tensorboard"}
+"""OpenRLHF's folders, below --swap.output_dir; there the first two are the same for every run."""

@@ -2,28 +2,22 @@ import shlex
 
 import pytest
 from support.paths import ROOT
-from support.scripts import MULTINODE, bash, make_smi, parse_training
+from support.scripts import MULTINODE, bash, make_smi
 
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.rules import check
 from openrlhf_swap.flags.stock import nested, stock_parser
 
 
 @pytest.mark.parametrize(
     ("script", "variables", "message"),
     [
-        ("train_swap_r1.sh", {}, "SIZE is not set; use"),
-        ("train_swap_1.5b.sh", {"NUM_GPUS": "eight"}, "NUM_GPUS is eight; use a whole number of at least 1"),
-        ("train_swap_1.5b.sh", {"MICRO_BATCH": "0"}, "MICRO_BATCH is 0; use a whole number of at least 1"),
-        ("train_swap_1.5b.sh", {"ASYNC": "yes"}, "ASYNC is yes; use 0, or 1"),
-        ("train_swap_1.5b.sh", {"ASYNC": "1", "QUEUE": "0"}, "QUEUE is 0; use a whole number of at least 1"),
-        ("train_swap_1.5b.sh", {"ASYNC": "1", "NUM_GPUS": "1"}, "GENERATION_GPUS is 1 of NUM_GPUS 1; leave one"),
-        ("train_swap_7b.sh", {"ZERO_STAGE": "4"}, "ZERO_STAGE is 4; use"),
-        ("train_swap_7b.sh", {"EAGER": "yes"}, "EAGER is yes; use"),
-        ("train_swap_7b.sh", {"PROMPTS": "a/b", "NUM_NODES": "2"}, "NUM_NODES is 2, but RAY_ADDRESS names no Ray"),
         ("train_swap_multinode.sh", {}, "the subcommand is missing; use head, worker, submit, stop"),
         ("train_swap_multinode.sh head", {"PORT": "here"}, "PORT is here; use a whole number"),
         ("train_swap_multinode.sh head", {"RAY_FOLDER": "ray"}, "RAY_FOLDER is ray; use an absolute path"),
         ("train_swap_multinode.sh worker", {}, "HEAD_IP is not set; use"),
-        ("train_swap_multinode.sh submit", {"SIZE": "3B"}, "SIZE is 3B; use 1.5B or 7B"),
+        ("train_swap.sh 3b", {}, "the first argument is 3b; use 1.5b, 7b or 1gpu"),
+        ("train_swap_multinode.sh submit 3b", {}, "the run is 3b; use 1.5b or 7b"),
         ("train_swap_multinode.sh stop", {"RAY_FOLDER": "/nowhere"}, "/nowhere/started.pid names no running Ray"),
         ("train_swap_slurm.sbatch", {}, "this is not a SLURM job; use sbatch"),
         ("train_sft_deepspeed.sh", {}, "MODEL is not set; use"),
@@ -62,11 +56,15 @@ def parse_submission(output):
     from ray.dashboard.modules.job.cli import submit
 
     training, submission = output.splitlines()
+    bash_word, script, name, *flags = shlex.split(training)
+    assert (bash_word, script) == ("bash", "scripts/train_swap.sh")
+    run = configure(["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu=False)
+    check(run)
     words = shlex.split(submission)
     assert words[:3] == ["ray", "job", "submit"]
     params = parse_click(submit, words[3:])
     assert params["address"] == "http://127.0.0.1:8265"
-    return parse_training(training), params["entrypoint"]
+    return run.args, params["entrypoint"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's command line imports all of Ray
@@ -80,13 +78,12 @@ def test_the_nodes_of_a_cluster_start_ray():
 
 
 def test_a_job_is_submitted_with_the_flags_for_its_nodes():
-    variables = {"SIZE": "7B", "NUM_NODES": "4", "OUTPUT": "a folder", "WANDB_KEY": "secret"}
-    result = bash(MULTINODE, "submit", "--dry-run", "--train.seed", "3", **variables)
-    (_, run, args), entrypoint = parse_submission(result.stdout)
-    assert entrypoint == ("bash", str(ROOT / "a folder" / "job.sh"))
+    variables = {"NUM_NODES": "4", "RAY_FOLDER": "/tmp/a folder", "WANDB_API_KEY": "secret"}
+    result = bash(MULTINODE, "submit", "--dry-run", "7b", "--train.seed", "3", **variables)
+    args, entrypoint = parse_submission(result.stdout)
+    assert entrypoint == ("bash", "/tmp/a folder/job.sh")
     assert (args.actor.num_nodes, args.vllm.num_engines, args.train.seed) == (4, 32, 3)
     assert args.actor.model_name_or_path.endswith("7B")
-    assert run.output_dir == str(ROOT / "a folder")
     assert "secret" not in result.stdout + result.stderr
 
 
@@ -99,13 +96,13 @@ def test_a_command_is_submitted_as_an_argument_and_never_from_the_environment():
 
 
 def test_slurm_starts_a_head_and_workers_and_submits():
-    result = bash("scripts/train_swap_slurm.sbatch", "--train.seed", "3", DRY_RUN="1", SIZE="7B")
+    result = bash("scripts/train_swap_slurm.sbatch", "7b", "--train.seed", "3", DRY_RUN="1")
     head, worker, *submission = result.stdout.splitlines()
     for line, subcommand, count in ((head, "head", 1), (worker, "worker", 1)):
         words = shlex.split(line)
         assert words[0] == "srun" and f"--nodes={count}" in words and f"--ntasks={count}" in words
         assert words[-4:] == ["bash", MULTINODE, subcommand, "--block"]
-    (*_, args), _ = parse_submission("\n".join(submission))
+    args, _ = parse_submission("\n".join(submission))
     assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.train.seed) == (2, 8, 3)
 
 

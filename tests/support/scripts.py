@@ -1,7 +1,6 @@
 """The shell scripts, run from the checkout, and what they print."""
 
 import os
-import shlex
 import subprocess
 
 from openrlhf_swap.flags.configuration import configure
@@ -32,12 +31,3 @@ def make_smi(folder, gpus):
     tool.write_text(f"#!/bin/bash\n{lines}")
     tool.chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
-
-
-def parse_training(line):
-    """Our settings and OpenRLHF's arguments of a training's command line, after the checks of a start."""
-    python, dash_m, module, *words = shlex.split(line)
-    assert (python, dash_m, module) == ("python", "-m", "openrlhf_swap.train")
-    configuration = configure(words, on_cpu=False)
-    check(configuration)
-    return configuration.method, configuration.run, configuration.args

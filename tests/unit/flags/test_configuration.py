@@ -154,7 +154,7 @@ def test_a_plan_and_an_evaluation_read_their_flags_from_a_file(file, tmp_path, m
     path = file(yaml.safe_dump({"flags": {**training, "actor.num_gpus_per_node": 1}}))
     own, rest = plan._parser().parse_known_args(expand_config(["--config", path, "--rows", "5"]))
     run = plan.training_command(own, rest)
-    assert (own.gpu, own.rows, run.method.objective, run.args.actor.num_gpus_per_node) == ("h100", 5, "grpo", 1)
+    assert (own.rows, run.method.objective, run.args.actor.num_gpus_per_node) == (5, "grpo", 1)
     flags = {"model": "m", "output": "o", "benchmarks": ["aime24", "gpqa_diamond"], "top-p": 0.9, "samples": 2}
     path = file(yaml.safe_dump({"flags": flags}))
     args = evaluation.parse(expand_config(["--config", path, "--samples", "4"]))
@@ -179,14 +179,15 @@ def test_a_recipe_is_accepted_by_the_checks_of_a_run_and_names_its_sources(name)
     assert recipe.origin and all(isinstance(missing, str) for missing in recipe.cannot)
 
 
-def test_a_dry_run_prints_what_a_recipe_sets(capsys):
+def test_a_dry_run_prints_every_setting_and_what_a_recipe_sets(capsys):
     flags = ["--swap.recipe", "lapo", "--dry-run", "--actor.adam.lr", "1", "--rollout.batch_size=512"]
     assert train.main(flags) == 0
-    *lines, command = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert "[swap]   --swap.lapo.limits 4096,2048  # generate_max_len of each stage" in lines
-    assert any(line.startswith("[swap]   --rollout.batch_size 128 (the command line wins)  # ") for line in lines)
-    assert "--algo.kl.init_coef 1e-4" in command
-    assert command.endswith("--swap.recipe lapo --actor.adam.lr 1 --rollout.batch_size=512")
+    assert any(line.startswith("[swap]   --rollout.batch_size 128 (overruled)  # ") for line in lines)
+    flags = yaml.safe_load("\n".join(line for line in lines if not line.startswith("[swap]")))["flags"]
+    assert flags["swap.objective"] == "lapo" and flags["swap.lapo.limits"] == "4096,2048"
+    assert (flags["algo.kl.init_coef"], flags["actor.adam.lr"], flags["rollout.batch_size"]) == (1e-4, 1.0, 512)
 
 
 def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
