@@ -1,12 +1,12 @@
 r"""The policy's side of a training step on one GPU, measured beside what `openrlhf_swap.plan` computes.
 
-    python -m benchmarks.policy_step --command "$(MODEL=r1-1.5b MEMORY=80 bash scripts/train_swap_1gpu.sh --dry-run)"
+    python -m benchmarks.policy_step --config scripts/train_swap_1gpu.yaml
 
-Runs the policy's actor in this process, with DeepSpeed but without Ray and vLLM: a model of the command's sizes with
+Runs the policy's actor in this process, with DeepSpeed but without Ray and vLLM: a model of the run's sizes with
 random weights, on random responses that fill --data.max_len, one a micro-batch. For each phase it prints the peak that
 torch allocated, the plan's (without its allowance), seconds, and the share of the GPU's peak operations; then how far
 scores are from those of one forward pass per prefix, and how far two updates moved the log-probabilities. Further
-flags are the training's. Without a GPU the memory is left out.
+flags are the training's; without them, those of a run of the embedded policy. Without a GPU the memory is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.plan import training_command
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, PRESETS, Model, read_model
@@ -47,13 +47,12 @@ PHASES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--command", default=SMALL, help="a training command; by default, one of the embedded policy")
     parser.add_argument("--responses", type=int, default=4, help="of an update")
     parser.add_argument("--peak", type=float, default=989e12, help="bf16 operations a second of the GPU's data sheet")
     own, rest = parser.parse_known_args()
-    own.model = own.gpus = None
     one_row = ["--rollout.micro_batch_size", "1", "--train.micro_batch_size", "1"]
-    config, run, args = training_command(own, [*rest, *one_row])
+    training = configure([*(rest or shlex.split(SMALL)), *one_row], on_cpu=False)
+    config, run, args = training.method, training.run, training.args
     settings = read_settings(config, run, args, reserve=0)
     name, lora = args.actor.model_name_or_path, args.ds.lora
     model = read_model(name, settings.context, lora.rank, lora.target_modules)

@@ -1,6 +1,6 @@
 r"""Size a training run before any GPU is taken: memory, hours, disk, and what will not fit.
 
-    openrlhf-swap plan --gpu h100 --command "$(bash scripts/train_swap_1.5b.sh --dry-run)"
+    openrlhf-swap plan --gpu h100 --config scripts/train_swap_1.5b.yaml
     openrlhf-swap plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
 
 All other flags are those of `openrlhf-swap train` and are read by its own parser, with its defaults: the plan sees
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,8 @@ from typing import Any
 from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, counted, run_command
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check
-from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.sizing.memory import PHASES
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
 from openrlhf_swap.sizing.plan import PROMPT, make_plan
@@ -39,8 +36,7 @@ LAYOUTS = {  # of vLLM and DeepSpeed, with the GPUs of vLLM
     "apart": "at the same time, {:.0f} for vLLM,",
     "fastest": "with the best split, {:.0f} for vLLM,",
 }
-TRAIN = ["openrlhf-swap", "train"]
-SHARED_NODE = {  # as in scripts/train_swap_r1.sh
+SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
     "train.colocate_all": True,
     "vllm.enable_sleep": True,
     "ds.enable_sleep": True,
@@ -51,8 +47,8 @@ SHARED_NODE = {  # as in scripts/train_swap_r1.sh
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    own, rest = _parser().parse_known_args(expand_config(argv))
-    training = training_command(own, rest)
+    own, rest = _parser().parse_known_args(argv)
+    training = training_configuration(own, rest)
     plan = make_plan(own, training.method, training.run, training.args)
     print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
     return 0 if plan["fits"] else 1
@@ -62,7 +58,6 @@ def _parser() -> Parser:
     parser = Parser("openrlhf-swap plan", __doc__)
     add = parser.add_argument
     add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
-    add("--command", default="", help="a training command; flags given in addition override its own")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
     add("--gpus", type=int, help="plan one node of N GPUs: used in turn, or halved with --train.async_enable")
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
@@ -77,7 +72,6 @@ def _parser() -> Parser:
     add("--node-memory", type=float, metavar="GIB", help=node)
     rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives seconds and hours"
     add("--tokens-per-second", type=float, metavar="N", help=rate)
-    add(CONFIG, metavar="FILE", help="YAML file of flags, such as a run's run.yaml; flags here win")
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
@@ -92,27 +86,15 @@ def _gpu(name: str) -> Size:
     raise argparse.ArgumentTypeError(f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB")
 
 
-def training_command(own: argparse.Namespace, rest: Sequence[str]) -> Configuration:
-    """Read the training flags as `openrlhf-swap train` does.
-
-    Raises:
-        ConfigError: for what the run itself would refuse.
-    """
-    try:
-        words = [*shlex.split(own.command), *rest]
-    except ValueError as error:
-        raise ConfigError(f"--command cannot be read ({error}); put it between quotes") from None
-    # What follows the command itself, if the words begin with one.
-    starts = [n for n, word in enumerate(words) if word == "openrlhf_swap.train" or words[n - 1 : n + 1] == TRAIN]
-    given = words[starts[0] + 1 :] if starts else words
+def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Configuration:
+    """Read the training's flags as `openrlhf-swap train` does; raises ConfigError for what the run would refuse."""
     if own.model:
-        given += ["--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
-    given = expand_config(given)
+        words = [*words, "--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
     # A plan needs no data set.
     defaults = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
-    configuration = configure(given, on_cpu=False, defaults=defaults)
+    configuration = configure(words, on_cpu=False, defaults=defaults)
     if own.gpus is not None:
-        configuration = configure(given, on_cpu=False, defaults={**defaults, **_placement(own.gpus, configuration)})
+        configuration = configure(words, on_cpu=False, defaults={**defaults, **_placement(own.gpus, configuration)})
     check(configuration)
     return configuration
 

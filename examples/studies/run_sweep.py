@@ -1,7 +1,7 @@
 r"""Train and evaluate a list of configurations, one after the other or in parallel, and collect one table.
 
     python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 --output outputs/theta \
-        --train 'env OUTPUT={output} bash scripts/train_swap_1.5b.sh --train.seed {seed}' \
+        --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output} --train.seed {seed}' \
         --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
 
 Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs with the flags of

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_swap.files import Row
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.gpu_check.report import Findings
-from openrlhf_swap.plan import training_command
 from openrlhf_swap.sizing.memory import phases
 from openrlhf_swap.sizing.models import read_model
 from openrlhf_swap.sizing.settings import read_settings
@@ -52,8 +50,7 @@ def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
 
 def planned_bytes(output: Path, total: int) -> dict[str, int]:
     """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
-    command = json.loads((output / "swap_config.json").read_text(encoding="utf-8"))["command"]
-    training = training_command(Namespace(command=command, model=None, gpus=None), [])
+    training = configure(["--config", str(output / "run.yaml")], on_cpu=False)
     args, lora = training.args, training.args.ds.lora
     settings = read_settings(training.method, training.run, args, reserve=0)
     model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)

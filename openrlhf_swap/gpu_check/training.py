@@ -46,8 +46,7 @@ def training_flags(model: str, output: Path) -> list[str]:
     if importlib.util.find_spec("flash_attn"):  # then the scripts pack responses
         flags += ["--ds.packing_samples", "--train.dynamic_batch_enable"]
         flags += [f"--{part}.max_tokens_per_gpu={32 * CONTEXT}" for part in ("train", "rollout")]
-    flags += ["--ckpt.output_dir", str(output / "policy"), "--ckpt.path", str(output / "checkpoints")]
-    return [*flags, "--logger.tensorboard_dir", str(output / "tensorboard")]
+    return flags
 
 
 def train_and_kill(

@@ -41,6 +41,7 @@ def private_ray() -> Iterator[None]:
             "RAY_AUTH_MODE is not set, and Ray, which reads it once, is imported already; set it to token before"
         )
     os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listen on 127.0.0.1 only, on Linux too
     if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     if given := os.environ.get(FOLDER):

@@ -3,8 +3,6 @@
 import os
 import subprocess
 
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.rules import check
 from support.paths import ROOT
 
 MULTINODE = "scripts/train_swap_multinode.sh"

@@ -2,8 +2,6 @@
 
 import json
 import os
-import shlex
-import subprocess
 from itertools import pairwise
 
 import pytest
@@ -17,7 +15,6 @@ from openrlhf_swap.gpu_check.memory import GIB, bytes_by_phase, check_memory, pl
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings
 from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, check_scoring
 from openrlhf_swap.gpu_check.training import STEPS, check_steps, check_weights, training_flags
-from openrlhf_swap.recipes import as_words, read_recipe
 
 
 def step(number, kl=1e-4, **seconds):
@@ -118,8 +115,8 @@ def test_more_memory_than_planned_is_wrong(most, passes):
 
 def test_the_plan_of_a_run_is_read_from_its_own_record(tmp_path):
     """Half of a GPU of 8 GiB is vLLM's; the embedded policy itself takes little."""
-    command = shlex.join(["openrlhf-swap", "train", *training_flags(str(POLICY), tmp_path)])
-    (tmp_path / "swap_config.json").write_text(json.dumps({"command": command}))
+    run = configure(training_flags(str(POLICY), tmp_path), on_cpu=False)
+    (tmp_path / "run.yaml").write_text(json.dumps({"flags": run.dump()}))
     planned = planned_bytes(tmp_path, 8 * GIB)
     assert list(planned) == ["generate", "score", "update", "adam"]
     assert 4 * GIB < planned["generate"] < 4.1 * GIB and 0 < planned["update"] < GIB
@@ -180,33 +177,14 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
 
     The temperature, which scales logits in vLLM and in the trainer, has its value, and so has how the GPU is shared.
     """
-    script = ["bash", "scripts/train_swap_1gpu.sh", "--dry-run"]
-    line = subprocess.run(script, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-    theirs = by_flag([*as_words(read_recipe("swap_r1").flags), *shlex.split(line)])
-    ours = by_flag(training_flags("model", tmp_path))
-    of_the_run = {"--logger.wandb.run_name", "--train.num_episodes"} | {
-        flag for flag in theirs if flag.startswith("--swap.") and flag not in ours
-    }
-    assert set(theirs) - set(ours) == of_the_run
-    assert set(ours) - set(theirs) == {
-        "--swap.close_template",
-        "--actor.lr_scheduler",
-        "--algo.advantage.is_correction_level",
-    }
-    alike = ("--vllm.", "--ds.", "--train.colocate", "--actor.num", "--rollout.temperature")
-    sharing = [flag for flag in theirs if flag.startswith(alike)]
-    assert len(sharing) >= 10
-    smaller = "--vllm.gpu_memory_utilization"
-    assert {flag: ours[flag] for flag in sharing if flag != smaller} == {
-        flag: theirs[flag] for flag in sharing if flag != smaller
-    }
-
-
-def by_flag(words):
-    """Flag -> its values: the words after it, or what follows an equals sign."""
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    flags = [place for place, word in enumerate(words) if word.startswith("--")]
-    return {words[start]: words[start + 1 : end] for start, end in pairwise([*flags, len(words)])}
+    file = ["--config", str(ROOT / "scripts" / "train_swap_1gpu.yaml")]
+    script, check = (configure(words, on_cpu=False) for words in (file, training_flags("model", tmp_path)))
+    theirs, ours = ({name: run.values[name] for name in run.named} for run in (script, check))
+    assert set(theirs) - set(ours) == {"train.num_episodes", "train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu"}
+    alike = ("vllm.", "ds.", "train.colocate", "actor.num", "rollout.temperature")
+    sharing = {name for name in theirs if name.startswith(alike)} - {"vllm.gpu_memory_utilization"}
+    assert len(sharing) >= 9
+    assert {name: ours[name] for name in sharing} == {name: theirs[name] for name in sharing}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -1,6 +1,5 @@
 """The command: its output for the shipped scripts, for settings that do not fit, and for bad input."""
 
-import functools
 import json
 import subprocess
 import sys
@@ -16,10 +15,8 @@ from openrlhf_swap.sizing import plan as sizing_plan
 from openrlhf_swap.sizing.models import GIB
 
 
-@functools.cache
-def script(size, *flags):
-    command = ["bash", f"scripts/train_swap_{size}.sh", "--dry-run", *flags]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+def script(size):
+    return str(ROOT / "scripts" / f"train_swap_{size}.yaml")
 
 
 PACKED = ["--ds.packing_samples", "--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", "28000"]
@@ -44,7 +41,7 @@ def complaint(capsys, *flags):
 
 @pytest.mark.parametrize(("size", "gpu"), [("1.5b", "h100"), ("7b", "h200")])
 def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
-    status, found = run(capsys, "--gpu", gpu, "--command", script(size))
+    status, found = run(capsys, "--gpu", gpu, "--config", script(size))
     assert (status, found["fits"], found["warnings"], found["gpus"]) == (0, True, [], 8)
     assert found["step"]["responses"] == 2048
     # K = 25 steps of 350 tokens would take 8,750; half of 12,000 has ceil(6000 / 350) = 18 of them.
@@ -57,16 +54,12 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
 
 def test_the_plan_reads_the_run_as_the_run_would(capsys):
     flags = ["--train.micro_batch_size", "2", "--swap.objective", "grpo", "--data.max_samples", "256"]
-    _, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), *flags, "--ds.grad_accum_dtype", "fp32")
+    _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), *flags, "--ds.grad_accum_dtype", "fp32")
     assert found["settings"]["update_tokens"] == 28_000
     assert found["settings"]["temperature"] == 0.6
     assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
     assert (found["run"]["steps"], found["run"]["left_out"]) == (4, 0)
     assert any("no effect with --ds.zero_stage 2" in note for note in found["notes"])
-    pasted = run(capsys, "--gpu", "h100", *script("1.5b").split())
-    assert pasted == run(capsys, "--gpu", "h100", "--command", script("1.5b"))
-    as_in_the_readme = script("1.5b").replace("python -m openrlhf_swap.train", "openrlhf-swap train")
-    assert pasted == run(capsys, "--gpu", "h100", "--command", as_in_the_readme)
     _, defaults = run(capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700")
     assert defaults["settings"]["ranks"] == 4
     assert defaults["step"]["responses"] == 128 * 16  # openrlhf_swap.train's own defaults
@@ -75,7 +68,7 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
 
 @pytest.mark.parametrize(("objective", "continues"), [("vsrm", True), ("s_grpo", True), ("swap", False)])
 def test_uncounted_continuations_are_noted(capsys, objective, continues):
-    _, found = run(capsys, "--gpu", "h100", "--command", script("1.5b"), "--swap.objective", objective)
+    _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), "--swap.objective", objective)
     assert any(f"{objective} also generates from parts" in note for note in found["notes"]) == continues
 
 
@@ -90,9 +83,9 @@ def test_capacity_for_responses_by_hand(capsys):
 
 
 @pytest.mark.parametrize(("response", "faster"), [("12000", "in turn"), ("1500", "at the same time")])
-def test_it_says_which_placement_is_faster_for_the_lengths(capsys, monkeypatch, response, faster):
-    monkeypatch.setenv("ASYNC", "1")
-    flags = ["--gpu", "h100", "--response", response, "--command", script.__wrapped__("1.5b")]
+def test_it_says_which_placement_is_faster_for_the_lengths(capsys, response, faster):
+    together = ["--config", script("1.5b"), "--config", str(ROOT / "scripts" / "async.yaml")]
+    flags = ["--gpu", "h100", "--response", response, *together]
     status, found = run(capsys, *flags)
     assert (status, found["gpus"], found["settings"]["ranks"], found["settings"]["engines"]) == (0, 8, 4, 4)
     seconds = found["seconds"]
@@ -243,7 +236,7 @@ def test_prompts_of_a_file_are_counted(capsys, prompts_file):
 
 
 def test_the_text_says_what_the_numbers_say(capsys):
-    assert run_command(plan.main, ["--gpu", "h100", "--command", script("1.5b")]) == 0
+    assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
     assert "Nothing was measured." in lines[2]
@@ -279,7 +272,7 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
             ["--gpu", "80", "--gpus", "6", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "4"],
             "both must be equal",
         ),
-        (["--gpu", "80", "--gpus", "1", "--train.async_enable"], "--vllm.num_engines is 0"),
+        (["--gpu", "80", "--gpus", "1", "--model", R1 + "7B", "--train.async_enable"], "--vllm.num_engines is 0"),
         (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.micro_batch_size is 1; 7 actors"),
         (["--gpu", "80", "--gpus", "8", "--model", "no/model"], "--actor.model_name_or_path is no/model, whose"),
         (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--data.max_len", "200000"], "--data.max_len is 200000"),
@@ -287,7 +280,6 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
             ["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--no.such", "1"],
             "unrecognized arguments: --no.such 1",
         ),
-        (["--gpu", "80", "--model", R1 + "7B"], "--vllm.num_engines is None"),
         (
             [
                 "--gpu",
@@ -306,7 +298,6 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
         ),
         (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--vllm.num_engines", "4"], "both must be equal"),
         (["--gpu", "80", "--gpus", "16", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "16"], "28 attention"),
-        (["--gpu", "80", "--command", "train 'it"], "--command cannot be read"),
         (["--gpu", "80", "--swap.objektive", "swap"], "did you mean --swap.objective?"),
     ],
 )
