@@ -20,7 +20,7 @@ from openrlhf_swap.evaluation.samples import (
     sampled_ids,
 )
 from openrlhf_swap.files import read_rows, to_line, write_rows
-from openrlhf_swap.rewards.verifiers import MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import find_verifier
 
 Problems = dict[str, list[Problem]]
 
@@ -36,8 +36,7 @@ def load_problems(args: argparse.Namespace) -> Problems:
     check_numbers(args)
     if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
         raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
-    if args.grader != MATH:
-        find_verifier(args.grader)
+    find_verifier(args.grader)
     problems = {short_name(name): load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
     for name, rows in problems.items():
         check_unchanged(args, name, rows)

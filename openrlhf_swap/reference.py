@@ -45,16 +45,14 @@ def main(argv: list[str]) -> None:
     """Sample and grade the prompts that the output does not hold yet.
 
     Raises:
-        ConfigError: for a model that cannot be used, or a setting that differs from what the output's rows were made
-            with.
+        ConfigError: for a model that cannot be used, or other settings than the output's rows were made with.
         DataError: for a data set that cannot be read, or lacks a column.
     """
     args = _parser().parse_args(argv)
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
-    if args.grader != MATH:
-        find_verifier(args.grader)
+    find_verifier(args.grader)
     from openrlhf_swap.generate import generate, open_engine
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.objectives.formats import is_right
@@ -67,10 +65,10 @@ def main(argv: list[str]) -> None:
         config, messages = resolve_thought(marks, tokenizer)
         references = references_of_prompts(args, tokenizer)
         try_grader(args.grader, list(references.values()))
-    names = ("samples", "temperature", "top_p", "max_tokens", "max_model_len")
-    settings = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
+    sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
+    settings = {f"--{name.replace('_', '-')}": value for name, value in sampling.items()}
+    settings |= {"--samples": args.samples, "--max-model-len": args.max_model_len, "--model": identity(args.model)}
     settings |= {"--swap.end_of_thought": args.end_of_thought, "--swap.grader": args.grader}
-    settings |= {"--model": identity(args.model)}
     record_or_compare(args.output, settings, "rows", "use another --output")
     done = {row["key"] for row in read_rows(args.output)}
     prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
@@ -81,11 +79,10 @@ def main(argv: list[str]) -> None:
     # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
     ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     longest = max(map(len, ids)) + args.max_tokens
-    sampling = {"n": args.samples, **{name: getattr(args, name) for name in ("temperature", "top_p", "max_tokens")}}
     engine = open_engine(args.model, longest, args.max_model_len, trust_remote_code=args.trust_remote_code)
     grader = Grader(verifier=args.grader)
     with appending(args.output) as append, tqdm(total=len(prompts), unit="problem") as bar:
-        for number, responses in generate(engine, ((row, sampling) for row in ids)):
+        for number, responses in generate(engine, ((row, {**sampling, "n": args.samples}) for row in ids)):
             prompt, texts = prompts[number], [response.text for response in responses]
             grades = grader.grade_many([(text, references[prompt]) for text in texts], config.end_of_thought)
             right = [is_right(grade.correct, prompt, text, config) for grade, text in zip(grades, texts, strict=True)]

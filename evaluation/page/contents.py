@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from openrlhf_swap.algorithm.advantages import penalty_masses, penalty_weights, step_tau
+from openrlhf_swap.algorithm.advantages import step_signals
+from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import nats_or_deviations
 from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
@@ -30,34 +29,28 @@ CHARTS = {
 def add_penalties(rows: Sequence[Row], length_coef: float, tau: float | str) -> None:
     """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem.
 
-    None for each step where a length or a change is missing or not finite.
+    None for each step of a response whose length, step ends or log-probabilities are missing or do not fit.
     """
+    number, in_deviations = nats_or_deviations(tau)
+    coefficients = Coefficients(length_coef=length_coef, tau=number, in_deviations=in_deviations)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         row["penalties"] = [None] * len(row["gains"])
         if row["length"] is not None:
             groups[row.get("benchmark", ""), row["problem"]].append(row)
     for group in groups.values():
-        lengths = torch.tensor([[row["length"] for row in group]])
-        correct = torch.tensor([[bool(row.get("correct", False)) for row in group]])
-        masses = penalty_masses(lengths, correct, length_coef)[0]
-        nats = _nats(group, tau)
-        for row, mass in zip(group, masses, strict=True):
-            if None not in row["local_gains"]:
-                changes = torch.tensor(row["local_gains"], dtype=torch.float64)
-                weights = penalty_weights(changes, torch.ones_like(changes, dtype=torch.bool), nats)
-                row["penalties"] = (mass * weights).tolist()
+        batch = StepBatch.from_traces([[_trace(row) for row in group]])
+        for row, penalties in zip(group, step_signals(batch, coefficients).penalties[0].tolist(), strict=True):
+            if _trace(row).step_ends:
+                count = len(row["gains"])
+                row["penalties"] = (penalties + [0.0] * count)[:count]  # none is scored where all are incorrect
 
 
-def _nats(group: Sequence[Row], tau: float | str) -> float:
-    """The tau of a group in nats; a number of deviations is of the gains of its correct responses."""
-    number, in_deviations = nats_or_deviations(tau)
-    gains = torch.tensor(
-        [gain for row in group if row.get("correct") for gain in row["local_gains"] if gain is not None],
-        dtype=torch.float64,
-    ).view(1, 1, -1)
-    coefficients = Coefficients(tau=number, in_deviations=in_deviations)
-    return float(step_tau(gains, torch.ones_like(gains, dtype=torch.bool), coefficients))
+def _trace(row: Row) -> StepTrace:
+    """A response for the arithmetic of training; without steps if they cannot be used."""
+    length, correct, scores, ends = row["length"], row.get("correct"), row["answer_logprobs"], row["step_ends"]
+    known = None not in (*scores, *ends) and ends[-1] < length
+    return StepTrace(length, bool(correct), *((scores, ends) if known else ()))
 
 
 def complete(row: Row) -> Row:
