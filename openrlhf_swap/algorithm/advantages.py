@@ -203,11 +203,7 @@ def group_advantages(
 ) -> list[list[Tensor]]:
     """The unified advantage of every token, for each group one float64 tensor of `length` values a response.
 
-    Args:
-        batch: the responses.
-        rewards: (G, N) outcome rewards.
-        process: (G, N, A), or None.
-        coefficients: beta, theta and eps.
+    `rewards` are (G, N), of the outcome; `process` is (G, N, A), or None.
     """
     outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1).expand(-1, -1, int(batch.lengths.max()))
     advantages = unified_advantages(outcome, process, coefficients.outcome_weight, coefficients.process_weight)

@@ -161,16 +161,13 @@ def paying(batch: StepBatch, only_correct: bool, over_target: bool) -> Tensor:
 
 
 def length_advantages(batch: StepBatch, costs: Tensor, pays: Tensor, unit: float) -> Tensor:
-    """The costs of those who pay in a unit of tokens, with the sign of an advantage.
+    """(G, N, A) float64, the negative costs of the responses that pay, and 0 for the others.
 
     Args:
         batch: the responses.
         costs: (G, N, K+1) as `step_costs` returns them.
         pays: (G, N) bool.
         unit: the tokens that cost 1, such as `spread` or `mean_length` gives them; 0 if nothing is to be paid.
-
-    Returns:
-        (G, N, A) float64, 0 for those who do not pay.
     """
     used = batch.state_mask & pays.unsqueeze(-1)
     scaled = torch.where(used, costs / unit, 0.0) if unit else torch.zeros_like(costs)
@@ -194,16 +191,8 @@ def mean_length(batch: StepBatch, pays: Tensor) -> float:
 def predict_tokens(traces: Sequence[StepTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:
     """Predict the tokens left at each state of saved responses, each by the responses to other problems.
 
-    Args:
-        traces: the responses.
-        problems: the number of each one's problem, from 0.
-
-    Returns:
-        K+1 numbers for each response, and the share of the variance that they explain.
-
-    Raises:
-        ValueError: for step ends or states that do not fit their response.
-        NonFiniteError: for a state that is not finite.
+    Returns K+1 numbers for each response, and the share of the variance that they explain. `problems` are the number
+    of each response's problem, from 0. Raises ValueError and NonFiniteError as `StepBatch` and `StateCritic` do.
     """
     batch = StepBatch.from_traces([[trace] for trace in traces])
     mask = batch.state_mask

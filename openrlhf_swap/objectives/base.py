@@ -59,14 +59,6 @@ class Continuation:
             raise ObjectiveError(f"a Continuation keeps {self.kept} tokens of the response; use at least 0")
 
 
-@dataclass(frozen=True)
-class Monitor:
-    """A request to sample prompts of the training set without training on them."""
-
-    prompts: int
-    samples: int
-
-
 class Objective:
     """Plain GRPO; a subclass overrides what differs.
 
@@ -96,6 +88,10 @@ class Objective:
     """The attributes that make up the state; a checkpoint holds them as plain values."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
+    critic: Any = None
+    """What learns from batches in `token_advantages`, with `state_dict` and `load_state_dict` for checkpoints.
+
+    It changes nothing in the sampling: in an asynchronous run it stays with the training."""
     predicted_tokens_left: Sequence[Sequence[float]] | None = None
     """Predicted to be left at each state of each response of the last batch, for the table of rollouts."""
     Settings: ClassVar[type[FlagSettings]] = FlagSettings
@@ -140,8 +136,8 @@ class Objective:
         """What an evaluation during the training asks, instead of a prompt as the chat template renders it."""
         return prompt
 
-    def monitor(self) -> Monitor | None:
-        """What to sample before the next step, if anything."""
+    def monitor(self) -> tuple[int, int] | None:
+        """How many training prompts to sample before the next step, and how many responses to each; None for none."""
         return None
 
     def observe_monitor(self, batch: Batch) -> None:
@@ -198,16 +194,6 @@ class Objective:
         self.step = step
         for name, value in (state or {}).items():
             setattr(self, name, value)
-
-    def learned(self) -> dict[str, Any]:
-        """What `token_advantages` has learned from batches, for a checkpoint.
-
-        Unlike `state_dict`, it changes nothing in the sampling: in an asynchronous run it stays with the training.
-        """
-        return {}
-
-    def load_learned(self, learned: dict[str, Any]) -> None:
-        """Go on from what a checkpoint holds of it."""
 
 
 def numbers_pattern(more: str, number: str = r"[1-9]\d*") -> str:

@@ -39,7 +39,6 @@ class L1Exact(Objective):
     """
 
     boxes_answers = True
-
     shortest: int = setting(100, "smallest budget, in tokens")
     longest: int = setting(4000, "largest; drawn uniformly once a row")
     alpha: float = setting(0.0003, "taken off for each token of difference")
@@ -52,7 +51,6 @@ class L1Exact(Objective):
             raise ConfigError(f"{found}; use 1 <= shortest <= longest")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        """Ask for n tokens, in an objective's wording."""
         wording, n = self._wording(rng), rng.randint(self.shortest, self.longest)
         return problem.removesuffix(SUFFIX) + self.instruction + wording.format(n=n)
 
@@ -102,7 +100,6 @@ class HBPO(Objective):
     normaliser = "none"
     boxes_answers = True
     reshapes_responses = True
-
     budgets: str = setting(
         "512,1024,2048,2560",
         "tokens; each has its share of a group",
@@ -131,7 +128,6 @@ class HBPO(Objective):
         return [SamplingRequest(prompt, share, max_new_tokens, promise.format(n=n)) for n in self._budgets]
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself."""
         budgets = batch.each(lambda rollout: self._budgets[int(rollout.metadata["part"])])
         lengths, longest, best = batch.lengths.double(), self.max_length, self._best(budgets)
         near = (self._best(lengths) - (budgets - lengths).abs() / longest).minimum(best)

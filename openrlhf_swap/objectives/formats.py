@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
+import torch
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.reader import is_formatted
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch
 
 CORRECT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0
 LONGEST_PHRASE, LEAST_TIMES, LONGEST_WORD = 30, 10, 120  # words, times in a row, characters
@@ -19,13 +20,8 @@ LONGEST_PHRASE, LEAST_TIMES, LONGEST_WORD = 30, 10, 120  # words, times in a row
 
 def base_scores(batch: Batch) -> Tensor:
     """(G, N) 1 for a correct answer, -0.5 for a wrong one, -1 for a response without the format (or cut off)."""
-
-    def score(rollout: Rollout) -> float:
-        if not is_formatted(rollout.response_ids, batch.reader):
-            return UNFORMATTED
-        return CORRECT if rollout.correct else WRONG
-
-    return batch.each(score)
+    formatted = batch.each(lambda rollout: is_formatted(rollout.response_ids, batch.reader)).bool()
+    return torch.where(formatted, torch.where(batch.correct, CORRECT, WRONG).double(), UNFORMATTED)
 
 
 def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:

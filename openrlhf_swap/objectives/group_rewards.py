@@ -51,7 +51,6 @@ class O1Pruner(Objective):
     """
 
     normaliser = "none"
-
     alpha: float = setting(5.0, "weight of the answer; low values make short wrong answers attractive")
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -99,12 +98,7 @@ class SmartThinker(Objective):
 
 
 def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
-    """(G, 1) L*: where two Gaussians, of all lengths and of the correct ones, put the highest accuracy.
-
-    Args:
-        lengths: (G, N) float64.
-        correct: (G, N) bool.
-    """
+    """(G, 1) L*: where two Gaussians, of all (G, N) lengths and of the correct ones, put the highest accuracy."""
     everyone = torch.ones_like(correct)
     shortest, longest = smallest_of(lengths, everyone), largest_of(lengths, everyone)
     mean, variance = mean_of(lengths, everyone), variance_of(lengths, everyone, unbiased=False)
@@ -117,37 +111,32 @@ def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     return torch.where(correct.any(-1, keepdim=True), best, longest)
 
 
-class _LeaveOneOut(Objective):
-    """A = N/(N-1) (R - mean): the mean of the other responses is the baseline."""
-
-    normaliser = "centre"
-
-    def rewards(self, batch: Batch) -> Tensor:
-        size = batch.lengths.shape[-1]
-        return torch.where(self.correct(batch), 1 - self._loss(batch), 0.0) * (size / max(1, size - 1))
-
-    def _loss(self, batch: Batch) -> Tensor:
-        """(G, N) what a correct answer loses."""
-        raise NotImplementedError
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """N/(N-1) R of a group of N: less their mean, it is R less the mean of the other responses."""
+    size = rewards.shape[-1]
+    return rewards * (size / max(1, size - 1))
 
 
-class Arora(_LeaveOneOut):
+class Arora(Objective):
     """A = N/(N-1) (R - mean), R = c (1 - alpha sigmoid((L - m)/s)); m and s of the group's correct lengths.
 
     Training Language Models to Reason Efficiently (Arora and Zanette), after the authors' code (commit e3611e4).
     """
 
+    normaliser = "centre"
     alpha: float = setting(0.1, "most that a correct answer can lose", "use a number between 0 and 1", ge=0, lt=1)
 
     def correct(self, batch: Batch) -> Tensor:
         """A response that was cut off earns nothing."""
         return batch.correct & ~batch.truncated
 
-    def _loss(self, batch: Batch) -> Tensor:
-        return self.alpha * z_scores(batch.lengths, self.correct(batch), guard=1e-7, unbiased=False).sigmoid()
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = self.correct(batch)
+        place = z_scores(batch.lengths, correct, guard=1e-7, unbiased=False).sigmoid()
+        return leave_one_out(torch.where(correct, 1 - self.alpha * place, 0.0))
 
 
-class ARLCP(_LeaveOneOut):
+class ARLCP(Objective):
     """A = N/(N-1) (R - mean), R = c - w sigmoid(z of its reflections) - (.2 - w) sigmoid(z of its length).
 
     Both z are taken among the group's correct responses. Reflections are words such as "wait" and "however"; w is .05
@@ -155,19 +144,20 @@ class ARLCP(_LeaveOneOut):
     After github.com/ZeweiYu1/ARLCP (commit c8ff44f; ICLR 2026).
     """
 
+    normaliser = "centre"
     penalty: float = setting(0.2, "most that a correct answer can lose", "use a number in (0, 1)", gt=0, lt=1)
 
     def correct(self, batch: Batch) -> Tensor:
-        """With the thought in its place."""
         return batch.each(
             lambda r: is_right(r.correct, r.prompt, batch.reader.text(r.response_ids), self.config)
         ).bool()
 
-    def _loss(self, batch: Batch) -> Tensor:
+    def rewards(self, batch: Batch) -> Tensor:
         counts = batch.each(lambda r: len(REFLECTION.findall(batch.reader.text(r.response_ids))))
         share = torch.where(counts <= 40, 0.25, torch.where(counts <= 80, 0.5, 0.75)).double()
         places = [z_scores(values, batch.correct).sigmoid() for values in (counts, batch.lengths)]
-        return self.penalty * (share * places[0] + (1 - share) * places[1])
+        lost = self.penalty * (share * places[0] + (1 - share) * places[1])
+        return leave_one_out(torch.where(self.correct(batch), 1 - lost, 0.0))
 
 
 class GR3(Objective):
@@ -214,7 +204,6 @@ class PrimeLinear(Objective):
     """
 
     normaliser = "centre"
-
     weight: float = setting(0.25, "what the longest response of an all-correct group pays")
     gated: int = setting(0, "1: only correct answers pay; 0: all, as merged", "use 0 or 1", ge=0, le=1)
 

@@ -47,14 +47,9 @@ def relative_place(lengths: Tensor, mask: Tensor, guard: float = 0.0) -> Tensor:
 
 
 def whitened(values: Tensor, lengths: Tensor) -> Tensor:
-    """(values - m)/sd over the whole batch, where a response of L tokens counts L times; sd is unbiased.
+    """(G, N) (value - m)/sd over the whole batch, where a response of L tokens counts L times; 0 without a spread.
 
-    Args:
-        values: (G, N) one for each response.
-        lengths: (G, N) L.
-
-    Returns:
-        (G, N); 0 for a batch without spread.
+    The deviation is unbiased.
     """
     tokens = lengths.sum()
     mean = (lengths * values).sum() / tokens

@@ -10,40 +10,23 @@ from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Monitor, Objective
+from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import CORRECT, WRONG, base_scores, is_repetitive
 from openrlhf_swap.rollouts.rollout import Batch
 
 EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be correct
 
 
-class _Laser(Objective):
-    """R = s + bonus [s = 1 and L <= target], normalised in the group."""
+class Laser(Objective):
+    """R = s + bonus [s = 1 and L <= L_T], normalised in the group."""
 
     boxes_answers = True
-
-    bonus: float = setting(0.5, "added to a correct answer within the target length")
+    target_length: int = setting(8192, "L_T, in tokens")
+    bonus: float = setting(0.5, "added to a correct answer within L_T")
 
     def rewards(self, batch: Batch) -> Tensor:
         scores = base_scores(batch)
-        return scores + self.bonus * self._earns(scores, batch)
-
-    def _earns(self, scores: Tensor, batch: Batch) -> Tensor:
-        """(G, N) bool, the responses that earn the bonus."""
-        return (scores == CORRECT) & (batch.lengths <= self._target_lengths(scores, batch))
-
-    def _target_lengths(self, scores: Tensor, batch: Batch) -> Tensor | int:
-        """(G, 1) each group's target, or a number for all of them."""
-        raise NotImplementedError
-
-
-class Laser(_Laser):
-    """R = s + bonus [s = 1 and L <= L_T], normalised in the group."""
-
-    target_length: int = setting(8192, "L_T, in tokens")
-
-    def _target_lengths(self, scores: Tensor, batch: Batch) -> int:
-        return self.target_length
+        return scores + self.bonus * ((scores == CORRECT) & (batch.lengths <= self.target_length))
 
 
 class Monitored(Objective):
@@ -56,23 +39,24 @@ class Monitored(Objective):
     monitor_samples: int = setting(8, "responses to each", ge=1)
     monitor_every: int = setting(20, "training steps between two measurements; the first is before step 1", ge=1)
 
-    def monitor(self) -> Monitor | None:
+    def monitor(self) -> tuple[int, int] | None:
         if self.step % self.monitor_every or self.monitored_at == self.step:
             return None
-        return Monitor(self.monitor_prompts, self.monitor_samples)
+        return self.monitor_prompts, self.monitor_samples
 
     def observe_monitor(self, batch: Batch) -> None:
         self.monitored_at = self.step
 
 
-class LaserD(_Laser, Monitored):
+class LaserD(Monitored):
     """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group.
 
     The target length of each difficulty is estimated on a monitoring set, again and again.
     """
 
+    boxes_answers = True
     state = ("targets", "monitored_at")
-
+    bonus: float = setting(0.5, "added to a correct answer within the target")
     shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
     longest: int = setting(16384, "longest target, in tokens", ge=1)
     grid: int = setting(1024, "targets are shortest, shortest + grid, ..., longest", ge=1)
@@ -101,8 +85,16 @@ class LaserD(_Laser, Monitored):
                 return target
         return None
 
+    def rewards(self, batch: Batch) -> Tensor:
+        scores = base_scores(batch)
+        return scores + self.bonus * self._earns(scores, batch)
+
+    def _earns(self, scores: Tensor, batch: Batch) -> Tensor:
+        """(G, N) bool, the responses that earn the bonus."""
+        return (scores == CORRECT) & (batch.lengths <= self._target_lengths(scores, batch))
+
     def _target_lengths(self, scores: Tensor, batch: Batch) -> Tensor:
-        """By the share of the group's responses that are correct."""
+        """(G, 1) each group's target, by the share of its responses that are correct."""
         fallback = int(batch.lengths.max())
         known = {band: fallback if target is None else target for band, target in self.targets.items()}
         accuracy = (scores == CORRECT).double().mean(-1, keepdim=True)
@@ -110,7 +102,6 @@ class LaserD(_Laser, Monitored):
         return torch.where(accuracy >= 2 / 3, known["high"], target)
 
     def metrics(self) -> dict[str, float]:
-        """The targets that are known."""
         name = self.name
         return {f"swap/{name}_target_{band}": float(t) for band, t in self.targets.items() if t is not None}
 

@@ -37,7 +37,6 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
 
 class _Extracting(Objective):
     boxes_answers = True
-
     extractor: str = setting(
         "openrlhf_swap.objectives.lc_r1:first_right_answer",
         "module:function (thought ids, answer, reader) -> thinking tokens up to the first correct answer, or 0",
@@ -77,7 +76,6 @@ class LCR1(_Extracting):
 
     normaliser = "centre"
     reshapes_responses = True
-
     length_weight: float = setting(1.0, "of the length reward")
     compress_weight: float = setting(1.0, "of the reward at </think>")
 
@@ -92,7 +90,6 @@ class LCR1(_Extracting):
         return replace(rollout, response_ids=edited, metadata={**rollout.metadata, **numbers})
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Format, accuracy and length."""
         end = batch.reader.end_of_thought
         formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(end) == 1)
         base = formatted + batch.correct.double()
@@ -124,12 +121,10 @@ class DECS(_Extracting):
 
     outcome_weight = 0.0
     needs_all_groups = False
-
     bonus: float = setting(0.1, "b", "use at least 0", ge=0)
     max_length: int = setting(16384, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        """The whole advantage."""
         tokens, bonus = int(batch.lengths.max()), self.bonus
         groups = []
         for group in batch.groups:

@@ -6,7 +6,7 @@ Ours, not the paper's: docs/method/critic.md derives it. It scores no answer, so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class StateObjective(Objective):
-    """May predict returns from states; the metrics say how well, and checkpoints hold what the regression learned."""
+    """May predict returns from states; the metrics say how well."""
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -37,15 +37,9 @@ class StateObjective(Objective):
         self._warned = False
 
     def predict_returns(self, batch: StepBatch, returns: Tensor, mask: Tensor) -> Tensor:
-        """(G, N, K+1) float64 the predicted returns, 0 where there is none; the critic learns from the true ones.
+        """(G, N, K+1) float64 what the states predict of their returns where `mask`, else 0.
 
-        Args:
-            batch: the states.
-            returns: (G, N, K+1) what was still to come at each.
-            mask: (G, N, K+1) bool, the states that have a return.
-
-        Raises:
-            NonFiniteError: for a state that is not finite.
+        The critic then learns from the true ones. Raises NonFiniteError for a state that is not finite.
         """
         values = torch.zeros_like(returns)
         if not mask.any():
@@ -67,18 +61,11 @@ class StateObjective(Objective):
         """How well the states predicted the last batch; nothing before they did."""
         return self._metrics
 
-    def learned(self) -> dict[str, Any]:
-        return self.critic.state_dict()
-
-    def load_learned(self, learned: dict[str, Any]) -> None:
-        self.critic.load_state_dict(learned)
-
 
 class LengthCritic(StateObjective):
     """A[t] = beta A_out - theta [pays] a_k / mean length; a_k: generalised TD error of length of the step of t."""
 
     reads_states = True
-
     gae_lambda: float = setting(
         0.9,
         "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for itself alone",

@@ -24,7 +24,6 @@ class ADLP(Objective):
 
     remembers_batches = True
     state = ("price",)
-
     start: float = setting(0.001, "lambda of the first step, a token", "use at least 0", ge=0)
     rate: float = setting(0.001, "eta")
     target: float = setting(0.62, "accuracy to keep: the base policy's", "use a number in [0, 1]", ge=0, le=1)
@@ -60,7 +59,6 @@ class ShortRL(Objective):
     remembers_batches = True
     state = ("best",)
     best = 0.0  # accuracy
-
     tolerance: int = setting(
         200, "a correct answer longer than the shortest by at most this many tokens loses nothing"
     )
@@ -93,7 +91,6 @@ class HAPO(Objective):
 
     remembers_batches = True
     state = ("lengths", "counts")
-
     weight: float = setting(1.0, "of the length reward beside the answer's")
     memory: Literal["shortest", "mean"] = setting(
         "shortest", "h: the shortest correct length so far, or the mean of all of them", "use shortest or mean"
@@ -141,7 +138,6 @@ class AALC(Monitored):
     normaliser = "none"
     state = ("accuracy", "monitored_at")
     accuracy = 0.0  # of the last measurement
-
     target: float = setting(1.0, "accuracy from which the length counts in full", "use a number in (0, 1]", gt=0, le=1)
     long: int = setting(1024, "tokens from which a response counts as long", ge=1)
     monitor_samples: int = setting(1, "responses to each", ge=1)

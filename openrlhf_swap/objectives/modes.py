@@ -32,7 +32,6 @@ class AdaptThink(Objective):
     normaliser = "none"
     flags = {"actor.policy_loss_type": "gspo"}  # noqa: RUF012
     reshapes_responses = True
-
     reference: str = setting("", f"file with the reference policy's accuracies: {MAKER}", is_path=True)
     bonus: float = setting(0.05, "delta: what a response without thinking may lose in accuracy")
     no_thinking_share: float = setting(0.5, "of a group's responses", "use a number between 0 and 1", gt=0, lt=1)
@@ -40,7 +39,6 @@ class AdaptThink(Objective):
     thinking_start: str = setting("Alright", "forced first word of a thought; empty: nothing is forced")
 
     def check(self, args: SimpleNamespace) -> None:
-        """The reference accuracies must be there."""
         kind = args.actor.policy_loss_type
         if kind != "gspo":
             raise ConfigError(f"--actor.policy_loss_type is {kind}; adaptthink needs gspo: leave it out")
@@ -56,7 +54,6 @@ class AdaptThink(Objective):
 
     @cached_property
     def _accuracies(self) -> dict[str, float]:
-        """By the prompt's key."""
         path = self.reference
         if not Path(path).is_file():
             raise ConfigError(f"--swap.adaptthink.reference is {path!r}, which is not a file; make it with {MAKER}")
@@ -70,7 +67,6 @@ class AdaptThink(Objective):
         return self._accuracies[key]
 
     def eval_prompt(self, prompt: str) -> str:
-        """With the opened thought, as in training."""
         return open_thought(prompt, self.config.start_of_thought)
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
@@ -104,7 +100,6 @@ class Thinkless(Objective):
 
     normaliser = "centre"
     outcome_weight = 0.0
-
     short: str = setting("<short>", "first token of a short answer")
     think: str = setting("<think>", "first token of a thought")
     think_reward: float = setting(0.5, "of a correct answer after a thought; raise it if it thinks too little")
@@ -123,7 +118,6 @@ class Thinkless(Objective):
         return batch.correct & (batch.closed | self._starts_with(batch, self.short))
 
     def rewards(self, batch: Batch) -> Tensor:
-        """By mark and answer."""
         short, think = self._starts_with(batch, self.short), self._starts_with(batch, self.think)
         earned = torch.where(short, 1.0, torch.where(think, self.think_reward, -1.0)).double()
         return torch.where(self.correct(batch), earned, -1.0)

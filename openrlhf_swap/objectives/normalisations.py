@@ -38,7 +38,6 @@ class DLER(Objective):
         return batch.correct & batch.closed & ~batch.truncated
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself."""
         correct = self.correct(batch).double()
         return whitened(correct - correct.mean(-1, keepdim=True), batch.lengths)
 
@@ -50,12 +49,10 @@ class GDPO(Objective):
     """
 
     normaliser = "none"
-
     target_length: int = setting(4000, "L_T, in tokens", "use a number of tokens", ge=1)
     length_weight: float = setting(1.0, "of the length's advantage beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself."""
         answer = outcome_advantages(batch.correct.double(), EPS)
         length = outcome_advantages((batch.lengths <= self.target_length).double(), EPS)
         return whitened(answer + self.length_weight * length, batch.lengths)
@@ -68,7 +65,6 @@ class GFPO(Objective):
     """
 
     normaliser = "none"
-
     share: float = setting(0.5, "of a group that is kept", "use a number in (0, 1]", gt=0, le=1)
     score: Literal["length", "efficiency"] = setting(
         "length",
@@ -77,7 +73,7 @@ class GFPO(Objective):
     )
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself. Of equals, the first are kept."""
+        """Of equals, the first are kept."""
         rewards, size = batch.correct.double(), batch.lengths.shape[-1]
         worst_last = batch.lengths.double() if self.score == "length" else -rewards / batch.lengths.double()
         best = worst_last.argsort(dim=-1, stable=True)[..., : max(1, round(size * self.share))]
@@ -98,7 +94,7 @@ class OnPolicySFT(Objective):
         return batch.correct & ~batch.truncated
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself; T_correct are the batch's tokens of correct responses."""
+        """T_correct are the batch's tokens of correct responses."""
         correct = self.correct(batch).double()
         imitated = (batch.lengths * correct).sum()
         return correct * (batch.lengths.sum() / imitated.clamp(min=1))
@@ -115,14 +111,13 @@ class GRPOLead(Objective):
     normaliser = "none"
     boxes_answers = True
     needs_all_groups = False
-
     alpha: float = setting(0.05, "how much a deviation of length counts")
     least_length: int = setting(
         4000, "the length counts where a group's three shortest responses have more tokens on average", ge=0
     )
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself: normalised in the group, then weighted by the problem's difficulty."""
+        """Normalised in the group, then weighted by the problem's difficulty."""
         rewards = self._shaped(batch)
         advantages = outcome_advantages(rewards, EPS)
         correct = rewards > 0

@@ -17,41 +17,45 @@ if TYPE_CHECKING:
     from openrlhf_swap.config import SwapConfig
     from openrlhf_swap.objectives.base import Objective
 
-_CLASSES = {  # by module and name
-    "swap": dict.fromkeys(ABLATION, "Swap"),
-    "length_critic": {"length_critic": "LengthCritic"},
-    "stages": {"thinkprune": "ThinkPrune", "lapo": "LAPO", "autothink": "AutoThink"},
-    "laser": {"laser": "Laser", "laser_d": "LaserD", "laser_de": "LaserDE"},
-    "budgets": {"l1_exact": "L1Exact", "l1_max": "L1Max", "hbpo": "HBPO"},
-    "modes": {"adaptthink": "AdaptThink", "thinkless": "Thinkless"},
-    "lc_r1": {"lc_r1": "LCR1", "decs": "DECS"},
-    "normalisations": {
-        "dr_grpo": "DrGRPO",
-        "dler": "DLER",
-        "gfpo": "GFPO",
-        "gdpo": "GDPO",
-        "grpo_lead": "GRPOLead",
-        "on_policy_sft": "OnPolicySFT",
-    },
-    "group_rewards": {
-        "arora": "Arora",
-        "shorterbetter": "ShorterBetter",
-        "kimi": "Kimi",
-        "smartthinker": "SmartThinker",
-        "gr3": "GR3",
-        "arlcp": "ARLCP",
-        "prime_linear": "PrimeLinear",
-        "cosine": "Cosine",
-        "o1_pruner": "O1Pruner",
-    },
-    "memory": {"short_rl": "ShortRL", "hapo": "HAPO", "a_dlp": "ADLP", "aalc": "AALC"},
-    "vsrm": {"vsrm": "VSRM", "vsrm_scores": "VSRMScores"},
-    "exits": {"jet": "JET", "s_grpo": "SGRPO"},
-}
-OBJECTIVES = {
-    name: f"openrlhf_swap.objectives.{module}:{kind}"
-    for module, kinds in _CLASSES.items()
-    for name, kind in kinds.items()
+OBJECTIVES = {  # name -> module and class
+    **dict.fromkeys(ABLATION, "swap:Swap"),
+    "length_critic": "length_critic:LengthCritic",
+    "thinkprune": "stages:ThinkPrune",
+    "lapo": "stages:LAPO",
+    "autothink": "stages:AutoThink",
+    "laser": "laser:Laser",
+    "laser_d": "laser:LaserD",
+    "laser_de": "laser:LaserDE",
+    "l1_exact": "budgets:L1Exact",
+    "l1_max": "budgets:L1Max",
+    "hbpo": "budgets:HBPO",
+    "adaptthink": "modes:AdaptThink",
+    "thinkless": "modes:Thinkless",
+    "lc_r1": "lc_r1:LCR1",
+    "decs": "lc_r1:DECS",
+    "dr_grpo": "normalisations:DrGRPO",
+    "dler": "normalisations:DLER",
+    "gfpo": "normalisations:GFPO",
+    "gdpo": "normalisations:GDPO",
+    "grpo_lead": "normalisations:GRPOLead",
+    "on_policy_sft": "normalisations:OnPolicySFT",
+    "arora": "group_rewards:Arora",
+    "shorterbetter": "group_rewards:ShorterBetter",
+    "kimi": "group_rewards:Kimi",
+    "smartthinker": "group_rewards:SmartThinker",
+    "gr3": "group_rewards:GR3",
+    "arlcp": "group_rewards:ARLCP",
+    "prime_linear": "group_rewards:PrimeLinear",
+    "cosine": "group_rewards:Cosine",
+    "o1_pruner": "group_rewards:O1Pruner",
+    "short_rl": "memory:ShortRL",
+    "hapo": "memory:HAPO",
+    "a_dlp": "memory:ADLP",
+    "aalc": "memory:AALC",
+    "vsrm": "continued:VSRM",
+    "vsrm_scores": "continued:VSRMScores",
+    "jet": "continued:JET",
+    "s_grpo": "continued:SGRPO",
 }
 
 
@@ -68,7 +72,7 @@ def objective_class(name: str) -> type[Objective]:
         ConfigError: for an unknown name, and for a class that cannot be imported or is no Objective.
     """
     if name in OBJECTIVES:
-        known: type[Objective] = resolve_name(OBJECTIVES[name])
+        known: type[Objective] = resolve_name(f"{__package__}.{OBJECTIVES[name]}")
         return known
     if ":" not in name:
         raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, OBJECTIVES)}, or a class: module:Class")

@@ -96,7 +96,6 @@ class LAPO(_Staged):
 
     remembers_batches = True
     state = ("stage", "medians")
-
     first_stage_steps: int = setting(240, "training steps of the first stage", ge=0)
     range_weight: float = setting(0.7, "of the length reward in the first stage")
     promise_weight: float = setting(0.8, "of the length reward in the second")
@@ -173,7 +172,6 @@ class AutoThink(_Staged):
     """
 
     boxes_answers = True
-
     second_stage: int = setting(200, "training step with which the second stage begins (ours)", ge=0)
     third_stage: int = setting(400, "training step with which the third one begins (ours)", ge=0)
     ellipsis: str = setting("...\\n", "put at the beginning of each thought, and not trained on; \\n is a newline")
@@ -185,7 +183,6 @@ class AutoThink(_Staged):
     )
 
     def eval_prompt(self, prompt: str) -> str:
-        """With the opened thought and the ellipsis."""
         opened = open_thought(prompt, self.config.start_of_thought)
         return opened + self.ellipsis.replace("\\n", "\n")
 
@@ -201,7 +198,10 @@ class AutoThink(_Staged):
         end = batch.reader.end_of_thought  # it has no more tokens than letters
         skipped = batch.each(lambda r: batch.reader.text(r.response_ids[: len(end)]).startswith(end)).bool()
         correct = self.correct(batch)
-        rewards = torch.where(skipped, torch.where(correct, 2.0, self._wrong(batch)), correct.double())
+        boxed = batch.each(lambda r: boxes_answer(r.response_ids, batch.reader)).bool()
+        repeats = batch.each(lambda r: is_degenerate(batch.reader.text(r.response_ids))).bool()
+        wrong = torch.where(boxed, torch.where(repeats, -2.0, -1.0), 0.0).double()  # without a thought
+        rewards = torch.where(skipped, torch.where(correct, 2.0, wrong), correct.double())
         if self.stage == 0:
             share = skipped.double().mean()
             excess = (2 * torch.where(skipped, share, 1 - share) - 1).clamp(0, 1)
@@ -212,12 +212,6 @@ class AutoThink(_Staged):
             shortness = 1 - torch.exp(-0.05 * z)
             return rewards + torch.where(correct, -shortness, shortness)
         return rewards
-
-    def _wrong(self, batch: Batch) -> Tensor:
-        """(G, N) what a wrong answer without a thought earns."""
-        boxed = batch.each(lambda r: boxes_answer(r.response_ids, batch.reader)).bool()
-        repeats = batch.each(lambda r: is_degenerate(batch.reader.text(r.response_ids))).bool()
-        return torch.where(boxed, torch.where(repeats, -2.0, -1.0), 0.0).double()
 
     def metrics(self) -> dict[str, float]:
         return {"swap/autothink_stage": 1.0 + self.stage}

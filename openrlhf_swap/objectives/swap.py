@@ -42,7 +42,6 @@ class Swap(StateObjective):
         return batch.rewards - (batch.correct.double() - outcome_rewards(batch.steps, self.coefficients))
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
-        """A_proc."""
         if not self.scores_steps:
             return None
         steps, tokens = batch.steps, int(batch.lengths.max())

@@ -151,7 +151,7 @@ class TrainerMixin(BasePPOTrainer):
         states = {} if client_states is None else client_states
         # In place, because OpenRLHF saves the same states again if this step's evaluation was the best.
         states["objective_state"] = self._objective.state_dict()
-        states["objective_learned"] = self._objective.learned()
+        states["objective_learned"] = self._objective.critic.state_dict() if self._objective.critic else {}
         states["kl_coefficient"] = float(self.kl_ctl.value)  # NumPy's, once --algo.kl.target has adapted it
         states["guards"] = self._guards.history
         with ExitStack() as changes:
@@ -193,7 +193,8 @@ class TrainerMixin(BasePPOTrainer):
         ray.get(self._reward_configured)
         states = super().init_checkpoint_states()
         self._objective.resume(states["global_step"], states.get("objective_state"))
-        self._objective.load_learned(states.get("objective_learned") or {})
+        if states.get("objective_learned"):
+            self._objective.critic.load_state_dict(states["objective_learned"])
         if self.args.algo.kl.target:
             self.kl_ctl.value = states.get("kl_coefficient", self.kl_ctl.value)
         drop_metrics_after(self._folder, states["global_step"])

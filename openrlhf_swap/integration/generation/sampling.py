@@ -20,7 +20,7 @@ from vllm import SamplingParams
 from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
 from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import Sample, make_sample
-from openrlhf_swap.objectives.base import Monitor, Objective, SamplingRequest
+from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.objectives.contract import edited_rollout, sampling_of
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
@@ -76,12 +76,12 @@ class SwapSamplesGenerator(SamplesGenerator):
             self._objective.step += 1
         return samples, rate, consumed, exhausted
 
-    def _sample_monitor(self, request: Monitor, **generate_kwargs: Any) -> Batch:
+    def _sample_monitor(self, prompts: int, samples: int, **generate_kwargs: Any) -> Batch:
         """The same training prompts every time, sampled with the training settings."""
         data = self.prompts_dataloader.dataset
-        chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(request.prompts, len(data)))
+        chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(prompts, len(data)))
         rows = [data[index] for index in chosen]
-        generate_kwargs = {**generate_kwargs, "n_samples_per_prompt": request.samples}
+        generate_kwargs = {**generate_kwargs, "n_samples_per_prompt": samples}
         parts = self._dispatch([row[1] for row in rows], [row[2] for row in rows], **generate_kwargs)
         groups = dict(self._collect_finished(parts))
         return Batch([groups[number] for number in range(len(rows))], self._objective.coefficients, self._reader)
@@ -140,7 +140,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         if not prompts:
             return []
         if not self._evaluating and (request := self._objective.monitor()) is not None:
-            self._objective.observe_monitor(self._sample_monitor(request, **generate_kwargs))
+            self._objective.observe_monitor(self._sample_monitor(*request, **generate_kwargs))
         parts = self._dispatch(prompts, labels, **generate_kwargs)
         finished: Iterable[tuple[int, list[Rollout]]] = self._collect_finished(parts)
         continues = not self._evaluating and self._objective.continues != "no"

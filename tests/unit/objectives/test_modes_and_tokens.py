@@ -10,7 +10,6 @@ import torch
 from support.objectives import RIGHT, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.base import Monitor
 from openrlhf_swap.objectives.formats import is_degenerate
 
 
@@ -38,7 +37,7 @@ def test_decs():
 def measured(accuracy, **options):
     """AALC after its measurement."""
     method = objective("aalc", **options)
-    assert method.monitor() == Monitor(500, 1)
+    assert method.monitor() == (500, 1)
     method.observe_monitor(batch([rollout("x", correct=number < 50 * accuracy) for number in range(50)]))
     assert method.monitor() is None
     return method
@@ -67,7 +66,7 @@ def test_aalc_counts_the_length_where_all_are_right():
     assert torch.equal(restored.rewards(batch(groups)), measured(1).rewards(batch(groups)))
     assert restored.monitor() is None
     restored.step = 10
-    assert restored.monitor() == Monitor(500, 1)
+    assert restored.monitor() == (500, 1)
 
 
 def test_thinkless():

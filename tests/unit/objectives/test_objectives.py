@@ -9,7 +9,6 @@ from support.objectives import MARKS, READER, RIGHT, UNBOXED, assert_rows, batch
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.base import Monitor
 from openrlhf_swap.objectives.formats import is_repetitive, is_right
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import OBJECTIVES
@@ -67,7 +66,7 @@ def test_laser():
 def monitored(name="laser_d", **options):
     """A LASER-D that has seen a monitoring set: one easy, one medium and no hard problem, ten responses each."""
     method = objective(name, shortest=20, longest=100, grid=10, monitor_every=3, **options)
-    assert method.monitor() == Monitor(prompts=500, samples=8)
+    assert method.monitor() == (500, 8)
     # Easy (9 of 10 right): two of ten responses within 30. int(0.2 * 5) = 1: 30 is the shortest that suffices
     # (within 20: none).
     easy = [rollout(length=30) for _ in range(2)] + [rollout(length=80) for _ in range(7)]
