@@ -167,7 +167,7 @@ def length_advantages(batch: StepBatch, costs: Tensor, pays: Tensor, unit: float
         batch: the responses.
         costs: (G, N, K+1) as `step_costs` returns them.
         pays: (G, N) bool.
-        unit: the tokens that cost 1, such as `spread` or `mean_length` gives them; 0 if nothing is to be paid.
+        unit: the tokens that cost 1, such as `spread` of the costs; 0 if nothing is to be paid.
     """
     used = batch.state_mask & pays.unsqueeze(-1)
     scaled = torch.where(used, costs / unit, 0.0) if unit else torch.zeros_like(costs)
@@ -181,11 +181,6 @@ def spread(batch: StepBatch, costs: Tensor, pays: Tensor, eps: float) -> float:
     paid = costs[batch.state_mask & pays.unsqueeze(-1)]
     deviation = float(paid.std()) if len(paid) > 1 else 0.0
     return deviation + eps if deviation > eps else 0.0
-
-
-def mean_length(batch: StepBatch, pays: Tensor) -> float:
-    """The mean length of those who pay; 0 if none does."""
-    return float(batch.lengths[pays].double().mean()) if pays.any() else 0.0
 
 
 def predict_tokens(traces: Sequence[StepTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:

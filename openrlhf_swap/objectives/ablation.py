@@ -32,11 +32,11 @@ def coefficients(config: SwapConfig) -> Coefficients:
 
 def penalty_temperature(config: SwapConfig) -> float | str | None:
     """The tau that decides which steps pay; None for an objective without such a penalty, or with an infinite tau."""
-    if config.objective not in ABLATION:
-        return None
-    numbers = coefficients(config)
-    decides = numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau)
-    return config.tau if decides else None
+    if config.objective in ABLATION:
+        numbers = coefficients(config)
+        if numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau):
+            return config.tau
+    return None
 
 
 def plain_coefficients(config: SwapConfig) -> Coefficients:

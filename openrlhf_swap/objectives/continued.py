@@ -20,8 +20,8 @@ from openrlhf_swap.rewards.answers import last_boxed
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
-DISCOUNT, PATIENCE = 0.7, 4  # of a change for the cuts before it, and how many of these share in it
-# Its list, but for "That's correct, but" and "Wait, but", which have a comma, and a shorter word of the list in them.
+DISCOUNT, PATIENCE = 0.7, 4  # VSRM's, of a change for the cuts before it, and how many of these share in it
+# VSRM's list without "That's correct, but" and "Wait, but", which have a comma, and contain shorter words of the list.
 WORDS = (
     "wait,Wait,WAIT,but,But,BUT,alternatively,Alternatively,ALTERNATIVELY,however,However,HOWEVER,hmm,Hmm,HMM,"
     "Let me double-check,let me double-check,But wait,but wait,Hold on,hold on,Looking back,looking back,"

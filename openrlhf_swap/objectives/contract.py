@@ -17,24 +17,21 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 def rewards_of(objective: Objective, batch: Batch) -> Tensor:
-    """(G, N) floating point, the objective's rewards; ObjectiveError for another shape or type, or a NaN."""
+    """(G, N) the objective's rewards; ObjectiveError for another shape, or a number that is not finite."""
     rewards = objective.rewards(batch)
-    _check_tensor(objective, "rewards", rewards, batch.rewards.shape)
+    _check_tensor(objective, "rewards", rewards, torch.ones_like(batch.correct))
     return rewards
 
 
 def token_advantages_of(objective: Objective, batch: Batch) -> Tensor | None:
-    """(G, N, A) floating point, what the objective adds to each token; None for nothing.
+    """(G, N, A) what the objective adds to each token, or None; ObjectiveError as in `rewards_of`.
 
-    Raises:
-        ObjectiveError: for another shape or type, or a number that is not finite at a token of a response.
+    What stands after the end of a response reaches no update, so it may be anything.
     """
     values = objective.token_advantages(batch)
     if values is not None:
-        shape = torch.Size((*batch.lengths.shape, int(batch.lengths.max())))
-        # What stands after the end of a response reaches no update, so it may be anything.
-        is_token = torch.arange(shape[-1]) < batch.lengths.unsqueeze(-1)
-        _check_tensor(objective, "token_advantages", values, shape, is_token)
+        is_token = torch.arange(int(batch.lengths.max())) < batch.lengths.unsqueeze(-1)
+        _check_tensor(objective, "token_advantages", values, is_token)
     return values
 
 
@@ -55,23 +52,20 @@ def edited_rollout(objective: Objective, rollout: Rollout, reader: ResponseReade
     return edited
 
 
-def _check_tensor(
-    objective: Objective, method: str, values: Any, shape: torch.Size, counts: Tensor | None = None
-) -> None:
-    """Raise ObjectiveError unless the values are floating point, of this shape, and finite where they count."""
-    if not isinstance(values, Tensor) or not values.is_floating_point():
-        kind = str(values.dtype) if isinstance(values, Tensor) else f"a {type(values).__name__}"
-        raise _error(objective, method, "a tensor of float64", kind)
-    if values.shape != shape:
+def _check_tensor(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
+    """Raise ObjectiveError unless the values have the shape of `counts`, and are finite where it is True."""
+    shape = tuple(counts.shape)
+    found = tuple(values.shape) if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    if found != shape:
         axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
-        raise _error(objective, method, f"shape {tuple(shape)}, ({', '.join(axes)})", f"{tuple(values.shape)}")
-    wrong = ~values.isfinite() if counts is None else ~values.isfinite() & counts
+        raise _error(objective, method, f"a tensor of shape {shape}, ({', '.join(axes)})", str(found))
+    wrong = ~values.isfinite() & counts
     if wrong.any():
         place = wrong.nonzero()[0].tolist()
         names = ", ".join(f"{axis} {i}" for axis, i in zip(("group", "response", "token"), place, strict=False))
         more = int(wrong.sum()) - 1
-        found = f"{values[tuple(place)].item()} at {names}, and {more} more that are not finite"
-        raise _error(objective, method, "finite numbers", found)
+        first = values[tuple(place)].item()
+        raise _error(objective, method, "finite numbers", f"{first} at {names}, and {more} more that are not finite")
 
 
 def _error(objective: Objective, method: str, expected: str, found: str) -> ObjectiveError:

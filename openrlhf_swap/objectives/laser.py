@@ -34,7 +34,6 @@ class Monitored(Objective):
 
     monitored_at = -1
     """The step of the last measurement, which belongs to the state: none is made twice before the same step."""
-
     monitor_prompts: int = setting(500, "training prompts of the monitoring set", ge=1)
     monitor_samples: int = setting(8, "responses to each", ge=1)
     monitor_every: int = setting(20, "training steps between two measurements; the first is before step 1", ge=1)

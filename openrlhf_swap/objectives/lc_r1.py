@@ -53,8 +53,7 @@ class _Extracting(Objective):
     def _needed(self, thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
         """Tokens of the thought that are needed, from 0 (none of it names the answer) to all of them.
 
-        Raises:
-            ObjectiveError: when the function raises, or returns anything else.
+        Raises ObjectiveError for a function that fails, or returns anything else.
         """
         call = f"for a thought of {len(thought)} tokens and answer {answer!r}"
         with reader_errors(f"{self._flag}, which failed {call}: {{reason}}; fix the function", ObjectiveError):

@@ -13,14 +13,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import group_advantages
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
-from openrlhf_swap.algorithm.critic import (
-    StateCritic,
-    length_advantages,
-    mean_length,
-    paying,
-    spread,
-    step_costs,
-)
+from openrlhf_swap.algorithm.critic import StateCritic, length_advantages, paying, spread, step_costs
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective
@@ -105,8 +98,10 @@ class LengthCritic(StateObjective):
         self.predicted_tokens_left = [row[mask].tolist() for row, mask in rows]
         costs = step_costs(states.tokens_left, predicted, self.gae_lambda)
         pays = paying(states, self.pays == "correct", self.target == "group")
-        by_length = self.unit == "length"
-        self._unit = mean_length(states, pays) if by_length else spread(states, costs, pays, self.coefficients.eps)
+        if self.unit == "length":
+            self._unit = float(states.lengths[pays].double().mean()) if pays.any() else 0.0
+        else:
+            self._unit = spread(states, costs, pays, self.coefficients.eps)
         return length_advantages(states, costs, pays, self._unit)
 
     def metrics(self) -> dict[str, float]:

@@ -74,10 +74,9 @@ class AdaptThink(Objective):
         prompt, share = self.eval_prompt(prompt), self.no_thinking_share
         without = max(1, min(count - 1, round(count * share)))
         shorter = min(self.no_thinking_tokens, max_new_tokens)
-        start = self.thinking_start
         return [
-            SamplingRequest(prompt, without, shorter, self.config.end_of_thought, chance=share),
-            SamplingRequest(prompt, count - without, max_new_tokens, start, chance=1 - share),
+            SamplingRequest(prompt, without, shorter, self.config.end_of_thought, share),
+            SamplingRequest(prompt, count - without, max_new_tokens, self.thinking_start, 1 - share),
         ]
 
     def rewards(self, batch: Batch) -> Tensor:

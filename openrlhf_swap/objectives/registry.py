@@ -59,12 +59,6 @@ OBJECTIVES = {  # name -> module and class
 }
 
 
-def check_name(name: str) -> None:
-    """Raise ConfigError for a name that no objective has, or for a class that is none."""
-    if name not in OBJECTIVES:
-        objective_class(name)
-
-
 def objective_class(name: str) -> type[Objective]:
     """The class of an objective, by its name or as `module:Class`.
 
