@@ -30,7 +30,7 @@ from openrlhf_swap.command import Parser, check_writable, flags_called, run_comm
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
 from openrlhf_swap.data.clean import REASONS, Reason, find_reasons, read_chat, source_rows
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
-from openrlhf_swap.data.references import answer_is_text, problem_text, read_references
+from openrlhf_swap.data.references import problem_text, read_references
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
@@ -101,7 +101,7 @@ def main(argv: list[str]) -> None:
         )
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
-    if answer_is_text(args.grader):
+    if find_verifier(args.grader).answer_is_text:
         print("Answers as they are graded and scored, for example:")
         print("\n".join(f"  {line}" for line in examples((rows[i]["answer"], references[i].answer) for i in kept)))
 
@@ -142,9 +142,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.output.exists() and Path(args.input).exists() and args.output.samefile(args.input):
         raise ConfigError(f"--output is {args.output}, which is the input; use another file")
     check_writable("--output", args.output.parent)
-    if args.grader != MATH:
-        with flags_called({FLAG: "--grader"}):
-            find_verifier(args.grader)
+    with flags_called({FLAG: "--grader"}):
+        find_verifier(args.grader)
 
 
 def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iterator[str]:

@@ -27,14 +27,13 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.data.references import answer_is_text
 from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.flags.configuration import add_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import answer_text
-from openrlhf_swap.rewards.verifiers import FLAG, Reference
+from openrlhf_swap.rewards.verifiers import FLAG, Reference, find_verifier
 from openrlhf_swap.runs.model_code import refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
@@ -62,7 +61,7 @@ def main(argv: list[str]) -> None:
     marks = {name: given[name].replace("\\n", "\n") for name in ("end_of_thought", "close_template")}
     config = SwapConfig(**{name: given[name] for name in SETTINGS} | marks)
     run = RunConfig(scoring=given["scoring"])
-    if grader_name and not answer_is_text(grader_name):
+    if grader_name and not find_verifier(grader_name).answer_is_text:
         raise ConfigError(f"{FLAG} is {grader_name}, whose tasks have no answer text to score: use eval run")
     check_model_exists("--model", args.model, takes_adapters=True)
     refuse_model_code("--model", args.model, trusted)

@@ -65,11 +65,6 @@ def problem_text(problem: object) -> str:
     return "\n".join(str(message.get("content", "")) for message in messages)
 
 
-def answer_is_text(grader: str) -> bool:
-    """Whether the grader's reference answers are texts that a response could state."""
-    return grader == MATH or find_verifier(grader).answer_is_text
-
-
 def find_faults(references: Sequence[Reference], grader: str, command: str) -> list[str | None]:
     """What is wrong with each reference answer, worded to follow "dropped with"; None if nothing is.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.data.references import answer_is_text, find_faults, labelled, read_references, try_grader
+from openrlhf_swap.data.references import find_faults, labelled, read_references, try_grader
 from openrlhf_swap.data.rows import (
     as_table,
     causes_of_loaders,
@@ -28,7 +28,7 @@ from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.golds import examples
-from openrlhf_swap.rewards.verifiers import MATH, Reference
+from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -167,7 +167,7 @@ def write_usable_prompts(
                 f"{flag} is {name}, whose {len(kept)} usable rows do not fill one batch of "
                 f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
             )
-        if answer_is_text(grader):
+        if find_verifier(grader).answer_is_text:
             for line in examples((given[number][answer_key], references[number].answer) for number in kept):
                 print(f"[swap] reference answer, as it is graded and scored: {line}")
         objective.check_prompts([prompts[number] or "" for number in kept])
