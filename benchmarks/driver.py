@@ -25,7 +25,7 @@ import torch
 from transformers import AutoTokenizer
 
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
@@ -109,17 +109,10 @@ def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
     args = configuration.args
     config, _ = resolve_thought(configuration.method, tokenizer)
     args.swap, args.swap_run = config, configuration.run
-    return SwapExperienceMaker(
-        MadeUpActors(),
-        None,
-        None,
-        None,
-        SimpleNamespace(value=0.0),
-        SimpleNamespace(args=args),
-        tokenizer,
-        objective=build(config),
-        reader=StepReader(tokenizer, config.end_of_thought, *config.segmentation),
-    )
+    strategy, no_kl = SimpleNamespace(args=args), SimpleNamespace(value=0.0)
+    stock = RemoteExperienceMaker(MadeUpActors(), None, None, None, no_kl, strategy, tokenizer)
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    return SwapExperienceMaker(stock, build(config), reader)
 
 
 def timed(function: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
@@ -135,8 +128,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=6000)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the seconds and bytes of a response")
     args = parser.parse_args()
-    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-
     tokenizer, close_id = embedded_tokenizer()
     maker = make_maker(tokenizer)
     stock_loop = RemoteExperienceMaker.get_cumulative_returns

@@ -97,7 +97,7 @@ def main() -> None:
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
     makers = {
         "group_norm": RemoteExperienceMaker(*common),
-        "swap": SwapExperienceMaker(*common, objective=build(args.swap), reader=reader),
+        "swap": SwapExperienceMaker(RemoteExperienceMaker(*common), build(args.swap), reader),
     }
 
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in makers}

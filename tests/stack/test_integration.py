@@ -95,7 +95,9 @@ def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, re
 
 def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
     """Responses through the real generator's processing and the real experience maker; `forced` by part."""
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
     from openrlhf_swap.integration.generation.response import read_response
@@ -103,7 +105,8 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
 
     group, strategy = actor_group
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    generator = SwapSamplesGenerator(strategy, None, None, tokenizer, [], objective=objective, reader=reader)
+    stock = SamplesGenerator(strategy, None, None, tokenizer, [])
+    generator = SwapSamplesGenerator(stock, objective, reader)
     samples = []
     for number, response in enumerate(responses):
         part = number % GROUP_SIZE * len(forced) // GROUP_SIZE
@@ -115,7 +118,7 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
         )
         samples.append(generator._make_sample(read_response({**response, "prompt": text}), 400))
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
-    maker = SwapExperienceMaker(*common, objective=objective, reader=reader)
+    maker = SwapExperienceMaker(RemoteExperienceMaker(*common), objective, reader)
     rows = {}
     for experience in maker.make_experience_batch(samples):
         for row, index in enumerate(experience.index):

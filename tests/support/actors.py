@@ -78,7 +78,7 @@ def makers():
 
     def swap_maker(*args, config):
         reader = StepReader(args[-1], config.end_of_thought, *config.segmentation)
-        return SwapExperienceMaker(*args, objective=build(config), reader=reader)
+        return SwapExperienceMaker(RemoteExperienceMaker(*args), build(config), reader)
 
     return RemoteExperienceMaker, swap_maker
 

@@ -13,8 +13,8 @@ import torch
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
-from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
+from openrlhf_swap.integration.generation.sampling import SamplesGenerator, SwapSamplesGenerator
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
 from support.objectives import READER, objective
 from support.paths import ROOT
@@ -29,7 +29,7 @@ TAILS = {  # of a correct and of a wrong response; `#` ends a thought, `$` a res
 LONGEST = 20_000
 
 
-class _NoPolicy(SwapExperienceMaker.__base__):
+class _NoPolicy(RemoteExperienceMaker):
     """OpenRLHF's experience maker without its forward passes."""
 
     def make_experience(self, samples_list):
@@ -113,9 +113,10 @@ class Path:
                 prompt_key(_prompt(known, number)): known["reference"] for number in range(len(batches(known)[0]))
             }
         strategy, tokenizer = SimpleNamespace(args=arguments(4)), SimpleNamespace(pad_token_id=0)
-        common = {"objective": self._objective, "reader": READER}
-        self._generator = _Generator(strategy, [], None, tokenizer, [], **common)
-        self._maker = _Maker(None, None, None, None, SimpleNamespace(value=0.0), strategy, tokenizer, **common)
+        common = (self._objective, READER)
+        self._generator = _Generator(SamplesGenerator(strategy, [], None, tokenizer, []), *common)
+        stock = RemoteExperienceMaker(None, None, None, None, SimpleNamespace(value=0.0), strategy, tokenizer)
+        self._maker = _Maker(stock, *common)
         if "monitor" in known:
             self._observe(**known["monitor"])
 

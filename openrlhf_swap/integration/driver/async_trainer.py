@@ -62,13 +62,12 @@ class SwapGenerateActor(_StockGenerateActor):
     samples_generator: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes the arguments of `GenerateSamplesActor`."""
         torch.manual_seed(strategy.args.train.seed)  # the prompt sampler takes its own seed from this
         super().__init__(pretrain, strategy, *args, **kwargs)
         config, stock = self.args.swap, self.samples_generator
         self._objective = build(config)
         reader = StepReader(stock.tokenizer, config.end_of_thought, *config.segmentation)
-        self.samples_generator = _BatchGenerator.take_over(stock, self._objective, reader)
+        self.samples_generator = _BatchGenerator(stock, self._objective, reader)
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """Resume after the last batch of a checkpoint; takes the trainer's state from it."""
@@ -109,7 +108,6 @@ class SwapTrainerAsync(_StockTrainerAsync):
     """OpenRLHF's asynchronous trainer with both of our actors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes the arguments of `PPOTrainerAsync`."""
         with patches.in_force(ASYNC_TRAINER):
             super().__init__(*args, **kwargs)
 

@@ -36,9 +36,10 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     Shapes: B rows of a micro-batch, T tokens a row, A = T - 1 actions: action t is the prediction of token t + 1.
     """
 
-    def __init__(self, *args: Any, objective: Objective, reader: StepReader, **kwargs: Any) -> None:
-        """Takes the arguments of `RemoteExperienceMaker`, the objective, and a reader of its tokenizer's responses."""
-        super().__init__(*args, **kwargs)
+    def __init__(self, stock: RemoteExperienceMaker, objective: Objective, reader: StepReader) -> None:
+        """Takes the maker that OpenRLHF made, the objective, and a reader of its tokenizer's responses."""
+        groups = stock.actor_model_group, stock.critic_model_group, stock.reward_model_group, stock.initial_model_group
+        super().__init__(*groups, stock.kl_ctl, stock.strategy, stock.tokenizer)
         self._objective = objective
         self._reader = reader
         self._rollouts: list[Rollout] = []  # of the batch, in the order of `Experience.index`

@@ -33,15 +33,6 @@ NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
 
 
-def _evaluated(key: str, logs: dict) -> str:
-    """OpenRLHF's name of the metric that `--ckpt.best_metric_key` names in its words or in ours."""
-    keys = {name: stock for stock, value in logs.items() for name in (stock, *named_evaluation({stock: value}))}
-    if key not in keys:
-        known = ", ".join(named_evaluation(logs))
-        raise ConfigError(f"--ckpt.best_metric_key is {key!r}, which no evaluation measures; use one of {known}")
-    return keys[key]
-
-
 class WeightSyncMixin(BasePPOTrainer):
     """Sends weights to engines that may be stuck, or have ended.
 
@@ -78,9 +69,9 @@ class TrainerMixin(BasePPOTrainer):
     _last_step: int | None = None  # of the run, where it is known
     _memory_reported = False
     best_eval_metric_key: str
+    experience_maker: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes the arguments of OpenRLHF's trainers."""
         with in_force(TRAINER):
             super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
@@ -90,17 +81,8 @@ class TrainerMixin(BasePPOTrainer):
         self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
         reward = {"end_of_thought": config.end_of_thought, "grader": run.grader}
         self._reward_configured = [engine.configure_reward.remote(**reward) for engine in self.vllm_engines]
-        self.experience_maker = SwapExperienceMaker(
-            self.actor_model_group,
-            self.critic_model_group,
-            self.reward_model_group,
-            self.reference_model_group,
-            self.kl_ctl,
-            self.strategy,
-            self.tokenizer,
-            objective=self._objective,
-            reader=self._reader,
-        )
+        stock = self.experience_maker
+        self.experience_maker = SwapExperienceMaker(stock, self._objective, self._reader)
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self_test_steps = run.self_test_steps if self._objective.scores_steps else 0
         self._guards = guards.Guards(penalty_temperature(self._objective.config), self_test_steps)
@@ -183,8 +165,14 @@ class TrainerMixin(BasePPOTrainer):
 
     def _detect_eval_metric_key(self, eval_metrics: dict) -> str | None:
         """Overrides OpenRLHF's, which ignores a key that it does not know: takes our names too, and refuses others."""
-        if self.best_eval_metric_key not in ("", "none"):
-            self.best_eval_metric_key = _evaluated(self.best_eval_metric_key, eval_metrics)
+        if (asked := self.best_eval_metric_key) not in ("", "none"):
+            names = {name: stock for stock in eval_metrics for name in (stock, *named_evaluation({stock: 0.0}))}
+            if asked not in names:
+                known = ", ".join(named_evaluation(eval_metrics))
+                raise ConfigError(
+                    f"--ckpt.best_metric_key is {asked!r}, which no evaluation measures; use one of {known}"
+                )
+            self.best_eval_metric_key = names[asked]
         key: str | None = super()._detect_eval_metric_key(eval_metrics)
         return key
 
@@ -210,10 +198,9 @@ class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
     samples_generator: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes the arguments of `PPOTrainer`."""
         torch.manual_seed(strategy.args.train.seed)  # the prompt sampler takes its own seed from this
         super().__init__(pretrain, strategy, *args, **kwargs)
-        self.samples_generator = SwapSamplesGenerator.take_over(self.samples_generator, self._objective, self._reader)
+        self.samples_generator = SwapSamplesGenerator(self.samples_generator, self._objective, self._reader)
         if not self.args.algo.dynamic_filtering_enable:
             steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
             self._last_step = steps * self.args.train.num_episodes

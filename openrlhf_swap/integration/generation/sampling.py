@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 import torch
@@ -25,28 +25,20 @@ from openrlhf_swap.objectives.contract import edited_rollout, sampling_of
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 class SwapSamplesGenerator(SamplesGenerator):
     """OpenRLHF's generator; evaluation samples are left as they are, but for their prompts."""
 
-    def __init__(self, *args: Any, objective: Objective, reader: StepReader, **kwargs: Any) -> None:
-        """Takes the arguments of `SamplesGenerator`, the objective, and a reader of its tokenizer's responses."""
-        super().__init__(*args, **kwargs)
+    def __init__(self, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> None:
+        """Takes the generator that OpenRLHF made, the objective, and a reader of its tokenizer's responses."""
+        loaders = stock.prompts_dataloader, stock.eval_dataloader
+        super().__init__(stock.strategy, *loaders, stock.tokenizer, stock.vllm_engines)
         self._objective = objective
         self._reader = reader
         self._evaluating = False
         # The text that an engine gets -> the prompt of the sample, and of a training's which part of its group.
         self._sources: dict[str, tuple[str, int, SamplingRequest]] = {}
         self._continued_seconds = 0.0
-
-    @classmethod
-    def take_over(cls, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> Self:
-        """A generator with the prompts and engines of `stock`, which OpenRLHF's trainer has made."""
-        loaders = stock.prompts_dataloader, stock.eval_dataloader
-        return cls(stock.strategy, *loaders, stock.tokenizer, stock.vllm_engines, objective=objective, reader=reader)
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """Overrides SamplesGenerator: asks the prompts as the objective does."""
@@ -91,31 +83,22 @@ class SwapSamplesGenerator(SamplesGenerator):
     ) -> tuple[list[Experience], int, bool]:
         """Overrides SamplesGenerator: keeps the order of the prompts and limits the wait for the engines.
 
-        Samples the objective's monitoring set first when it is due.
-        """
-        if dynamic_filtering:
-            groups, consumed, exhausted = self._generate_filtered(dataloader_iter, num_prompts, **generate_kwargs)
-        else:
-            prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
-            consumed = len(prompts)
-            whole = self._whole_batches(consumed)
-            groups = self._generate_groups(prompts[:whole], labels[:whole], **generate_kwargs)
-        return [experience for group in groups for experience in group], consumed, exhausted
-
-    def _generate_filtered(
-        self, dataloader_iter: Iterator, num_prompts: int, **generate_kwargs: Any
-    ) -> tuple[list[list[Sample]], int, bool]:
-        """Groups that pass the filter, how many prompts that took, and whether the data ended.
-
-        As many prompts as were dropped are drawn at a time, so a step that is done again has the same ones.
+        As many prompts as the filter drops are drawn at a time, so a step that is repeated has the same prompts.
         """
         groups: list[list[Sample]] = []
         consumed, exhausted = 0, False
         while len(groups) < num_prompts and not exhausted:
             prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts - len(groups))
             consumed += len(prompts)
-            groups += filter(self._passes, self._generate_groups(prompts, labels, **generate_kwargs))
-        return groups[: self._whole_batches(len(groups))], consumed, exhausted
+            if dynamic_filtering:
+                groups += filter(self._passes, self._generate_groups(prompts, labels, **generate_kwargs))
+            else:
+                whole = self._whole_batches(len(prompts))
+                groups = self._generate_groups(prompts[:whole], labels[:whole], **generate_kwargs)
+                break
+        if dynamic_filtering:
+            groups = groups[: self._whole_batches(len(groups))]
+        return [experience for group in groups for experience in group], consumed, exhausted
 
     def _whole_batches(self, count: int) -> int:
         """The largest number of these prompts that fills whole batches; reports the rest.

@@ -32,7 +32,7 @@ def make_generator(monkeypatch, objective, updates):
     monkeypatch.setattr(stock, "generate_samples", drawn)
     args = SimpleNamespace(train=SimpleNamespace(full_determinism_enable=False))
     strategy = SimpleNamespace(args=args)
-    return async_trainer._BatchGenerator(strategy, None, None, None, [], objective=objective, reader=None)
+    return async_trainer._BatchGenerator(stock(strategy, None, None, None, []), objective, None)
 
 
 def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_batch(

@@ -14,7 +14,7 @@ from support.trainers import make_rollout_batch, make_training_actor, strategy_o
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import SwapError
 from openrlhf_swap.integration.driver import async_trainer, trainer
-from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rollouts.reader import StepReader
@@ -30,7 +30,7 @@ def experiences_of(arguments, tokenizer):
     def make(objective):
         reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
         parts = (None, None, None, None, FixedKLController(0.0), SimpleNamespace(args=arguments), tokenizer)
-        maker = SwapExperienceMaker(*parts, objective=objective, reader=reader)
+        maker = SwapExperienceMaker(RemoteExperienceMaker(*parts), objective, reader)
         samples = []
         for row in range(GROUPS * GROUP_SIZE):
             ids = [5, 6, *range(7, 7 + LONGEST - row % 3)]

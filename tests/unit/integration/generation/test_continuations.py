@@ -80,9 +80,8 @@ def drawn(tokenizer, monkeypatch):
             data=SimpleNamespace(max_len=max_len),
             swap_run=SimpleNamespace(generation_timeout=9.0),
         )
-        generator = sampling.SwapSamplesGenerator(
-            SimpleNamespace(args=args), None, None, tokenizer, [engine], objective=objective, reader=reader
-        )
+        stock = sampling.SamplesGenerator(SimpleNamespace(args=args), None, None, tokenizer, [engine])
+        generator = sampling.SwapSamplesGenerator(stock, objective, reader)
 
         def first(prompts, labels, n_samples_per_prompt=GROUP, **kwargs):
             params = sampling.SamplingParams(max_tokens=kwargs["max_new_tokens"])

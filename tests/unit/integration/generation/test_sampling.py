@@ -7,7 +7,7 @@ from support.actors import make_config, make_sample
 from support.objectives import READER
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+from openrlhf_swap.integration.generation.sampling import SamplesGenerator, SwapSamplesGenerator
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 
 
@@ -42,7 +42,7 @@ def make_generator(objective, rows=(), low=0.0, high=1.0):
         train=SimpleNamespace(full_determinism_enable=False),
         vllm=SimpleNamespace(enable_sleep=False),
     )
-    return Generator(SimpleNamespace(args=args), rows, None, None, [], objective=objective, reader=READER)
+    return Generator(SamplesGenerator(SimpleNamespace(args=args), rows, None, None, []), objective, READER)
 
 
 @pytest.fixture
