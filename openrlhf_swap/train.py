@@ -21,7 +21,6 @@ from uuid import uuid4
 from tabulate import tabulate
 
 from openrlhf_swap.command import check_model_exists, check_writable, run_command
-from openrlhf_swap.config import short_name, type_name
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import RUN_NAME, SECRET, Configuration, configure, training_parser
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> int:
         show()
         return 0
     if {"-h", "--help"} & set(argv):
-        return _print_help(argv)
+        return _print_help()
     words = [word for word in argv if word != DRY_RUN]
     configuration = configure(words)
     for line in _recipe_lines(configuration):
@@ -241,20 +240,16 @@ def _print_metrics() -> None:
 LISTS = {"--list-objectives": _print_objectives, "--help-metrics": _print_metrics}
 
 
-def _print_help(argv: list[str]) -> int:
-    """Print all flags, the settings of single objectives (also of one that is named as a class), and our defaults."""
+def _print_help() -> int:
+    """Print all flags and our defaults."""
     parser = training_parser()
     parser.description = __doc__
     parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
-    parser.add_argument("--list-objectives", action="store_true", help="list objectives and their settings, and exit")
+    parser.add_argument(
+        "--list-objectives", action="store_true", help="list objectives and their own settings, and exit"
+    )
     parser.add_argument(DRY_RUN, action="store_true", help="print all settings as a YAML file for --config, and exit")
     parser.print_help()
-    print("\nSETTINGS of single objectives:")
-    own = [word.rpartition("=")[2] for word in argv if ":" in word]
-    for name in dict.fromkeys((*OBJECTIVES, *own)):
-        for setting, spec in objective_class(name).Settings.declared().items():
-            flag = f"--swap.{short_name(name)}.{setting} {type_name(spec).upper()}"
-            print(f"  {flag}  {spec.description} (default: {spec.default!r})")
     print("\nDEFAULTS that differ from OpenRLHF's:")
     for name, value in DEFAULTS.items():
         print(f"  --{name} {value}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from operator import attrgetter
@@ -19,7 +18,6 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.defaults import REWARD_FILE
-from openrlhf_swap.flags.paths import DATA_SETS, SEPARATORS, special_in
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
@@ -129,28 +127,8 @@ def _values(configuration: Configuration) -> Refusals:
 
 
 def _names(configuration: Configuration) -> Refusals:
-    """Data sets, templates and reward functions, without loading them."""
+    """The template and the reward function, without loading them."""
     args = configuration.args
-    for flag in DATA_SETS:
-        names = attrgetter(flag)(args) or ""
-        for name in dict.fromkeys(map(str.strip, (names, *names.split(",")))):
-            separator = special_in(name, SEPARATORS)
-            yield (
-                separator and os.path.exists(name),
-                f"--{flag} is {name}, whose name OpenRLHF splits at {separator!r}: rename it, or link to it under "
-                "another name",
-            )
-    shares, sets = args.data.prompt_probs, args.data.prompt_dataset.split(",")
-    if shares is not None:
-        try:
-            numbers = [float(word) for word in shares.split(",")]
-        except ValueError:
-            numbers = []
-        yield (
-            len(numbers) != len(sets) or not math.isclose(sum(numbers), 1, abs_tol=1e-6) or min(numbers) < 0,
-            f"--data.prompt_probs is {shares!r}; give a probability for each of the {len(sets)} data sets of "
-            "--data.prompt_dataset, which add up to 1",
-        )
     if template := configuration.values["data.input_template"]:
         yield (
             args.data.apply_chat_template,
@@ -220,16 +198,7 @@ def _batches(args: SimpleNamespace) -> Refusals:
 def _placement(configuration: Configuration) -> Refusals:
     """What cannot share GPUs or run on this machine."""
     args, on_cpu = configuration.args, configuration.on_cpu
-    train, actor, ref, vllm = args.train, args.actor, args.ref, args.vllm
-    shares = next((flag for flag in ("colocate_all", "colocate_actor_ref") if getattr(train, flag)), None)
-    yield (
-        shares
-        and args.algo.kl.init_coef > 0
-        and (ref.num_nodes, ref.num_gpus_per_node) != (actor.num_nodes, actor.num_gpus_per_node),
-        f"--ref.num_nodes is {ref.num_nodes} and --ref.num_gpus_per_node is {ref.num_gpus_per_node}; with "
-        f"--train.{shares} the reference model has the actor's {actor.num_nodes} and {actor.num_gpus_per_node}: leave "
-        "them out",
-    )
+    train, vllm = args.train, args.vllm
     yield (
         train.colocate_all and not train.async_enable and policy_ranks(args) != engine_gpus(args),
         f"--actor.num_nodes x --actor.num_gpus_per_node is {policy_ranks(args)} and --vllm.num_engines x "
@@ -239,20 +208,6 @@ def _placement(configuration: Configuration) -> Refusals:
         train.colocate_all and vllm.sync_backend == "gloo" and not on_cpu,
         "--vllm.sync_backend is gloo with --train.colocate_all; OpenRLHF would send the weights through NCCL, which "
         "takes no two processes on one GPU: use nccl, with which vLLM reads them where they are",
-    )
-    yield (
-        on_cpu and vllm.tensor_parallel_size > 1,
-        f"--vllm.tensor_parallel_size is {vllm.tensor_parallel_size}; vLLM has no tensor parallelism under Ray on a "
-        "CPU: use 1",
-    )
-    yield (
-        on_cpu and vllm.enable_sleep and train.colocate_all,
-        "--vllm.enable_sleep: vLLM has no sleep mode on a CPU: leave it out",
-    )
-    yield (
-        vllm.sync_with_ray and vllm.sync_backend == "gloo",
-        "--vllm.sync_with_ray with --vllm.sync_backend gloo: Ray makes such a group out of the one that a process is "
-        "in, which policy and engines do not share: leave it out",
     )
     for flag, module, package in (
         ("vllm.sync_with_ray", "cupy", "cupy-cuda13x"),
@@ -287,11 +242,6 @@ def _openrlhf(configuration: Configuration) -> Refusals:
     ):
         value = configuration.values[flag]
         yield (value or None) != (wanted or None), f"--{flag} is {value}; {reason}"
-    yield (
-        args.critic.freezing_steps >= 0,
-        f"--critic.freezing_steps is {args.critic.freezing_steps}; without a critic OpenRLHF 0.11.2 stops at a first "
-        "step without an update: leave it out",
-    )
     size = args.rollout.vllm_generate_batch_size
     yield (
         size != args.rollout.batch_size,
@@ -334,6 +284,12 @@ def _openrlhf(configuration: Configuration) -> Refusals:
         advantage.is_correction_mode == "clip" and (advantage.is_correction_level == "seq" or gating != "ratio"),
         f"--algo.advantage.is_correction_mode is clip with level {advantage.is_correction_level} and gating {gating}; "
         "only the ratio of a token can be clipped: use mask",
+    )
+    yield (
+        advantage.is_correction_level != "off" and args.rollout.top_p < 1,
+        f"--rollout.top_p is {args.rollout.top_p:g} with --algo.advantage.is_correction_level "
+        f"{advantage.is_correction_level}; vLLM's log-probabilities are of the cut distribution, the policy's are "
+        "not: use 1",
     )
     yield (
         advantage.is_correction_level != "off" and gating != "ratio" and low > 0,

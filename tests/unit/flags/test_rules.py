@@ -35,8 +35,6 @@ VALUES = [
     ("vllm.gpu_memory_utilization", "1.5", "1.5; use more than 0 and at most 1"),
     ("actor.lr_scheduler", "cosin", "'cosin'; use constant, "),
     ("vllm.sync_backend", "mpi", "'mpi'; use nccl or gloo"),
-    ("data.prompt_probs", "0.5,0.5", "'0.5,0.5'; give a probability for each of the 1 data sets"),
-    ("data.prompt_probs", "x", "'x'; give a probability for each"),
     ("data.input_template", "Solve:", "'Solve:', which cannot be filled in; write {} once"),
     ("data.input_template", "{0}", "'{0}', which cannot be filled in"),
     ("data.input_template", "{{}}", "'{{}}', which cannot be filled in"),
@@ -94,17 +92,6 @@ def test_a_template_is_filled_in_or_refused():
     )
 
 
-@pytest.mark.parametrize("name", ["a,b.jsonl", "a@2.jsonl", "a,b"])
-def test_a_data_set_here_whose_name_openrlhf_would_split_is_refused(tmp_path, name):
-    path = tmp_path / name
-    path.touch() if path.suffix else path.mkdir()
-    message = f" is {path}, whose name OpenRLHF splits at {name[1]!r}: rename it, or link to it under another name"
-    assert refusal("--data.prompt_dataset", str(path)) == "--data.prompt_dataset" + message
-    assert refusal("--eval.steps", "5", "--eval.dataset", str(path)) == "--eval.dataset" + message
-    (tmp_path / "b").touch()
-    accepted("--data.prompt_dataset", f"{tmp_path}/b, {tmp_path}/b,some/hub_set@folder")
-
-
 @pytest.mark.parametrize(
     ("flags", "places"),
     [
@@ -118,16 +105,6 @@ def test_a_data_set_here_whose_name_openrlhf_would_split_is_refused(tmp_path, na
 def test_the_reference_model_takes_as_many_gpus_as_the_actor_unless_it_is_given_others(flags, places):
     ref = accepted(*KL, *flags).ref
     assert (ref.num_nodes, ref.num_gpus_per_node) == places
-
-
-@pytest.mark.parametrize("flag", ["--train.colocate_all", "--train.colocate_actor_ref"])
-def test_a_reference_model_on_the_actors_gpus_takes_as_many(flag):
-    accepted(flag, *KL)
-    assert refusal(flag, *KL, "--ref.num_gpus_per_node", "1") == (
-        f"--ref.num_nodes is 1 and --ref.num_gpus_per_node is 1; with {flag} the reference model has the actor's 1 "
-        "and 2: leave them out"
-    )
-    accepted(flag, "--ref.num_gpus_per_node", "1")  # there is none
 
 
 def test_engines_on_the_actors_gpus_take_as_many():
@@ -173,6 +150,15 @@ def test_an_evaluation_that_would_never_take_place_is_refused():
         "between evaluations, as well"
     )
     accepted("--eval.dataset", "d", "--eval.steps", "5")
+
+
+def test_a_cut_distribution_is_not_corrected():
+    cut = ["--rollout.top_p", "0.95"]
+    accepted(*cut)
+    correction = ["--algo.advantage.is_correction_level", "token"]
+    for flags in (correction, ["--train.async_enable"]):  # where it is the default
+        assert refusal(*cut, *flags).startswith("--rollout.top_p is 0.95 with --algo.advantage.is_correction_level to")
+    accepted(*correction)
 
 
 def test_names_of_adapted_modules_are_names():

@@ -22,7 +22,6 @@ SETTINGS = [
     (["--swap.tau", "0"], "--swap.tau is '0'; use a positive number"),
     (["--rollout.n_samples_per_prompt", "1"], "OpenRLHF refuses these flags: group_norm requires n_samples_per"),
     (["--ds.zero_stage", "0"], "--ds.zero_stage is 0"),
-    (["--critic.freezing_steps", "0"], "--critic.freezing_steps is 0"),
     (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
     (["--reward.model_name_or_path", "m"], "--reward.model_name_or_path is m"),
     (["--rollout.batch_size", "65", "--train.batch_size", "260"], "--data.prompt_dataset is "),
@@ -35,11 +34,6 @@ SETTINGS = [
     ),
     (["--ds.lora.rank", "4", "--ds.zero_stage", "3"], "--ds.lora.rank is 4 with --ds.zero_stage 3"),
     (
-        ["--vllm.tensor_parallel_size", "2"],
-        "--vllm.tensor_parallel_size is 2; vLLM has no tensor parallelism under Ray",
-    ),
-    (["--train.colocate_all", "--vllm.enable_sleep"], "--vllm.enable_sleep: vLLM has no sleep mode on a CPU"),
-    (
         ["--ds.zero_stage", "1", "--ds.grad_accum_dtype", "fp32"],
         "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1",
     ),
@@ -47,7 +41,6 @@ SETTINGS = [
     (["--train.enable_ema", "--ds.lora.rank", "4"], "--train.enable_ema with --ds.lora.rank 4: "),
     (["--ds.load_in_4bit"], "--ds.load_in_4bit is True; vLLM cannot"),
     (["--ds.use_universal_ckpt"], "--ds.use_universal_ckpt is True; DeepSpeed would load converted checkpoints"),
-    (["--vllm.sync_with_ray"], "--vllm.sync_with_ray with --vllm.sync_backend gloo: "),
     (
         ["--ds.param_dtype", "fp16"],
         "--ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which takes no other",
