@@ -27,8 +27,8 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.models import GIB, PRESETS, Model, read_model
-from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_settings
+from openrlhf_swap.sizing.models import GIB, PRESETS, Model
+from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_run
 from openrlhf_swap.sizing.speed import step_flops
 
 EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
@@ -53,9 +53,7 @@ def main() -> None:
     one_row = ["--rollout.micro_batch_size", "1", "--train.micro_batch_size", "1"]
     training = configure([*(rest or shlex.split(SMALL)), *one_row], on_cpu=False)
     config, run, args = training.method, training.run, training.args
-    settings = read_settings(config, run, args, reserve=0)
-    name, lora = args.actor.model_name_or_path, args.ds.lora
-    model = read_model(name, settings.context, lora.rank, lora.target_modules)
+    (model, settings), name = read_run(training), args.actor.model_name_or_path
     with tempfile.TemporaryDirectory() as folder:
         fill_in(args, config, run, own.responses, Path(folder))
         save_random_model(name, args.actor.model_name_or_path)

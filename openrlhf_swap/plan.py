@@ -48,8 +48,7 @@ SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
 def main(argv: list[str]) -> int:
     """Run the command."""
     own, rest = _parser().parse_known_args(argv)
-    training = training_configuration(own, rest)
-    plan = make_plan(own, training.method, training.run, training.args)
+    plan = make_plan(own, training_configuration(own, rest))
     print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
     return 0 if plan["fits"] else 1
 
@@ -102,7 +101,7 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
 def _placement(gpus: int, configuration: Configuration) -> dict[str, Any]:
     """The flags that --gpus stands for."""
     args = configuration.args
-    size = args.vllm.tensor_parallel_size
+    size = max(1, args.vllm.tensor_parallel_size)
     engines = gpus // size
     if not args.train.async_enable:
         return SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
@@ -118,15 +117,14 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     settings, vllm, step, run = plan["settings"], plan["vllm"], plan["step"], plan["run"]
     held, node = plan["host_bytes"], plan["node_bytes"]
     trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
-    in_turn = "vLLM and DeepSpeed in turn"
     yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
-    place = in_turn if settings["shared"] else f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
+    ranks = f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
+    place = "vLLM and DeepSpeed in turn" if settings["shared"] else ranks
     yield f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}"
     yield "Computed from the settings, for the longest sequences they allow. Nothing was measured.\n"
     yield _memory_table(plan) + "\n"
     facts = {
-        "micro-batch": f"log-probabilities {settings['score_tokens']:,} tokens, update {settings['update_tokens']:,}; "
-        f"an update has capacity for {counted(plan['most_update_rows'], 'response')} of full length",
+        "an update": f"has capacity for {counted(plan['most_update_rows'], 'response')} of full length at a time",
         "main memory": f"per node, in addition to the processes: {gib(sum(held.values()))} GiB"
         + (f" of {gib(node)}" if node else "")
         + "".join(f", {name} {gib(size)}" for name, size in held.items()),
@@ -142,10 +140,15 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     }
     if run["rows"] is not None:
         hours = f"{plan['time']['hours']:,.1f} hours; " if plan["time"] else ""
+        assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
         facts["the run"] = (
-            f"{run['rows']:,} prompts, {run['steps']} steps with {run['updates']} updates: {hours}"
+            f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {hours}"
             f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
         )
+        if run["left_out"]:
+            facts["the run"] += (
+                f"; the last {run['left_out']} prompts of an episode, too few for a batch, are left out"
+            )
     labelled = [*facts.items(), *(("warning:", text) for text in plan["warnings"])]
     for label, text in [*labelled, *(("note:", text) for text in plan["notes"])]:
         yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)

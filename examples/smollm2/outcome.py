@@ -159,13 +159,11 @@ def costs(metrics: Sequence[Row], peak_memory: float) -> str:
 
 
 def planned_share(run: Path, metrics: Sequence[Row]) -> float:
-    """Scoring's share of a step's FLOPs by `openrlhf_swap.plan`, at the run's own response length and accuracy."""
-    command = json.loads((run / "swap_config.json").read_text(encoding="utf-8"))["command"]
+    """Scoring's share of a step's FLOPs by `openrlhf-swap plan`, at the run's own response length and accuracy."""
     rows = [row for row in metrics if "swap/accuracy" in row]
     tokens, right = (fmean(row[key] for row in rows) for key in ("length/mean", "swap/accuracy"))
-    words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}", "--command", command]
-    # On a CPU the command left both to their defaults; a plan is for GPUs.
-    words += ["--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
+    words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}"]
+    words += ["--config", str(run / "run.yaml")]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         plan.main(words)
     return float(json.loads(text.getvalue())["step"]["scoring_of_the_step"])

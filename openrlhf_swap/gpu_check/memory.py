@@ -12,8 +12,7 @@ from openrlhf_swap.files import Row
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.gpu_check.report import Findings
 from openrlhf_swap.sizing.memory import phases
-from openrlhf_swap.sizing.models import read_model
-from openrlhf_swap.sizing.settings import read_settings
+from openrlhf_swap.sizing.settings import read_run
 
 GIB = 2**30
 RESERVE = 4 * GIB  # for CUDA contexts, graphs and fragmentation: the plan's default
@@ -50,10 +49,7 @@ def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
 
 def planned_bytes(output: Path, total: int) -> dict[str, int]:
     """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
-    training = configure(["--config", str(output / "run.yaml")], on_cpu=False)
-    args, lora = training.args, training.args.ds.lora
-    settings = read_settings(training.method, training.run, args, reserve=0)
-    model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+    model, settings = read_run(configure(["--config", str(output / "run.yaml")], on_cpu=False))
     return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 
 

@@ -11,14 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import MOST_SEQUENCES
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
+from openrlhf_swap.sizing.models import GIB, Model, gib
 from openrlhf_swap.sizing.remedies import Machine, find_remedy
-from openrlhf_swap.sizing.settings import Settings, read_settings
+from openrlhf_swap.sizing.settings import Settings, read_run
 from openrlhf_swap.sizing.speed import step_flops, step_seconds
 
 DEEPSCALER_ROWS = 40_315
@@ -26,21 +27,16 @@ MASK = 3  # bytes of an element of SDPA's mask: a boolean, and a number in bf16 
 PROMPT = 200  # assumed mean tokens of a prompt
 
 
-def make_plan(own: argparse.Namespace, config: SwapConfig, run: RunConfig, args: SimpleNamespace) -> dict[str, Any]:
+def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
     """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, its warnings and notes.
 
-    Args:
-        own: the plan's own flags, as `openrlhf-swap plan --help` lists them.
-        config: the objective's settings.
-        run: the run's.
-        args: OpenRLHF's.
+    `own` are the plan's own flags.
 
     Raises:
         ConfigError: for a model or setting that cannot be planned.
     """
-    (gpu, peaks), lora = own.gpu, args.ds.lora
-    settings = read_settings(config, run, args, reserve=int(own.reserve * GIB))
-    model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+    (gpu, peaks), config, args = own.gpu, training.method, training.args
+    model, settings = read_run(training, reserve=int(own.reserve * GIB))
     if model.heads % settings.tensor_parallel:
         raise ConfigError(
             f"--vllm.tensor_parallel_size is {settings.tensor_parallel}, which does not divide the {model.heads} "
@@ -176,23 +172,7 @@ def _warnings(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _notes(plan: dict[str, Any], config: SwapConfig, args: SimpleNamespace) -> Iterator[str]:
-    vllm, gpu, run = plan["vllm"], plan["gpu_bytes"], plan["run"]
-    for phase, parts in plan["phases"].items():
-        left = gpu - sum(parts.values())
-        if "allowance" in parts and 0 <= left < 0.05 * gpu:
-            yield f"{memory.PHASES[phase]} leaves only {gib(left)} GiB beside the allowance"
-    asked, running, full = vllm["sequences_a_step"], vllm["most_sequences"], vllm["full_sequences"]
-    if full < min(asked, running):
-        yield f"an engine gets {asked} responses a step, but has capacity for only {full} of full length at a time"
-    elif asked > running:
-        yield f"an engine gets {asked} responses a step and generates {running} at a time (--swap.engine_sequences)"
-    if run["rows_assumed"]:
-        yield (
-            f"the {run['rows']:,} prompts are assumed from the data set's name; openrlhf-swap prepare leaves fewer: "
-            "--rows sets them"
-        )
-    if run.get("left_out"):
-        yield f"the last {run['left_out']} prompts of an episode do not fill a batch and are left out"
+    run = plan["run"]
     if args.ckpt.save_hf and run.get("saves", 0) > 1:
         size = gib(run["saves"] * run["checkpoint_bytes"]["model"])
         yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"

@@ -88,7 +88,7 @@ def _costly(model: Model, now: Settings, machine: Machine, response: int) -> lis
     ]
     if machine.node:
         given = ((name, flag) for name, flag in TAKE_MAIN_MEMORY.items() if getattr(now, name))
-        flags += [[(f"without {flag}", {name: False})] for name, flag in given]
+        flags += [[(flag.replace("--", "--no-"), {name: False})] for name, flag in given]
     return [[UNCHANGED, *choices] for choices in flags]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
-from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.sizing.models import Model, read_model
 
 BIT16, FP32 = 2, 4  # bytes of a number
 BRANCH, ANSWER = 24, 6  # assumed: tokens of close template and answer together, and of the answer
@@ -52,12 +52,19 @@ class Settings:
         return self.ranks + (0 if self.shared else self.engines * self.tensor_parallel)
 
 
-def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, reserve: int) -> Settings:
-    """Read the settings that determine a run's size; `reserve` as in `Settings`.
+def read_run(configuration: Configuration, reserve: int = 0) -> tuple[Model, Settings]:
+    """Read a run's model and the settings that determine its size; `reserve` as in `Settings`.
 
     Raises:
-        ConfigError: for an optimizer that the plan has no formula for.
+        ConfigError: for a model or an optimizer that the plan has no formula for.
     """
+    settings, args = _read_settings(configuration, reserve), configuration.args
+    lora = args.ds.lora
+    return read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules), settings
+
+
+def _read_settings(configuration: Configuration, reserve: int) -> Settings:
+    method, run, args = configuration.method, configuration.run, configuration.args
     ds, train, rollout, vllm = args.ds, args.train, args.rollout, args.vllm
     if args.actor.optim != "adam":
         raise ConfigError(f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out")
@@ -80,7 +87,7 @@ def read_settings(config: SwapConfig, run: RunConfig, args: SimpleNamespace, res
         score_tokens=score_tokens,
         logits_chunk=run.logits_chunk,
         dynamic=dynamic,
-        branches=config.max_steps + 1 if build(config).scores_steps else 0,
+        branches=method.max_steps + 1 if build(method).scores_steps else 0,
         reference=args.algo.kl.init_coef > 0 and (shared or train.colocate_actor_ref) and not args.ref.offload,
         shared=shared,
         vllm_sleeps=vllm.enable_sleep and shared,

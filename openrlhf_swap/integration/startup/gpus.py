@@ -130,13 +130,11 @@ def read_needs(configuration: Configuration) -> Needs:
     """What a run takes of a machine, from its settings; no pinned memory where there is no formula for it."""
     # A run on a CPU does without the planner, whose import takes a moment.
     from openrlhf_swap.sizing.memory import host_bytes
-    from openrlhf_swap.sizing.models import read_model
-    from openrlhf_swap.sizing.settings import read_settings
+    from openrlhf_swap.sizing.settings import read_run
 
     args, pinned = configuration.args, {}
     with suppress(ConfigError):
-        settings, lora = read_settings(configuration.method, configuration.run, args, reserve=0), args.ds.lora
-        model = read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules)
+        model, settings = read_run(configuration)
         pinned = host_bytes(model, settings, args.actor.num_gpus_per_node)
     gpus = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
     shared = args.train.colocate_all or (args.train.colocate_actor_ref and reference_ranks(args) > 0)

@@ -13,6 +13,7 @@ from thoughts import Sentence, response_of, shortest
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows, write_text
+from openrlhf_swap.flags.configuration import configure
 
 PROBLEMS = {
     "chains": Problem("chains", "What is 2 + 3 + 4?", (Operation(2, "+", 3), Operation(5, "+", 4))),
@@ -133,10 +134,10 @@ def test_costs_leave_out_the_first_step_and_skipped_ones():
 
 
 def test_the_plan_is_asked_about_responses_as_they_were(tmp_path):
-    command = f"python -m openrlhf_swap.train --actor.model_name_or_path {POLICY} --data.prompt_dataset x.jsonl"
-    command += " --data.input_key problem --data.label_key answer --swap.step_tokens 8 --data.max_len 512"
-    command += " --rollout.max_new_tokens 320"
-    write_text(tmp_path / "swap_config.json", json.dumps({"command": f"{command} --swap.output_dir {tmp_path}"}))
+    words = f"--actor.model_name_or_path {POLICY} --data.prompt_dataset x.jsonl --data.input_key problem"
+    words += " --data.label_key answer --swap.step_tokens 8 --data.max_len 512 --rollout.max_new_tokens 320"
+    configuration = configure([*words.split(), "--swap.output_dir", str(tmp_path)], on_cpu=True)
+    write_text(tmp_path / "run.yaml", json.dumps({"flags": configuration.dump()}))
 
     def share(right):
         return planned_share(tmp_path, [{"length/mean": 140.0, "swap/accuracy": right}, {"step": 2}])
