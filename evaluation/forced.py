@@ -11,7 +11,6 @@ samples; the area under the curve joins the evaluation's table.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from openrlhf_swap.command import Parser
-from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.generate import read_tokenizer
 from openrlhf_swap.evaluation.samples import (
@@ -33,11 +32,12 @@ from openrlhf_swap.evaluation.samples import (
     sampling,
 )
 from openrlhf_swap.files import Row, read_rows, write_rows
+from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
-from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import refuse_model_code
 
 CUT, VLLM = "cut", "vllm"
 ANSWER_TOKENS = 64  # of an answer after a cut
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
         ConfigError: for a negative budget, or a model with code of its own, unless that is allowed.
         DataError: for a folder without graded samples.
     """
-    args = _parser().parse_args(argv)
+    args = parse_with_settings(_parser(), ("close_template", "trust_remote_code"), argv)
     if (least := min(args.budgets)) < 0:
         raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
     names = graded_benchmarks(args.folder)
@@ -83,16 +83,10 @@ def main(argv: list[str]) -> None:
             print(f"{name}: {100 * accuracy:.1f}% correct when forced to answer after {budget} tokens")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser("openrlhf-swap eval forced", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
-    parser.add_argument(
-        "--swap.close_template",
-        dest="close_template",
-        default=AUTO,
-        help="text that ends the thought; \\n is a newline (auto: the model's)",
-    )
     parser.add_argument(
         "--by",
         choices=[CUT, VLLM],
@@ -104,7 +98,6 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="limit for prompt and response (default: the longest prompt with what follows it, at most the model's)",
     )
-    add_trust_flag(parser)
     return parser
 
 

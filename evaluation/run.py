@@ -23,6 +23,7 @@ from openrlhf_swap.evaluation.measures import measure_evaluation
 from openrlhf_swap.evaluation.problems import Problems, load_problems, write_problems
 from openrlhf_swap.evaluation.report import evaluation_table
 from openrlhf_swap.evaluation.samples import (
+    OF_TRAINING,
     asked,
     compare_settings,
     forced_path,
@@ -34,14 +35,14 @@ from openrlhf_swap.evaluation.samples import (
     write_settings,
 )
 from openrlhf_swap.files import drop_unfinished_line, read_rows
+from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked
-from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import refuse_model_code
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
@@ -84,13 +85,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default=list(PAPER_BENCHMARKS),
         help=f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default",
     )
-    parser.add_argument(
-        "--swap.grader",
-        dest="grader",
-        default=MATH,
-        help="for JSONL files with problem and answer: math, multiple_choice, unit_tests, regex:PATTERN, or a "
-        "function as module:function (default: math)",
-    )
     parser.add_argument("--output", type=Path, required=True, help="folder for this evaluation")
     parser.add_argument("--data", type=Path, help="folder with local copies of the benchmarks; the hub by default")
     parser.add_argument("--samples", type=int, default=16, help="responses per problem (default: 16)")
@@ -105,12 +99,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="text after each problem, as in training; '' for none (default: %(default)r)",
     )
     parser.add_argument(
-        "--swap.end_of_thought",
-        dest="end_of_thought",
-        default=AUTO,
-        help="text that closes a thought; what follows it is graded (auto: as in the model's chat template)",
-    )
-    parser.add_argument(
         "--max-model-len",
         type=int,
         help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
@@ -120,8 +108,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")
     parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
-    add_trust_flag(parser)
-    return parser.parse_args(argv)
+    return parse_with_settings(parser, OF_TRAINING, argv)
 
 
 def end_of_thought(args: argparse.Namespace) -> str:

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
-from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.references import read_references, try_grader
 from openrlhf_swap.files import appending, read_rows
+from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
-from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.rewards.verifiers import Reference, find_verifier
+from openrlhf_swap.runs.model_code import refuse_model_code
 from openrlhf_swap.runs.resume import identity, record_or_compare
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> None:
         ConfigError: for a model that cannot be used, or other settings than the output's rows were made with.
         DataError: for a data set that cannot be read, or lacks a column.
     """
-    args = _parser().parse_args(argv)
+    args = parse_with_settings(_parser(), ("end_of_thought", "grader", "trust_remote_code"), argv)
     check_model_exists("--model", args.model)
     refuse_model_code("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
@@ -104,14 +105,11 @@ def _parser() -> Parser:
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
-    parser.add_argument("--swap.end_of_thought", dest="end_of_thought", default=AUTO, help="as in training (auto)")
     parser.add_argument(
         "--max-model-len",
         type=int,
         help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
     )
-    parser.add_argument("--swap.grader", dest="grader", default=MATH, help="as in training (default: %(default)s)")
-    add_trust_flag(parser)
     return parser
 
 

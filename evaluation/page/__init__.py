@@ -15,6 +15,7 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, counted
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.flags.configuration import parse_with_settings
 
 
 def main(argv: list[str]) -> None:
@@ -24,13 +25,9 @@ def main(argv: list[str]) -> None:
         "inputs", type=Path, nargs="+", help="folders of evaluations, or files of scored traces; one column each"
     )
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
-    parser.add_argument("--swap.length_coef", dest="length_coef", default="1.0", help="lambda of the penalty shown")
-    parser.add_argument(
-        "--swap.tau", dest="tau", default="1.0", help="tau of the penalty shown, nats or deviations (0.5sd)"
-    )
     parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show")
     parser.add_argument("--limit", type=int, default=200, help="maximum number of problems on the page (default: 200)")
-    args = parser.parse_args(argv)
+    args = parse_with_settings(parser, ("length_coef", "tau"), argv)  # of the penalty that is shown
     penalty = SwapConfig(tau=args.tau, length_coef=args.length_coef)
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 

@@ -170,6 +170,15 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
                 group.add_argument(flag, metavar=type_name(spec).upper(), default=spec.default, help=text)
 
 
+def parse_with_settings(
+    parser: argparse.ArgumentParser, names: Sequence[str], words: Sequence[str]
+) -> argparse.Namespace:
+    """Parse the flags of a command that takes some of the training's settings, too; these have no prefix then."""
+    add_settings(parser, names)
+    given = vars(parser.parse_args(words))
+    return argparse.Namespace(**{name.removeprefix("swap."): value for name, value in given.items()})
+
+
 def _parse(parser: Parser, words: Sequence[str]) -> dict[str, Any]:
     """What a command line gives."""
     namespace, unknown = parser.parse_known_args(words)
