@@ -112,9 +112,11 @@ def _confined(bwrap: str, program: str) -> list[str]:
     command += ["--size", str(FOLDER_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--symlink", "/tmp", "/dev/shm"]
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
         command += ["--dev-bind", device, device]
+    shared = ["/etc/ld.so.cache", "/etc/alternatives"]
     # Of a Python in the home folder only what it is made of.
     for root in dict.fromkeys(("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix)):
-        for name in ("bin", "lib", "lib64", "pyvenv.cfg"):
-            command += ["--ro-bind-try", f"{root}/{name}", f"{root}/{name}"]
-    command += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind", program, "/program.py"]
-    return [*command, "--remount-ro", "/", sys.executable, "-I", "-B", "/program.py"]
+        shared += [f"{root}/{name}" for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    for path in shared:
+        command += ["--ro-bind-try", path, path]
+    command += ["--ro-bind", program, "/program.py", "--remount-ro", "/"]
+    return [*command, sys.executable, "-I", "-B", "/program.py"]
