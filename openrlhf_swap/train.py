@@ -41,7 +41,6 @@ from openrlhf_swap.runs.provenance import command_line, made_of
 COMMAND = "openrlhf-swap train"
 RESUME = "ckpt.load_enable"
 DRY_RUN = "--dry-run"
-FINISHED = "finished.json"  # in the output folder: the settings of a finished run
 RUN_FILE = """\
 # All settings of the run in {folder}: openrlhf-swap train --config {folder}/run.yaml
 # Flags on the command line win; a new run needs another --swap.output_dir, and another folder for each --ckpt and
@@ -65,8 +64,8 @@ def main(argv: list[str]) -> int:
         return 0
     _check_quickly(configuration)
     output, checkpoint_folder = Path(configuration.run.output_dir), Path(configuration.args.ckpt.path)
-    settings = json.loads(to_line({**configuration.dump(), RESUME: True}))
-    if configuration.args.ckpt.load_enable and _read_record(output / FINISHED) == settings:
+    settings, record = json.loads(to_line({**configuration.dump(), RESUME: True})), output / checkpoints.CONFIGURATION
+    if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
         print(f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes")
         return 0
     with locked({"--swap.output_dir": output, "--ckpt.path": checkpoint_folder}):
@@ -81,7 +80,7 @@ def main(argv: list[str]) -> int:
                 f"start again with --{RESUME} to resume from {saved}" if saved else "no checkpoint was written yet"
             )
             raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
-        write_text(output / FINISHED, to_line(settings, indent=2))
+        write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
     return 0
 
 
@@ -179,7 +178,6 @@ def _write_records(given: Configuration, resolved: Configuration, words: list[st
     """Write swap_config.json, with the settings and what the run was made of, and run.yaml, which starts it again."""
     output, args = Path(given.run.output_dir), given.args
     output.mkdir(parents=True, exist_ok=True)
-    (output / FINISHED).unlink(missing_ok=True)
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     if resolved.args.data.prompt_dataset != inputs["data"]:
         inputs["data_used"] = resolved.args.data.prompt_dataset

@@ -9,6 +9,7 @@ Further flags go to the training. Exit status: 0, 1 when something is wrong, 2 w
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from openrlhf_swap.gpu_check.memory import Step, check_memory, planned_bytes, po
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings, describe_gpu, write_report
 from openrlhf_swap.gpu_check.scoring import check_scoring
 from openrlhf_swap.gpu_check.training import METRICS, check_steps, phase_seconds, train_and_kill, training_flags
-from openrlhf_swap.train import FINISHED
+from openrlhf_swap.runs.checkpoints import CONFIGURATION
 
 POLICY = Path(__file__).parents[2] / "examples" / "worlds" / "policies" / "addition"  # of a checkout
 
@@ -100,7 +101,7 @@ def check(
                     seconds["training, killed and resumed"] = time.monotonic() - start
             rows = list(read_rows(output / METRICS))
             seconds["a step"] = phase_seconds(rows)
-            check_steps(findings, rows, len(resumed), (output / FINISHED).exists())
+            check_steps(findings, rows, len(resumed), "finished" in json.loads((output / CONFIGURATION).read_bytes()))
             measured["complete"] = True
     finally:
         print(f"[gpu_check] report: {write_report(output, argv, findings, gpu.facts, measured)}", flush=True)

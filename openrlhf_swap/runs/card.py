@@ -57,8 +57,8 @@ def write_card(policy: Path, run: Path) -> None:
     if not adapter and not (policy / "config.json").exists():
         raise DataError(f"{policy} holds no policy")
     about = json.loads((run / CONFIGURATION).read_text(encoding="utf-8"))
-    flags = yaml.safe_load((run / "run.yaml").read_text(encoding="utf-8"))["flags"]
-    base, sources = about["inputs"]["weights"][0], about["inputs"]
+    flags, sources = about["flags"], about["inputs"]
+    base, objective = sources["weights"][0], flags["swap.objective"]
     data = ModelCardData(
         base_model=base["name"] if _is_of_hub(base) else None,
         datasets=[source["name"] for source in sources["data"] if _is_of_hub(source)] or None,
@@ -70,7 +70,6 @@ def write_card(policy: Path, run: Path) -> None:
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval/")}
-    objective = flags["swap.objective"]
     unused = {} if objective in ABLATION else SwapConfig().to_dict()
     settings = {name: _without_folder(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
     if len(steps):

@@ -21,11 +21,11 @@ TORN = [b"", b"{", b"[]", b"null", b"\0" * 4096, b"\xff{}", b"[" * 100_000]
 
 
 @pytest.mark.parametrize("torn", TORN)
-@pytest.mark.parametrize("name", [train.FINISHED, "swap_config.json"])
-def test_a_torn_record_is_one_line_and_ignored(tmp_path, capsys, name, torn):
-    (tmp_path / name).write_bytes(torn)
-    assert train._read_record(tmp_path / name) == {}
-    assert capsys.readouterr().out == f"[swap] {tmp_path / name} cannot be read and is ignored\n"
+def test_a_torn_record_is_one_line_and_ignored(tmp_path, capsys, torn):
+    record = tmp_path / "swap_config.json"
+    record.write_bytes(torn)
+    assert train._read_record(record) == {}
+    assert capsys.readouterr().out == f"[swap] {record} cannot be read and is ignored\n"
 
 
 def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_file):
@@ -34,7 +34,7 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_fi
     checkpoint = output / "checkpoints" / "_actor" / "global_step2"
     checkpoint.mkdir(parents=True)
     (checkpoint / "incomplete").touch()
-    (output / train.FINISHED).write_text("{")
+    (output / "swap_config.json").write_text("{")
     flags = {"--data.prompt_dataset": str(prompts_file), "--swap.output_dir": str(output)}
     flags["--ckpt.path"] = str(output / "checkpoints")
     with locked({"--swap.output_dir": output}):
@@ -78,13 +78,13 @@ def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
     first = train._tracked_run(configure([*output, "--ckpt.load_enable"]), tmp_path)
     given = [*output, "--swap.close_template", "a b", "--logger.wandb.key", "secret", "--data.prompt_dataset", "d"]
     run = configure([*given, "--actor.model_name_or_path", "m"])
-    (tmp_path / train.FINISHED).touch()
+    (tmp_path / "swap_config.json").write_text('{"finished": {}}')
     train._write_records(run, run, train.redacted(given), {**first, "run_name": "a"})
     written = (tmp_path / "swap_config.json").read_text()
     assert "secret" not in written + (tmp_path / "run.yaml").read_text()
     assert json.loads(written)["command"] == shlex.join(["openrlhf-swap", "train", *train.redacted(given)])
     assert json.loads(written)["versions"]["openrlhf"] == "0.11.2"
-    assert not (tmp_path / train.FINISHED).exists()  # a run begins
+    assert "finished" not in json.loads(written)  # a run begins
     again = train._tracked_run(configure([*output, "--ckpt.load_enable"]), tmp_path)
     assert again == {"run_name": "a", "run_id": first["run_id"]}
     named = train._tracked_run(configure([*output, "--ckpt.load_enable", "--logger.wandb.run_name", "b"]), tmp_path)

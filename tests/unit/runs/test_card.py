@@ -36,8 +36,8 @@ def run(tmp_path):
         config, run = SwapConfig(objective=objective), RunConfig(output_dir=str(tmp_path))
         written = {f"swap.{name}": getattr(part, name) for part in (config, run) for name in part.declared()}
         written |= {f"swap.{objective}.{name}": value for name, value in options} | FLAGS | flags
-        (tmp_path / "run.yaml").write_text(yaml.safe_dump({"flags": written}))
         about = {
+            "flags": written,
             "command": "openrlhf-swap train --swap.close_template 'a|b'",
             "versions": {"openrlhf-swap": "0", "torch": "2.13.0"},
             "commit": "abc",
