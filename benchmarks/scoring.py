@@ -27,7 +27,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Cache, PreTrained
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
+from openrlhf_swap.scoring.shared_prefix import score_branches
 
 PROMPT_TOKENS = 100
 ANSWER_TOKENS = 6
@@ -149,7 +150,8 @@ class Case:
 
     def fused(self, packed: bool) -> list[torch.Tensor]:
         """Run the same pass, keep its cache, and score the branches."""
-        with recorded_prefix(self.model, self.model.config, self.mask, self.requests, packed=packed) as cache:
+        cache = PrefixCache(self.model.config, self.model, packed)
+        with cache.recording(self.mask, self.requests):
             self.plain(packed, cache)
         return score_branches(self.model, self.model.config, cache, self.ids, self.mask, self.requests)
 

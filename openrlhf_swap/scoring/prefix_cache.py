@@ -28,6 +28,7 @@ from transformers.cache_utils import (
 )
 
 from openrlhf_swap.packages.replace import replaced
+from openrlhf_swap.scoring.answer import ScoreRequest
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over them, and its default
 # of 64 is longer than a branch.
@@ -57,34 +58,40 @@ class PrefixCache(DynamicCache):
         self._states: dict[tuple[int, Place], LinearAttentionLayer] = {}
 
     @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """Keep the keys of a forward without a cache: with one, packed responses would attend to each other."""
-
-        def give(_layer: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            return inputs, options | ({"past_key_values": self} if "past_key_values" in options else {})
-
-        hooks = [layer.register_forward_pre_hook(give, with_kwargs=True) for layer in self._layers]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    @contextmanager
     def recording(
-        self, attention_mask: Tensor, places: Sequence[Place], agree: Callable[[int], int] = int
+        self, attention_mask: Tensor, requests: Sequence[ScoreRequest], agree: Callable[[int], int] = int
     ) -> Iterator[None]:
-        """Keep the states before the tokens at `places` during a forward over whole rows.
+        """Within it, run one forward over the rows: with this cache, or without any if they are packed.
+
+        Packed, position ids keep responses apart, which transformers ignores when it is given a cache: then only the
+        attention layers get it.
 
         Args:
             attention_mask: (B, T), 1 for tokens; rows may be padded at their ends.
-            places: of those tokens.
+            requests: for these rows; states before the last tokens of their prefixes are kept.
             agree: maps this rank's number of calls to the largest of all ranks that run in lockstep.
         """
+        with self._capturing() if self.packed else self._recording(attention_mask, requests, agree):
+            yield
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        def give(_layer: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            return inputs, options | ({"past_key_values": self} if "past_key_values" in options else {})
+
+        with ExitStack() as hooks:
+            for layer in self._layers:
+                hooks.callback(layer.register_forward_pre_hook(give, with_kwargs=True).remove)
+            yield
+
+    @contextmanager
+    def _recording(
+        self, attention_mask: Tensor, requests: Sequence[ScoreRequest], agree: Callable[[int], int]
+    ) -> Iterator[None]:
         if not self._mixers:  # nothing to record; finding the pieces would make the host wait for the mask
             yield
             return
-        pieces = _pieces(attention_mask, places)
+        pieces = _pieces(attention_mask, [(request.row, end) for request in requests for end in request.prefix_ends])
         calls = agree(len(pieces))
 
         def run(layer_index: int, forward: MixerForward, hidden: Tensor) -> Tensor:
@@ -141,7 +148,7 @@ def _pieces(attention_mask: Tensor, places: Sequence[Place]) -> list[tuple[int, 
 
 
 def _is_mixer(module: nn.Module) -> bool:
-    """Whether a module keeps a recurrent or convolution state: each such layer has a convolution over its tokens."""
+    """Whether it keeps a recurrent or convolution state: each such layer has a convolution over its tokens."""
     return any(isinstance(child, nn.Conv1d) for child in module.children())
 
 

@@ -59,14 +59,7 @@ class Scorer:
     def trace(self, prompt: Sequence[int], response: Sequence[int], answer: str, correct: bool) -> StepTrace:
         """Score a response for `swap_advantages`; an incorrect one is not scored, because its steps earn nothing.
 
-        Args:
-            prompt: token ids.
-            response: token ids, the end token included.
-            answer: the reference answer.
-            correct: as graded.
-
-        Raises:
-            DataError: for an empty answer, or when prompt, response and answer exceed the model's context.
+        `prompt` and `response` are token ids, the end token included. Raises as `score`.
         """
         ends, logprobs = self._score_steps(prompt, response, answer) if correct else ([], [])
         return StepTrace(len(response), correct, logprobs, ends)
@@ -93,16 +86,13 @@ class Scorer:
         }
 
     def states(self, problem: str, response: str) -> StepTrace:
-        """`state_trace` of texts, of a response that counts as correct."""
+        """`state_trace` of a text, which counts as correct."""
         return self.state_trace(*self._ids(problem, response), correct=True)
 
     def state_trace(self, prompt: Sequence[int], response: Sequence[int], correct: bool) -> StepTrace:
         """Read the model's states at the ends of a response's steps, for `length_critic_advantages`.
 
-        Args:
-            prompt: token ids.
-            response: token ids, the end token included.
-            correct: as graded.
+        `prompt` and `response` are token ids, the end token included.
 
         Raises:
             DataError: when prompt and response exceed the model's context.
@@ -118,7 +108,6 @@ class Scorer:
     def _score_steps(
         self, prompt: Sequence[int], response: Sequence[int], answer: str
     ) -> tuple[list[int], list[float]]:
-        """e_1..e_K and l_0..l_K."""
         branch = answer_branch(self._tokenizer, self._close_template, answer)
         self._check_length(len(prompt) + len(response) + len(branch.ids))
         ends = self._reader.step_ends(response)
@@ -129,7 +118,6 @@ class Scorer:
         return ends, scores.double().tolist()
 
     def _ids(self, problem: str, response: str) -> tuple[list[int], list[int]]:
-        """The tokens of the rendered problem, and those of the response."""
         ids: list[int] = self._tokenizer(response, add_special_tokens=False)["input_ids"]
         return prompt_ids(self._tokenizer, problem), ids
 

@@ -15,8 +15,7 @@ Shapes: B rows, T tokens a row, R responses of one forward, M branches (prefixes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,34 +36,6 @@ MAX_MASK_ON_CPU = 2**21
 Piece = tuple[int, ScoreRequest]  # a request's number, and the request with some of its prefixes
 
 
-@contextmanager
-def recorded_prefix(
-    model: object,
-    config: PretrainedConfig,
-    attention_mask: Tensor,
-    requests: Sequence[ScoreRequest],
-    agree: Callable[[int], int] = int,
-    packed: bool = False,
-) -> Iterator[PrefixCache]:
-    """Within it, run one forward over the rows with the cache that it yields; then their branches can be scored.
-
-    Do not pass the cache to a forward over packed rows: position ids keep these apart, and transformers ignores them
-    when it is given a cache.
-
-    Args:
-        model: the causal language model, or its wrapper.
-        config: its configuration.
-        attention_mask: (B, T), 1 for tokens.
-        requests: for these rows.
-        agree: maps this rank's number of calls to the largest of all ranks that run in lockstep.
-        packed: whether the forward has all rows packed into one, without padding.
-    """
-    cache = PrefixCache(config, model, packed)
-    places = [(request.row, end) for request in requests for end in request.prefix_ends]
-    with cache.capturing() if packed else cache.recording(attention_mask, places, agree):
-        yield cache
-
-
 @torch.no_grad()
 def score_branches(
     model: Callable[..., Any],
@@ -81,7 +52,7 @@ def score_branches(
     Args:
         model: the causal language model that filled `cache`, or its wrapper, in eval mode.
         config: the language model's own configuration object; its attention is replaced during the second forward.
-        cache: as `recorded_prefix` yields it for these requests; not modified.
+        cache: of a forward within its `recording` of these requests; not modified.
         sequences: (B, T) int64 token ids, padded on either side.
         attention_mask: (B, T), 1 for tokens.
         requests: at most one per row.
@@ -119,9 +90,13 @@ def score_shared_prefix(
     packed: bool = False,
     **options: Any,
 ) -> list[Tensor]:
-    """Run both forwards, for callers that do not need the first one's logits; arguments as in the functions above."""
+    """Run both forwards, for callers that do not need the first one's logits.
+
+    Args and result are those of `score_branches`; with `packed`, the first forward has all rows packed into one.
+    """
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    with recorded_prefix(model, config, attention_mask, requests, agree, packed) as cache:
+    cache = PrefixCache(config, model, packed)
+    with cache.recording(attention_mask, requests, agree):
         if packed:
             ids, positions = (part[attention_mask.bool()].unsqueeze(0) for part in (sequences, positions))
             model(ids, position_ids=positions, use_cache=False, logits_to_keep=1)

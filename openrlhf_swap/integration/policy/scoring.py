@@ -16,7 +16,8 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
-from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
+from openrlhf_swap.scoring.shared_prefix import score_branches
 from openrlhf_swap.scoring.states import StateRequest, recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
@@ -96,8 +97,8 @@ class PolicyScorer:
         with ExitStack() as stack:
             states = stack.enter_context(recording_states(self._base, attention_mask, state_requests, packed))
             if fused:  # the log-probability pass also fills the cache that the answer branches run on
-                prefix = recorded_prefix(*model, attention_mask, asked, self._largest_on_any_rank, packed)
-                cache = stack.enter_context(prefix)
+                cache = PrefixCache(self._config, self._model, packed)
+                stack.enter_context(cache.recording(attention_mask, asked, self._largest_on_any_rank))
                 options = {} if packed else {"use_cache": True, "past_key_values": cache}
             log_probs = self._actor(sequences, action_mask, attention_mask, **options)
         scores, seconds = [], 0.0

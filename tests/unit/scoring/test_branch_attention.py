@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen2Config
 
 from openrlhf_swap.scoring import branch_attention, shared_prefix
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
+from openrlhf_swap.scoring.shared_prefix import score_branches
 
 LAYERS, HEADS, KEY_HEADS, BRANCH = 3, 4, 2, 5
 SIZES = {
@@ -58,7 +59,8 @@ def recorded(model, branches, tokens=120, rows=1):
     ends = tuple(torch.linspace(3, tokens - 1, branches).long().tolist())
     branch = AnswerBranch(tuple(range(BRANCH)), (False,) * 2 + (True,) * (BRANCH - 2))
     requests = [ScoreRequest(row, ends, branch) for row in range(rows)]
-    with torch.no_grad(), recorded_prefix(model, model.config, mask, requests) as cache:
+    cache = PrefixCache(model.config, model)
+    with torch.no_grad(), cache.recording(mask, requests):
         model(ids, attention_mask=mask, past_key_values=cache, use_cache=True)
     return cache, ids, mask, requests
 

@@ -14,7 +14,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_shared_prefix
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
+from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
 WORDS = 32
@@ -203,7 +204,8 @@ def test_the_pass_that_keeps_states_gives_the_same_logits(family):
     model = build(family, torch.float64)
     ids, mask, requests, _ = ragged_case(11, rows=3, left=False, longest=60, words=WORDS)
     with torch.no_grad(), float64_throughout():
-        with recorded_prefix(model, model.config, mask, requests) as cache:
+        cache = PrefixCache(model.config, model)
+        with cache.recording(mask, requests):
             kept = model(ids, attention_mask=mask, use_cache=True, past_key_values=cache).logits
         plain = model(ids, attention_mask=mask).logits
     assert ((kept - plain).abs().amax(-1)[mask.bool()] < 1e-9).all()

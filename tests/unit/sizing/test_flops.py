@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.scoring import shared_prefix
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.shared_prefix import recorded_prefix, score_branches
+from openrlhf_swap.scoring.prefix_cache import PrefixCache
+from openrlhf_swap.scoring.shared_prefix import score_branches
 from openrlhf_swap.sizing.models import Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH
 from openrlhf_swap.sizing.speed import forward_flops, scoring_flops, step_flops
@@ -40,7 +41,8 @@ def test_flops_are_those_of_the_real_forwards(monkeypatch):
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
     monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
-    with torch.no_grad(), recorded_prefix(model, model.config, present, [request]) as cache:
+    cache = PrefixCache(model.config, model)
+    with torch.no_grad(), cache.recording(present, [request]):
         model(ids, attention_mask=present, use_cache=True, past_key_values=cache)
     counted, _ = count_flops(lambda: score_branches(model, model.config, cache, ids, present, [request]))
     assert counted == pytest.approx(scoring_flops(sizes, prompt, response, steps), rel=0.01)
