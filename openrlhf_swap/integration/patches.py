@@ -99,8 +99,6 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(NAME, SFT, "openrlhf", "installed attention, Adam without a compiler"): {
         "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
     },
-    Group(NAME, DRIVER, None, "OpenRLHF's command parses it"): {"sys.argv": ".startup.launch.run_openrlhf"},
-    Group(MODULE, DRIVER, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
     Group(MODULE, SFT, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
     Group(NAME, TRAINER, "openrlhf", "every setting, runs that resume"): {
         "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb",
