@@ -34,8 +34,6 @@ FLAGS = [
     "0.5",
 ]
 FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "30"]
-# With this correction OpenRLHF also compares vLLM's log-probabilities with the trainer's, as `vllm_kl`.
-FLAGS += ["--algo.advantage.is_correction_level", "token"]
 FLAGS += ["--eval.steps", "6", "--eval.n_samples_per_prompt", "1"]
 FLAGS += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
 FLAGS += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
@@ -80,8 +78,6 @@ def assert_is_complete(run, result, events):
         assert 0 <= line["swap/accuracy"] <= 1
         assert line["timing/generation"] > 0
         assert line["swap/skipped_steps"] == 0
-        # From step 2 on, rollouts come from weights that were updated and synchronised: vLLM agrees with them.
-        assert abs(line["policy/vllm_kl"]) < 5e-3
     # The reference model keeps the initial weights, from which the policy moves away.
     assert metrics[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3)
     assert metrics[3]["policy/reference_kl"] > 0.01
@@ -89,7 +85,7 @@ def assert_is_complete(run, result, events):
     assert "6 steps, " in card and "](training.png)" in card and (run / "policy" / "training.png").exists()
     trained, base = (load_file(folder / "model.safetensors") for folder in (run / "policy", POLICY))
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
-    assert moved > 1e-3  # six steps of 1e-3: had vLLM kept the old weights, vllm_kl would have shown it
+    assert moved > 1e-3  # in six steps of 1e-3; that vLLM gets the weights is seen in test_families.py
     assert {path.name for path in (run / "rollouts").iterdir()} == {f"step_{step:06d}.jsonl" for step in range(1, 7)}
     # The console has our lines only, the log everything; what is logged is declared.
     assert all(line.startswith("[swap] ") for line in result.stdout.splitlines()), result.stdout
