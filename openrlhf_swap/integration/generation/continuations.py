@@ -52,7 +52,7 @@ class Continuations:
         if capacity < 1:
             raise ConfigError(
                 f"--data.max_len is {self._context}, which leaves no room for what "
-                f"{self._objective.config.objective} puts behind a prompt of {rollout.start} tokens: use at least "
+                f"{self._objective.config.objective} adds to a prompt of {rollout.start} tokens: use at least "
                 f"{self._context + 1 - capacity}"
             )
         kept = min(wanted.kept, len(rollout.response_ids), capacity - 1)
@@ -68,7 +68,7 @@ class Continuations:
             ConfigError: for an objective whose continuations do not fill the group.
         """
         pairs = list(zip(requests, results, strict=True))
-        group = self._joined(group, pairs) if self._objective.continues == "join" else self._graded(group, pairs)
+        group = self._join(group, pairs) if self._objective.continues == "join" else self._grade(group, pairs)
         if len(group) != self._size:
             raise ConfigError(
                 f"{self._objective.config.objective} filled a group with {len(group)} responses, but "
@@ -77,7 +77,7 @@ class Continuations:
             )
         return group
 
-    def _graded(self, group: list[Rollout], pairs: list[tuple[ContinuationRequest, list[Rollout]]]) -> list[Rollout]:
+    def _grade(self, group: list[Rollout], pairs: list[tuple[ContinuationRequest, list[Rollout]]]) -> list[Rollout]:
         probes: list[list[tuple[int, float]]] = [[] for _ in group]
         tokens = [0] * len(group)
         for request, rollouts in pairs:
@@ -88,7 +88,7 @@ class Continuations:
             for row, rollout in enumerate(group)
         ]
 
-    def _joined(self, group: list[Rollout], pairs: list[tuple[ContinuationRequest, list[Rollout]]]) -> list[Rollout]:
+    def _join(self, group: list[Rollout], pairs: list[tuple[ContinuationRequest, list[Rollout]]]) -> list[Rollout]:
         originals = [(rollout, len(rollout.response_ids), 0) for rollout in group]
         joining = [
             (rollout, request.wanted.kept, _new_tokens(request, rollout))

@@ -190,7 +190,7 @@ def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
     assert lengths[::2] == [limit - prompt, limit - prompt]
     boxes = [tokens for text, tokens, _ in actor.asked if text.startswith(next(iter(PROMPTS))) and text.endswith("{")]
     assert boxes == [6, 1]
-    with pytest.raises(ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what jet puts behind"):
+    with pytest.raises(ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what jet adds to"):
         drawn(objective, max_len=prompt + bridge, new_tokens=bridge)
 
 
