@@ -37,6 +37,7 @@ FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.gener
 FLAGS += ["--eval.steps", "6", "--eval.n_samples_per_prompt", "1"]
 FLAGS += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
 FLAGS += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
+FLAGS += ["--actor.adam.lr", "3e-4"]  # with three times this the policy is never right after four steps
 TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 
 
@@ -80,12 +81,12 @@ def assert_is_complete(run, result, events):
         assert line["swap/skipped_steps"] == 0
     # The reference model keeps the initial weights, from which the policy moves away.
     assert metrics[0]["policy/reference_kl"] == pytest.approx(0, abs=1e-3)
-    assert metrics[3]["policy/reference_kl"] > 0.01
+    assert metrics[-1]["policy/reference_kl"] > 1e-3
     card = (run / "policy" / "README.md").read_text(encoding="utf-8")
     assert "6 steps, " in card and "](training.png)" in card and (run / "policy" / "training.png").exists()
     trained, base = (load_file(folder / "model.safetensors") for folder in (run / "policy", POLICY))
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
-    assert moved > 1e-3  # in six steps of 1e-3; that vLLM gets the weights is seen in test_families.py
+    assert moved > 5e-4  # in six steps of 3e-4; that vLLM gets the weights is seen in test_families.py
     assert {path.name for path in (run / "rollouts").iterdir()} == {f"step_{step:06d}.jsonl" for step in range(1, 7)}
     # The console has our lines only, the log everything; what is logged is declared.
     assert all(line.startswith("[swap] ") for line in result.stdout.splitlines()), result.stdout
