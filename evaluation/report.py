@@ -113,15 +113,12 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
         rows = {run: [_average(measures, group) or ("--", "--") for group in groups] for run, measures in runs.items()}
         return _latex(names, rows)
     if style == "csv":
-        return (
-            pd.DataFrame(
-                {"evaluation": run, "benchmark": name, **measured.values}
-                for run, measures in runs.items()
-                for name, measured in measures.items()
-            )
-            .to_csv(index=False)
-            .rstrip("\n")
-        )
+        lines = [
+            {"evaluation": run, "benchmark": name, **measured.values}
+            for run, measures in runs.items()
+            for name, measured in measures.items()
+        ]
+        return str(pd.DataFrame(lines).to_csv(index=False)).rstrip("\n")
     return _table(*evaluation_cells(runs), style)
 
 
