@@ -97,10 +97,8 @@ class FakeRolloutActor(rollout_actor.CpuRolloutActor):
 def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
-    from openrlhf_swap.flags import rules
 
     with (
-        mock.patch.object(rules, "_cpu_rules", lambda args: ()),  # they refuse sleep
         mock.patch.object(actors, "IntrinsicRewardActor", FakePolicyActor),
         mock.patch.object(rollout_actor, "CpuRolloutActor", FakeRolloutActor),
     ):
