@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.advantages import (
     outcome_advantages,
@@ -30,7 +31,10 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
     fractions = torch.arange(1, steps + 1) / steps
     ends = (lengths.unsqueeze(-1) * fractions).long() - 1
     logprobs = torch.randn(*shape, steps + 1, dtype=torch.float64).cumsum(-1) - 5
-    return StepBatch(lengths, correct, logprobs, ends, correct.unsqueeze(-1).expand(*shape, steps).clone())
+    scored = correct.unsqueeze(-1).expand(*shape, steps).clone()
+    return StepBatch(
+        lengths, correct, logprobs, ends, scored, state_mask=pad(scored, (1, 0)), states=torch.empty(0, 0)
+    )
 
 
 def vectorised(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor:

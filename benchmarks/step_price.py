@@ -14,6 +14,7 @@ from statistics import fmean
 import torch
 from tabulate import tabulate
 from torch import Tensor
+from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages, process_advantages, step_signals, unified_advantages
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -47,7 +48,8 @@ def choice_advantages(name: str, taken: Tensor, correct: Tensor, scores: Tensor)
     numbers = SETUPS[name]
     ends = torch.arange(1, STEPS + 1).mul(STEP_TOKENS).sub(1).expand(*taken.shape, STEPS)
     mask = (torch.arange(STEPS) < taken.unsqueeze(-1)) & correct.unsqueeze(-1)
-    batch = StepBatch(STEP_TOKENS * taken + 12, correct, scores, ends, mask)
+    states = {"state_mask": pad(mask, (1, 0)), "states": torch.empty(0, 0)}
+    batch = StepBatch(STEP_TOKENS * taken + 12, correct, scores, ends, mask, **states)
     tokens = STEP_TOKENS * (STEPS + 1)
     outcome = outcome_advantages(correct.double(), numbers.eps).unsqueeze(-1).expand(-1, -1, tokens)
     process = None
