@@ -1,4 +1,4 @@
-"""Methods whose reward or advantage is a number for each response, against numbers worked out by hand.
+"""Objectives whose reward or advantage is a number for each response, against numbers worked out by hand.
 
 Most of them on one group: 500, 1000, 1500 and 2000 tokens, all right but the third. So p = .75, and the right lengths
 have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a population.

@@ -1,4 +1,4 @@
-"""Every method against numbers worked out by hand from its formula; the working is in the comments."""
+"""Every objective against numbers worked out by hand from its formula; the working is in the comments."""
 
 import json
 import random
@@ -19,7 +19,7 @@ OPENED = "p<think>\n"  # a prompt whose thought the chat template opens
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_method_can_be_built_and_saves_a_state_that_it_reads(name):
+def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
     method, again = objective(name), objective(name)
     if method.state_dict():
         method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))

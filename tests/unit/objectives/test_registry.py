@@ -1,4 +1,4 @@
-"""A method of one's own, named as module:Class."""
+"""An objective of one's own, named as module:Class."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from openrlhf_swap.objectives.registry import build
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The example of the documentation, beside files that hold no method, as in the folder where a command starts."""
+    """The example of the documentation, beside files that hold no objective, as in the folder where a command starts."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "objectives.md").read_text(), re.DOTALL)
     (tmp_path / "per_token.py").write_text(code)
     (tmp_path / "torn.py").write_text("class Torn(:\n")
@@ -51,13 +51,13 @@ def test_the_example_of_the_documentation_works(plugin):
         (["per_tokens"], "--swap.objective is 'per_tokens'; use one of: swap, "),
     ],
 )
-def test_a_method_of_ones_own_is_refused_in_one_line(plugin, flags, message):
+def test_an_objective_of_ones_own_is_refused_in_one_line(plugin, flags, message):
     with pytest.raises(ConfigError) as error:
         build(configure(["--swap.objective", *flags]).method)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_peer_can_be_the_base_of_a_method_of_ones_own(plugin, tmp_path):
+def test_a_peer_can_be_the_base_of_an_objective_of_ones_own(plugin, tmp_path):
     (tmp_path / "own.py").write_text(
         "from openrlhf_swap.objectives.laser import LaserD\n\nclass Mine(LaserD):\n    pass\n"
     )
