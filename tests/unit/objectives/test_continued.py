@@ -1,4 +1,4 @@
-"""Objectives that continue responses from their beginnings, against numbers of their own code or worked out by hand."""
+"""Objectives that continue responses from their beginnings, against numbers of their code or worked out by hand."""
 
 from dataclasses import replace
 from types import SimpleNamespace

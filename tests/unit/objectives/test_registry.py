@@ -14,7 +14,7 @@ from openrlhf_swap.objectives.registry import build
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The example of the documentation, beside files that hold no objective, as in the folder where a command starts."""
+    """The example of the documentation, beside files without an objective, as where a command starts."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "objectives.md").read_text(), re.DOTALL)
     (tmp_path / "per_token.py").write_text(code)
     (tmp_path / "torn.py").write_text("class Torn(:\n")
