@@ -114,7 +114,7 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
         generator._sources[text] = (
             response["prompt"],
             part,
-            SamplingRequest(response["prompt"], 2, 320, forced[part]),
+            SamplingRequest(response["prompt"], 2, 320, forced[part], 0.5 if len(forced) > 1 else None),
         )
         samples.append(generator._make_sample(read_response({**response, "prompt": text}), 400))
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
