@@ -32,13 +32,11 @@ WORKDIR /app
 # Only what the installation reads, so that editing code or documentation does not repeat it.
 COPY LICENSE pyproject.toml requirements-cpu.txt constraints-gpu.txt requirements-flash-attn.txt ./
 COPY scripts/common.sh scripts/setup.sh scripts/
-COPY evaluation/__init__.py evaluation/
 COPY openrlhf_swap/__init__.py openrlhf_swap/errors.py openrlhf_swap/
-COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/bfloat16.py openrlhf_swap/packages/cudnn.py \
-    openrlhf_swap/packages/replace.py openrlhf_swap/packages/versions.py openrlhf_swap/packages/
+COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/kernels.py openrlhf_swap/packages/replace.py \
+    openrlhf_swap/packages/versions.py openrlhf_swap/packages/
 COPY openrlhf_swap/flags/__init__.py openrlhf_swap/flags/device.py openrlhf_swap/flags/
-COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/inventory.py \
-    openrlhf_swap/integration/patches.py openrlhf_swap/integration/
+COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/patches.py openrlhf_swap/integration/
 COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \
     openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/cpu_build.py openrlhf_swap/integration/runtime/
 

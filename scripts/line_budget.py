@@ -6,9 +6,9 @@ A room that needs more lines gets them in the same change, where a reviewer sees
 """
 
 import sys
-import tomllib
 from pathlib import Path
 
+import tomllib
 from tabulate import tabulate
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -71,7 +71,7 @@ def commands():
         command = functools.partial(run_module, "support.observed_command", init_globals={"WHERE": where})
 
         def observed_module(name, **options):  # the training is a function of its module, sft a main
-            return {"train": lambda args: command(run_name="__main__")} if where == "DRIVER" else command(**options)
+            return {"train": lambda args: command()} if where == "DRIVER" else command(**options)
 
         return mock.patch.object(runpy, "run_module", observed_module)
 
