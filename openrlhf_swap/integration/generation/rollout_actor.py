@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from transformers import AutoConfig
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, reader_errors
@@ -174,6 +175,8 @@ class SwapRolloutActor(_StockRolloutActor):
 
         async def draw(number: int) -> Rollout:
             sampling = sampling_params.clone()
+            # Otherwise vLLM hands over all tokens so far at each token, and OpenRLHF throws all but the last away.
+            sampling.output_kind = RequestOutputKind.FINAL_ONLY
             if self._seed is not None:
                 sampling.seed = zlib.crc32(f"{self._seed}:{number}:{key or prompt}".encode())
             (response,) = await stock(prompt, label, sampling, *args, num_samples=1, **kwargs)

@@ -125,6 +125,59 @@ def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
     assert rollout.record["extra_logs"] == {"dummy_scores": 4.0}
 
 
+def test_python_sees_each_response_once_when_it_is_finished():
+    """vLLM's front end makes an output of all tokens so far at each step of a request that does not say so."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+    from vllm.v1.engine.output_processor import OutputProcessor
+
+    from openrlhf_swap.integration.generation import rollout_actor
+
+    sampled = []
+
+    class Actor(rollout_actor.SwapRolloutActor):
+        def __init__(self):
+            self._seed = None
+
+    async def answered(self, prompt, label, sampling, **_):
+        sampled.append(sampling)
+        return [{**RESPONSE, "reward": 1.0}]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollout_actor._StockRolloutActor, "generate_responses", answered)
+        asyncio.run(Actor().generate_responses("2 + 2?", "4", given := SamplingParams(), num_samples=2))
+    assert [one.output_kind for one in sampled] == [RequestOutputKind.FINAL_ONLY] * 2
+    assert given.output_kind == RequestOutputKind.CUMULATIVE
+
+    def count_outputs(sampling):
+        outputs = 0
+        processor = OutputProcessor(tokenizer=None, log_stats=False)
+        sampling.detokenize = False
+        request = EngineCoreRequest(
+            request_id="0",
+            external_req_id="0",
+            prompt_token_ids=[1],
+            mm_features=None,
+            sampling_params=sampling,
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        processor.add_request(request, None)
+        for token in range(9):
+            reason = FinishReason.LENGTH if token == 8 else None
+            step = EngineCoreOutput(request_id="0", new_token_ids=[token], finish_reason=reason)
+            found = processor.process_outputs([step]).request_outputs
+            outputs += len(found)
+        assert found[0].outputs[0].token_ids == list(range(9))
+        return outputs
+
+    assert (count_outputs(sampled[0]), count_outputs(given)) == (1, 9)
+
+
 class EndedError(Exception):
     """In place of the end of the process."""
 
