@@ -51,7 +51,7 @@ if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless
 fi
 # AdaptThink compares with the untrained policy.
 if runs adaptthink; then
-    python -m openrlhf_swap.reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
+    python -m openrlhf_swap reference --model "$MODEL" --dataset "$PROMPTS" --output "$OUTPUT/reference.jsonl" \
         --samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 512
 fi
 on_the_way=()

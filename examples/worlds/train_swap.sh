@@ -42,5 +42,5 @@ CKPT_ARGS=(--ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints")
 PYTHONPATH="$(cd "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 
-exec python -m openrlhf_swap.train \
+exec python -m openrlhf_swap train \
     "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}" "${CKPT_ARGS[@]}" "$@"
