@@ -182,8 +182,7 @@ def _write_records(given: Configuration, resolved: Configuration, words: list[st
     if resolved.args.data.prompt_dataset != inputs["data"]:
         inputs["data_used"] = resolved.args.data.prompt_dataset
     settings = {**given.method.to_dict(), **given.run.to_dict()}
-    about = {"flags": given.dump(), "command_with_defaults": command_line(COMMAND, as_words(given.dump()))}
-    content = {"swap": settings, **about, **made_of(COMMAND, words, **inputs), **names}
+    content = {"swap": settings, "flags": given.dump(), **made_of(COMMAND, words, **inputs), **names}
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
     write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(with_whole_paths(given)))
 

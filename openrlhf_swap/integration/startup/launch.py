@@ -13,10 +13,9 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import ray
-import torch
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.errors import ConfigError, LostActorError, SwapError
+from openrlhf_swap.errors import LostActorError, SwapError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, engine_limits, gpu_actors, policy_ranks
 from openrlhf_swap.flags.stock import TRAIN
@@ -61,7 +60,6 @@ def launch(configuration: Configuration) -> None:
         start_local_ray(gpu_actors(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
     else:
         gpus.check(configuration)
-        check_gpus(args)
         kernels = expert_kernels(args.actor.model_name_or_path)
     limits = engine_limits(configuration)
     print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
@@ -148,21 +146,6 @@ def threads(args: SimpleNamespace, cores: int) -> int:
     """
     actors, engines = policy_ranks(args), engine_gpus(args)
     return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
-
-
-def check_gpus(args: SimpleNamespace) -> None:
-    """Without a cluster, count the GPUs of this machine: Ray would wait silently for missing ones.
-
-    Raises:
-        ConfigError: when there are too few.
-    """
-    needed = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
-    there = torch.cuda.device_count()
-    if "RAY_ADDRESS" not in os.environ and there < needed:
-        raise ConfigError(
-            f"the run takes {needed} GPUs (--actor.num_gpus_per_node, --vllm.num_engines), but {there} are here; "
-            "ask for fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
-        )
 
 
 def start_local_ray(places: int) -> None:

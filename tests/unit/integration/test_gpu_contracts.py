@@ -13,7 +13,7 @@ from support.paths import POLICY
 from support.trainers import make_trainer, strategy_of
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from openrlhf_swap.errors import CompatibilityError, ConfigError
+from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.runtime import attention, flash_attention
@@ -93,31 +93,6 @@ def test_pinned_blocks_that_are_not_rounded_are_refused(monkeypatch, name):
     monkeypatch.setenv(name, "pinned_max_round_threshold_mb:16")
     with pytest.raises(CompatibilityError, match=f"^{name} is pinned_max.*: unset pinned_max_round_threshold_mb$"):
         patches.check_versions()
-
-
-@pytest.mark.parametrize(
-    ("colocate_all", "colocate_actor_ref", "kl", "needed"),
-    [(True, False, 0.0, 2), (False, False, 0.0, 4), (False, False, 0.1, 6), (False, True, 0.1, 4)],
-)
-def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
-    monkeypatch, colocate_all, colocate_actor_ref, kl, needed
-):
-    part = SimpleNamespace(num_nodes=1, num_gpus_per_node=2)
-    args = SimpleNamespace(
-        actor=part,
-        ref=part,
-        vllm=SimpleNamespace(num_engines=2, tensor_parallel_size=1),
-        train=SimpleNamespace(colocate_all=colocate_all, colocate_actor_ref=colocate_actor_ref),
-        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=kl)),
-    )
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: needed)
-    launch.check_gpus(args)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: needed - 1)
-    with pytest.raises(ConfigError, match=f"^the run takes {needed} GPUs .* but {needed - 1} are here"):
-        launch.check_gpus(args)
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    launch.check_gpus(args)
 
 
 def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeypatch):
@@ -272,7 +247,7 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
     monkeypatch.setattr(launch, "run_openrlhf", lambda configuration, engines: made.append(engines))
     monkeypatch.setattr(launch.ray, "shutdown", lambda: None)
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
-    for module, name in ((launch, "check_engine"), (launch, "check_gpus"), (launch.gpus, "check")):
+    for module, name in ((launch, "check_engine"), (launch.gpus, "check")):
         monkeypatch.setattr(module, name, lambda *_: None)
     launch.launch(configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False))
     (given,) = made
