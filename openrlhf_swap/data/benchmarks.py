@@ -240,10 +240,8 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
         text, answer = row.get("problem"), row.get("answer")
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{where}: problem is {_shown(text)}; give every row a problem and an answer")
-        if grader == MATH and isinstance(answer, list) and len(answer) == 1:
-            answer = answer[0]  # OlympiadBench's on the hub, which may be a text of several answers
         with reader_errors(f"{where}: {{reason}}; give every row a problem and an answer"):
-            reference = read_reference({**row, "answer": answer}, "problem", "answer", grader)
+            reference = read_reference(row, "problem", "answer", grader)
         bare = strip_answer(reference.answer) if grader == MATH else reference.answer
         if answer is None or (grader == MATH and not bare):
             raise DataError(f"{where}: answer is {_shown(row.get('answer'))}; give every row a problem and an answer")

@@ -11,7 +11,7 @@ from openrlhf_swap.data.near_duplicates import BenchmarkIndex, Instruction, read
 from openrlhf_swap.data.references import find_faults
 from openrlhf_swap.data.rows import read_column
 from openrlhf_swap.files import Row
-from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER
+from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat that e
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
-ANSWER_REASONS = (EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER)
+ANSWER_REASONS = (EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER, PLACEHOLDER_ANSWER, UNPARSABLE_ANSWER)
 REASONS = (EMPTY_PROBLEM, SAME_AS_BENCHMARK, NEAR_BENCHMARK, *ANSWER_REASONS, DUPLICATE)
 
 Reason = dict[str, Any]

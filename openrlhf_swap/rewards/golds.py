@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import json
 import math
 import os
 import re
@@ -23,6 +23,7 @@ from openrlhf_swap.rewards.grader import Grader
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
 PROSE_ANSWER = "a sentence as its answer"
+PLACEHOLDER_ANSWER = "a placeholder as its answer, such as 'proof' or 'N/A'"
 UNPARSABLE_ANSWER = "an answer that cannot be parsed"
 
 LONGEST = 200  # characters; the longest answer of the benchmarks has 198
@@ -32,41 +33,66 @@ GRADED_AT_ONCE = 256
 EXAMPLES = 5
 
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_WHOLE = re.compile(r"([+-]?\d+)\.0+")
+_NUMBER = re.compile(r"([+-]?)(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
+_TEXT_LIST = re.compile(r"\s*\[\s*[\"']")
+_BACKSLASHES = re.compile(r"\\+")
+_LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?![\\\"']|u[0-9a-fA-F]{4})")
+_NOT_IN_WORDS = re.compile(r"\\[A-Za-z]+|[^\w?-]|_")
+_PLACEHOLDERS = {
+    *("proof", "seeproof", "proofomitted", "solution", "seesolution", "seethesolution", "seeabove", "omitted"),
+    *("none", "null", "nil", "nan", "na", "notfound", "notapplicable", "notavailable", "notgiven", "notprovided"),
+    *("noanswer", "unknown", "tbd", "todo"),
+}
 _TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
 
 
 def normal_answer(value: object) -> str:
-    r"""An answer as it is graded and scored; empty for what is neither text nor a number.
+    r"""An answer as it is graded and scored; empty for what is neither text, a number nor a list of these.
 
-    Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A whole
-    number has no decimals (a column of integers with holes is read as floats), a float no exponent, and characters
-    that the grader does not know as mathematics are written as it does: full-width digits, ¾, x². Of a JSON list of
-    one text, that text.
+    Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A number has
+    no leading zeros, a whole one no decimals (a column of integers with holes is read as floats), a float no exponent,
+    and characters that the grader does not know as mathematics are written as it does: full-width digits, ¾, x². A
+    list, which may be written as text, is its items with commas between them. Backslashes that are all doubled, by a
+    second escaping, are halved.
     """
+    if isinstance(value, list | tuple):
+        items = [normal_answer(item) for item in value]
+        return items[0] if len(items) == 1 else ", ".join(map(strip_answer, items)) if all(items) else ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
     # The grader finds 1e-05 equal to itself, but to no other spelling of the number.
-    written = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
-    text = write_latex(_only_item(written))
+    text = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
+    if (listed := _listed(text)) is not None:
+        return normal_answer(listed)
+    while (runs := _BACKSLASHES.findall(text)) and all(len(run) % 2 == 0 for run in runs):
+        text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
+    text = write_latex(text)
     text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
-    whole = _WHOLE.fullmatch(text.strip())
-    return whole[1] if whole else text.strip()
+    bare = strip_answer(text)
+    if number := _NUMBER.fullmatch(bare):
+        sign, whole, decimals = number.groups(default="")
+        text = text.replace(bare, f"{sign}{whole.lstrip('0') or 0}{decimals}")
+    return text.strip()
 
 
-def _only_item(text: str) -> str:
-    """The text in a JSON list of one, such as `["165"]`; any other text itself."""
-    if not text.lstrip().startswith('["'):
-        return text
+def _listed(text: str) -> list[object] | None:
+    r"""The items of a list of texts that JSON or Python wrote, such as `["165"]`; None for any other text.
+
+    LaTeX in it may have been escaped or not: `\f` is the beginning of `\frac` rather than a form feed.
+    """
+    if not _TEXT_LIST.match(text):
+        return None
+    if _LONE_BACKSLASH.search(text):
+        text = re.sub(r"\\(?![\"'])", r"\\\\", text)
     try:
-        items = json.loads(text)
-    except ValueError:
-        return text
-    return items[0] if len(items) == 1 else text
+        items = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return items if isinstance(items, list) else None
 
 
 def visible_fault(answer: str) -> str | None:
@@ -76,10 +102,13 @@ def visible_fault(answer: str) -> str | None:
         return EMPTY_ANSWER
     if len(bare) > LONGEST:
         return LONG_ANSWER
+    words = _NOT_IN_WORDS.sub("", bare).casefold()
+    if words in _PLACEHOLDERS or not bare.strip("-\u2013\u2014?_. "):
+        return PLACEHOLDER_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
-    words = len(_WORD.findall(plain))
-    is_sentence = words > 1 and _OF_SENTENCES.search(plain.lower())
-    return PROSE_ANSWER if is_sentence or words > MOST_WORDS else None
+    number_of_words = len(_WORD.findall(plain))
+    is_sentence = number_of_words > 1 and _OF_SENTENCES.search(plain.lower())
+    return PROSE_ANSWER if is_sentence or number_of_words > MOST_WORDS else None
 
 
 def find_gradable(answers: Iterable[str], label: str) -> set[str]:

@@ -123,10 +123,10 @@ def test_options(tmp_path):
 
 
 def test_whole_numbers_and_mixed_answers(tmp_path):
-    rows = [{"problem": f"p{n}", "answer": answer} for n, answer in enumerate((7, r"\pi", [3], True))]
+    rows = [{"problem": f"p{n}", "answer": answer} for n, answer in enumerate((7, r"\pi", [3], True, {}))]
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
-    assert [row["answer"] for row in read_rows(output)] == ["7", r"\pi"]
+    assert [row["answer"] for row in read_rows(output)] == ["7", r"\pi", "3"]
     assert [row["reason"] for row in read_rows(removed_path(output))] == [EMPTY_ANSWER, EMPTY_ANSWER]
 
 
@@ -148,13 +148,13 @@ def test_solutions_give_their_answers(tmp_path, capsys):
         assert line in shown
 
 
-def test_the_answers_of_a_csv_stay_as_they_are_written(tmp_path):
+def test_the_answers_of_a_csv_are_read_as_text(tmp_path):
     source = tmp_path / "rows.csv"
     source.write_text('problem,answer\nA share?,0.50\n"How many, in all?",007\nA fraction?,1/2\nNothing?,nan\n')
     output = tmp_path / "prompts.jsonl"
     assert run(source, output, "--suffix", "", "--no-benchmarks") == 0
     rows = [(row["problem"], row["answer"]) for row in read_rows(output)]
-    assert rows[:3] == [("A share?", "0.50"), ("How many, in all?", "007"), ("A fraction?", "1/2")]
+    assert rows[:3] == [("A share?", "0.50"), ("How many, in all?", "7"), ("A fraction?", "1/2")]
 
 
 def test_chats_and_keys_inside_of_columns(tmp_path):

@@ -44,7 +44,7 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
         (b'{"problem": "1", "answer": ""}', ', row 2: answer is ""; give every row a problem and an answer'),
         (b'{"problem": "1", "answer": null}', ", row 2: answer is null"),
         (b'{"problem": "1", "answer": {"a": 1}}', ', row 2: answer is {"a": 1}'),
-        (b'{"problem": "1", "answer": ["3", "5"]}', ', row 2: answer is ["3", "5"]; give every row a problem and'),
+        (b'{"problem": "1", "answer": ["3", ""]}', ', row 2: answer is ["3", ""]; give every row a problem and'),
         (b'{"problem": "1", "answer": []}', ", row 2: answer is []"),
         (b'{"problem": "1", "answer": "\xe9"}', " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29"),
         (b"\0" * 512, " cannot be read: row 2: zero bytes, as a crash leaves them"),
