@@ -37,7 +37,7 @@ from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
-from openrlhf_swap.runs.model_code import refuse_model_code
+from openrlhf_swap.runs.model_code import check_model_files
 
 CUT, VLLM = "cut", "vllm"
 ANSWER_TOKENS = 64  # of an answer after a cut
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
     names = graded_benchmarks(args.folder)
     settings = read_settings(args.folder)
     model = settings["model"]
-    refuse_model_code(f"the model of {args.folder}", model, args.trust_remote_code)
+    check_model_files(f"the model of {args.folder}", model, args.trust_remote_code)
     tokenizer = read_tokenizer(model, args.trust_remote_code)
     close = args.close_template.replace("\\n", "\n")
     given = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)

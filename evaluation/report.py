@@ -25,7 +25,7 @@ from openrlhf_swap.evaluation.measures import Evaluation, Measures, measure_eval
 from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, graded_benchmarks, grades_path, read_settings
 from openrlhf_swap.evaluation.stats import paired_difference
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.runs.resume import shown
+from openrlhf_swap.runs.provenance import shown
 
 PAPER_ROWS = Path(__file__).parent / "paper_rows.csv"
 COLUMNS = {

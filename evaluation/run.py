@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 
-from openrlhf_swap.command import Parser, check_model_exists, check_writable, counted
+from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
@@ -42,7 +42,7 @@ from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked
-from openrlhf_swap.runs.model_code import refuse_model_code
+from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
@@ -55,8 +55,7 @@ def main(argv: list[str]) -> None:
         DataError: for a benchmark that cannot be used.
     """
     args = parse(expand_config(argv))
-    check_model_exists("--model", args.model)
-    refuse_model_code("--model", args.model, args.trust_remote_code)
+    check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):
         problems = load_problems(args)

@@ -17,8 +17,7 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, parse_row, read_rows, replacing, to_line, write_text
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import R1
-from openrlhf_swap.runs.provenance import fingerprint
-from openrlhf_swap.runs.resume import refuse_other_settings
+from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
 SETTINGS = ("model", "temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix", "end_of_thought")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from openrlhf_swap.errors import ConfigError, SwapError, reader_errors
+from openrlhf_swap.errors import ConfigError, SwapError
 
 PROGRAM = "openrlhf-swap"  # the console command, see `__main__`
 ADAPTERS = "adapter_config.json"  # what a folder of LoRA adapters holds
@@ -87,32 +87,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def counted(number: int, thing: str) -> str:
     """A number with its noun: "1 sample", "1,200 samples"."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
-
-
-def check_model_exists(flag: str, name: str, takes_adapters: bool = False) -> None:
-    """Raise ConfigError for a model that is neither a folder nor known to the hub or its cache.
-
-    And, unless `takes_adapters`, for a folder of LoRA adapters, whose weights vLLM takes for a model's.
-    """
-    if Path(name).is_dir():
-        if not takes_adapters and (Path(name) / ADAPTERS).exists():
-            raise ConfigError(
-                f"{flag} is {name}, which holds LoRA adapters instead of a whole model; merge them first: "
-                f"{PROGRAM} merge --adapters {name} --output FOLDER"
-            )
-        return
-    message = (
-        f"{flag} is {name}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json and "
-        "weights, or a hub model id"
-    )
-    if name.startswith(("/", "./", "../", "~")):
-        raise ConfigError(message.replace("{reason}", "no such folder"))
-
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    with reader_errors(message, ConfigError):
-        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
-            HfApi().model_info(name, timeout=10)
 
 
 def check_writable(flag: str, folder: Path) -> None:

@@ -28,24 +28,12 @@ class NonFiniteError(SwapError, ArithmeticError):
     """A score is NaN or infinite; the message says which."""
 
 
-class InertRunError(SwapError, RuntimeError):
-    """Training started, but the process term never reached an update; the message says why."""
-
-
 class CheckpointError(SwapError, OSError):
     """A checkpoint cannot be written or used; the message says why, and which one is still usable."""
 
 
-class GenerationError(SwapError, TimeoutError):
-    """No response came from the rollout engines within the time limit."""
-
-
-class LostActorError(SwapError, RuntimeError):
-    """A process of the run died; the message says which, and how to resume."""
-
-
-class CrashedRunError(SwapError, RuntimeError):
-    """An unexpected error ended a run; the message names it, and the log that has the traceback."""
+class RunError(SwapError, RuntimeError):
+    """A run cannot go on; the message says why, and how to resume or what to look at."""
 
 
 def first_line(error: BaseException) -> str:

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_exists, check_writable, flags_called, run_command
+from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.references import read_references, try_grader
 from openrlhf_swap.files import appending, read_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import Reference, find_verifier
-from openrlhf_swap.runs.model_code import refuse_model_code
-from openrlhf_swap.runs.resume import identity, record_or_compare
+from openrlhf_swap.runs.model_code import check_model_files
+from openrlhf_swap.runs.provenance import identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,8 +50,7 @@ def main(argv: list[str]) -> None:
         DataError: for a data set that cannot be read, or lacks a column.
     """
     args = parse_with_settings(_parser(), ("end_of_thought", "grader", "trust_remote_code"), argv)
-    check_model_exists("--model", args.model)
-    refuse_model_code("--model", args.model, args.trust_remote_code)
+    check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)
     from openrlhf_swap.generate import generate, open_engine

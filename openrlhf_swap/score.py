@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from openrlhf_swap.command import Parser, check_model_exists, check_writable, run_command
+from openrlhf_swap.command import Parser, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
@@ -34,8 +34,8 @@ from openrlhf_swap.flags.configuration import add_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import answer_text
 from openrlhf_swap.rewards.verifiers import FLAG, Reference, find_verifier
-from openrlhf_swap.runs.model_code import refuse_model_code
-from openrlhf_swap.runs.resume import identity, record_or_compare
+from openrlhf_swap.runs.model_code import check_model_files
+from openrlhf_swap.runs.provenance import identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -63,8 +63,7 @@ def main(argv: list[str]) -> None:
     run = RunConfig(scoring=given["scoring"])
     if grader_name and not find_verifier(grader_name).answer_is_text:
         raise ConfigError(f"{FLAG} is {grader_name}, whose tasks have no answer text to score: use eval run")
-    check_model_exists("--model", args.model, takes_adapters=True)
-    refuse_model_code("--model", args.model, trusted)
+    check_model_files("--model", args.model, trusted, takes_adapters=True)
     check_writable("--output", args.output.parent)
     rows = read_input(args.input)
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}

@@ -17,8 +17,8 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.rollouts.families import check_white_space
-from openrlhf_swap.runs.model_code import FLAG, refuse_model_code
-from openrlhf_swap.runs.resume import identity, record_or_compare
+from openrlhf_swap.runs.model_code import FLAG, check_model_files
+from openrlhf_swap.runs.provenance import identity, record_or_compare
 
 MODEL = "--model.model_name_or_path"
 DATA = "--data.dataset"
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     given = {f"--{name}": value for name, value in vars(args).items()}
     if model := given[MODEL]:
         trusted = FLAG in argv
-        refuse_model_code(MODEL, model, trusted)
+        check_model_files(MODEL, model, trusted, takes_adapters=True)
         from transformers import AutoTokenizer
 
         with reader_errors(f"{MODEL} is {model}, which cannot be read: {{reason}}", ConfigError):

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from tabulate import tabulate
 
-from openrlhf_swap.command import check_model_exists, check_writable, run_command
+from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import RUN_NAME, SECRET, Configuration, configure, training_parser
@@ -34,7 +34,7 @@ from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import try_write_card
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked
-from openrlhf_swap.runs.model_code import refuse_model_code
+from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import command_line, made_of
 
@@ -75,10 +75,7 @@ def main(argv: list[str]) -> int:
             with private_ray(), console:
                 _train(configuration, redacted(argv))
         except KeyboardInterrupt:
-            saved = checkpoints.newest(checkpoint_folder)
-            remedy = (
-                f"start again with --{RESUME} to resume from {saved}" if saved else "no checkpoint was written yet"
-            )
+            remedy = checkpoints.how_to_resume(checkpoint_folder)
             raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
         write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
     return 0
@@ -111,8 +108,7 @@ def _check_quickly(configuration: Configuration) -> None:
         **{name: configuration.values[name] for name in FOLDERS},
     }.items():
         check_writable(f"--{name}", Path(folder))
-    check_model_exists("--actor.model_name_or_path", args.actor.model_name_or_path)
-    refuse_model_code("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
+    check_model_files("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
     for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
         for file in map(str.strip, (files or "").split(",")):
             if file.endswith(DATA_FILES):

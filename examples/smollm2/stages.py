@@ -14,7 +14,7 @@ from typing import Any
 
 from quickstart import memory_gib
 
-from openrlhf_swap.errors import ConfigError, LostActorError
+from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.runs.leash import ending_with_us
 
@@ -44,7 +44,7 @@ def watched(command: list[str]) -> float:
     """Run a command that shows its own progress; returns the peak memory of its processes in GiB.
 
     Raises:
-        LostActorError: when it fails; its own output is above.
+        RunError: when it fails; its own output is above.
     """
     process, peak = subprocess.Popen(ending_with_us(command)), 0.0
     try:
@@ -55,9 +55,7 @@ def watched(command: list[str]) -> float:
     finally:
         process.terminate()
     if process.returncode:
-        raise LostActorError(
-            f"{command[2]} ended with status {process.returncode}; the same command goes on from there"
-        )
+        raise RunError(f"{command[2]} ended with status {process.returncode}; the same command goes on from there")
     return peak
 
 

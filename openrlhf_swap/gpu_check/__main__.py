@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_swap.command import Parser, check_model_exists, run_command
+from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.gpu_check.memory import Step, check_memory, planned_bytes, polled
@@ -28,6 +28,7 @@ from openrlhf_swap.gpu_check.report import FatalFinding, Findings, describe_gpu,
 from openrlhf_swap.gpu_check.scoring import check_scoring
 from openrlhf_swap.gpu_check.training import METRICS, check_steps, phase_seconds, train_and_kill, training_flags
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
+from openrlhf_swap.runs.model_code import check_model_files
 
 POLICY = Path(__file__).parents[2] / "examples" / "worlds" / "policies" / "addition"  # of a checkout
 
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> int:
         )
     if own.output.exists():
         raise ConfigError(f"--output is {own.output}, which is there already; remove it, or name another folder")
-    check_model_exists("--model", own.model)
+    check_model_files("--model", own.model)
     device = torch.device("cuda", 0)
     facts = describe_gpu(device)
     gpu = Gpu(device, lambda: torch.cuda.device_memory_used(device), facts["bytes"], facts)

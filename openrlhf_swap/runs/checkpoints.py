@@ -99,6 +99,12 @@ def newest(path: Path) -> str | None:
     return complete[-1].name if complete else None
 
 
+def how_to_resume(path: Path) -> str:
+    """What to do after a run that kept its checkpoints in `path` has ended before its time."""
+    saved = newest(path)
+    return f"start again with --ckpt.load_enable to resume from {saved}" if saved else "no checkpoint was written yet"
+
+
 def refuse_to_overwrite(path: Path) -> None:
     """Raise CheckpointError if `--ckpt.path` holds a checkpoint, which a new run would overwrite."""
     if tag := newest(path):

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from openrlhf_swap.errors import CrashedRunError, SwapError, first_line
+from openrlhf_swap.errors import RunError, SwapError, first_line
 
 SECONDS = 0.2  # between two reads of the log
 BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
@@ -39,7 +39,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
         verbose_flag: the flag that shows everything on the console.
 
     Raises:
-        CrashedRunError: for any other error than a SwapError; its traceback is in the log.
+        RunError: for any other error than a SwapError; its traceback is in the log.
     """
     os.environ["RAY_COLOR_PREFIX"] = "0"  # the log should hold no colour codes
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -62,9 +62,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
         cause = error
         while isinstance(inner := getattr(cause, "cause", None), Exception):  # wrapped by Ray
             cause = inner
-        raise CrashedRunError(
-            f"{type(cause).__name__}: {first_line(cause)}; the traceback is at the end of {log}"
-        ) from error
+        raise RunError(f"{type(cause).__name__}: {first_line(cause)}; the traceback is at the end of {log}") from error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
-from openrlhf_swap.errors import InertRunError, NonFiniteError
+from openrlhf_swap.errors import NonFiniteError, RunError
 
 Metrics = dict[str, float]
 # What guards read of steps before the last. It goes into checkpoints, so that a resumed run compares with the same.
@@ -31,7 +31,7 @@ class Guards:
         """Look at the metrics of a step and return lines for the console.
 
         Raises:
-            InertRunError: when the self-test fails.
+            RunError: when the self-test fails.
         """
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
@@ -154,7 +154,7 @@ def check_process_term(history: Sequence[Metrics], steps: int) -> None:
     with all of a correct response's reasoning, or no likelier than without it.
 
     Raises:
-        InertRunError: with the reason.
+        RunError: with the reason.
     """
     if len(history) != steps or not steps:
         return
@@ -173,13 +173,11 @@ def check_process_term(history: Sequence[Metrics], steps: int) -> None:
                 "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
                 "gives no signal when all gains are equal) and --swap.close_template"
             )
-        raise InertRunError(
-            f"no correct rollout got a non-zero process term in the first {steps} steps: {reason} {off}"
-        )
+        raise RunError(f"no correct rollout got a non-zero process term in the first {steps} steps: {reason} {off}")
     scores = [metrics for metrics in history if "swap/answer_logprob_first" in metrics]
     first, last = (fmean(metrics[f"swap/answer_logprob_{end}"] for metrics in scores) for end in ("first", "last"))
     if last < -3 or (last < -1 and last <= first):  # nats a token: 5% and 37%
-        raise InertRunError(
+        raise RunError(
             f"--swap.close_template means nothing to the model: after it the reference answer's log-probability "
             f"is {first:.2f} nats a token before a correct response and {last:.2f} after its last step (means of "
             f"the first {steps} steps); use the text with which the model ends its thought and opens "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from openrlhf_swap.command import ADAPTERS, Parser, check_writable, run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.runs.model_code import add_trust_flag, refuse_model_code
+from openrlhf_swap.runs.model_code import add_trust_flag, check_model_files
 
 
 def main(argv: list[str]) -> None:
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     if not (Path(args.adapters) / ADAPTERS).exists():
         raise ConfigError(f"--adapters is {args.adapters}, without {ADAPTERS}; give a folder with LoRA adapters")
-    refuse_model_code("--adapters", args.adapters, args.trust_remote_code)
+    check_model_files("--adapters", args.adapters, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output)
     if args.output.exists() and any(args.output.iterdir()):
         raise ConfigError(f"--output is {args.output}, which is not empty; use another folder")

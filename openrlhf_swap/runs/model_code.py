@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.command import ADAPTERS
+from openrlhf_swap.command import ADAPTERS, PROGRAM
 from openrlhf_swap.errors import ConfigError, reader_errors
 
 FLAG = "--swap.trust_remote_code"
@@ -22,8 +22,8 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def refuse_model_code(flag: str, model: str, trusted: bool = False) -> None:
-    """Refuse a model that brings code of its own, before anything loads it.
+def check_model_files(flag: str, model: str, trusted: bool = False, takes_adapters: bool = False) -> None:
+    """Refuse a model that is not there, and one that brings code of its own, before anything loads it.
 
     OpenRLHF passes `trust_remote_code=True` to every loader. So any JSON file of the model may name the code, which
     runs with the configuration, tokenizer, processor or weights: every one of them is searched, at every depth.
@@ -31,12 +31,19 @@ def refuse_model_code(flag: str, model: str, trusted: bool = False) -> None:
     Args:
         flag: the flag that names the model.
         model: folder or hub id. Of a hub model that is not in the cache, the JSON files are downloaded.
-        trusted: whether the user has allowed the model's code; then nothing is done.
+        trusted: whether the user has allowed the model's code.
+        takes_adapters: whether the model may be a folder of LoRA adapters, whose weights vLLM takes for a model's.
 
     Raises:
-        ConfigError: for a model with code of its own, or one whose files cannot be listed.
+        ConfigError: for such a model, or such adapters.
     """
-    if not trusted and (place := find_model_code(flag, model)):
+    if not takes_adapters and (Path(model) / ADAPTERS).exists():
+        raise ConfigError(
+            f"{flag} is {model}, which holds LoRA adapters instead of a whole model; merge them first: "
+            f"{PROGRAM} merge --adapters {model} --output FOLDER"
+        )
+    place = find_model_code(flag, model)
+    if place and not trusted:
         raise ConfigError(
             f"{flag} is {model}, which brings Python code of its own ({place}); read that code, then give {FLAG} to "
             "let it run"
@@ -49,7 +56,10 @@ def find_model_code(flag: str, model: str) -> str | None:
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
 
-        message = f"{flag} is {model}, whose files cannot be listed ({{reason}}); give a folder, or a hub model id"
+        message = (
+            f"{flag} is {model}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json "
+            "and weights, or a hub model id"
+        )
         with reader_errors(message, ConfigError):
             folder = Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
     if (folder / GENERATE).exists():

@@ -13,7 +13,7 @@ from stages import Stage, do, watched
 from support.paths import POLICY, ROOT
 from support.scripts import bash
 
-from openrlhf_swap.errors import ConfigError, LostActorError
+from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
@@ -166,6 +166,6 @@ def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
 
 
 def test_a_command_that_fails_ends_the_stage_in_one_line():
-    with pytest.raises(LostActorError, match="ended with status 3; the same command goes on from there"):
+    with pytest.raises(RunError, match="ended with status 3; the same command goes on from there"):
         watched([sys.executable, "-c", "raise SystemExit(3)"])
     assert watched([sys.executable, "-c", "import time; time.sleep(0.5)"]) > 0

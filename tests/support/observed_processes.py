@@ -75,7 +75,7 @@ def commands():
 
         return mock.patch.object(runpy, "run_module", observed_module)
 
-    no_ray = {"start_local_ray": mock.DEFAULT, "check_engine": mock.DEFAULT, "engine_limits": lambda *_: {}}
+    no_ray = {"start_local_ray": mock.DEFAULT, "engine_limits": lambda *_: {}}
     with mock.patch.multiple(launch, **no_ray), observed("DRIVER"):
         observing.begin()
         launch.launch(configure(["--actor.model_name_or_path", str(POLICY)], on_cpu=True))

@@ -14,7 +14,7 @@ import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 
-from openrlhf_swap.errors import ConfigError, GenerationError, NonFiniteError
+from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
@@ -44,7 +44,7 @@ class WeightSyncMixin(BasePPOTrainer):
         """Overrides OpenRLHF's, which would wait for a stuck engine forever.
 
         Raises:
-            GenerationError: when the engines have not taken the weights within `--swap.generation_timeout`.
+            RunError: when the engines have not taken the weights within `--swap.generation_timeout`.
             EngineDeadError: when an engine has ended; it is the error, not the broken connection.
         """
         limit = self.args.swap_run.generation_timeout
@@ -53,7 +53,7 @@ class WeightSyncMixin(BasePPOTrainer):
             with ThreadPool(1) as pool:
                 pool.apply_async(super().broadcast_to_vllm).get(None if math.isinf(limit) else limit)
         except multiprocessing.TimeoutError:
-            raise GenerationError(
+            raise RunError(
                 f"the rollout engines did not take new weights within --swap.generation_timeout {limit:g} seconds: "
                 "one is stuck. Start again with --ckpt.load_enable; give more time if they were still at work"
             ) from None

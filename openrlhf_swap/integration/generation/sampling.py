@@ -17,7 +17,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _coll
 from tqdm import tqdm
 from vllm import SamplingParams
 
-from openrlhf_swap.errors import CompatibilityError, DataError, GenerationError
+from openrlhf_swap.errors import CompatibilityError, DataError, RunError
 from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import Sample, make_sample
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
@@ -177,7 +177,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         while pending:
             ready, pending = ray.wait(pending, timeout=None if math.isinf(limit) else limit)
             if not ready:
-                raise GenerationError(
+                raise RunError(
                     f"no prompt was finished within --swap.generation_timeout {limit:g} seconds, "
                     f"{sum(map(bool, open_parts))} of {len(parts)} are open: a rollout engine or its grader is "
                     "stuck. Start again with --ckpt.load_enable; give more time if the engines were still at work"

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.errors import ConfigError, LostActorError
+from openrlhf_swap.errors import ConfigError, RunError
 
 POLL_SECONDS = 2.0
 GCS, GCS_SECONDS = "gcs_server", 0.5  # Ray's process that keeps a cluster's state, and how often we look at it
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
 
     Raises:
         ConfigError: for a bad command line, or when the nodes are not there in time.
-        LostActorError: if the Ray of this node has ended.
+        RunError: if the Ray of this node has ended.
     """
     parser = Parser("openrlhf_swap.integration.startup.cluster", __doc__)
     parser.add_argument("--address", required=True, help="of the cluster's dashboard")
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     deadline, shown = time.monotonic() + args.wait, ""
     while True:
         if args.pid_file.exists() and not is_alive(process := int(args.pid_file.read_text())):
-            raise LostActorError(f"the Ray of this node, process {process}, has ended; run head again")
+            raise RunError(f"the Ray of this node, process {process}, has ended; run head again")
         ready, state = count_nodes(args.address, args.nodes, args.gpus)
         if ready >= args.nodes:
             return

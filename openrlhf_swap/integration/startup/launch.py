@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import ray
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.errors import LostActorError, SwapError
+from openrlhf_swap.errors import RunError, SwapError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, engine_limits, gpu_actors, policy_ranks
 from openrlhf_swap.flags.stock import TRAIN
@@ -27,7 +27,6 @@ from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 from openrlhf_swap.integration.startup import gpus
 from openrlhf_swap.integration.startup.cluster import watch_gcs
-from openrlhf_swap.integration.startup.model_check import check_engine
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import end_process
 
@@ -41,7 +40,7 @@ def launch(configuration: Configuration) -> None:
     On a CPU "GPUs" are slots for processes, on this machine or in the cluster that RAY_ADDRESS names.
 
     Raises:
-        ConfigError: when there are too few GPUs, or vLLM's code of the model cannot be imported.
+        ConfigError: when the machine cannot carry the run.
         SwapError: one of our errors that was raised in an actor.
     """
     args, run = configuration.args, configuration.run
@@ -50,7 +49,6 @@ def launch(configuration: Configuration) -> None:
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    check_engine(args.actor.model_name_or_path, run.trust_remote_code)
     kernels: dict[str, Any] = {}
     if configuration.on_cpu:
         from openrlhf_swap.integration.generation.rollout_actor import CpuRolloutActor
@@ -77,7 +75,7 @@ def launch(configuration: Configuration) -> None:
         if isinstance(cause, SwapError):
             raise cause from None
         if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
-            raise LostActorError(describe_death(cause, args, where)) from error
+            raise RunError(describe_death(cause, args, where)) from error
         raise
     finally:
         if sys.exc_info()[0]:
@@ -113,7 +111,8 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     text = str(error)
     if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
         reason = text.strip().splitlines()[-1].rstrip(".")
-        return f"{created[1]} could not start: {reason}. The output before it is {where}; {how_to_resume(args)}"
+        remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
+        return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
     name = re.search(r"class_name: (\w+)", text)
     pid = re.search(r"pid: (\d+)", text)
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
@@ -129,14 +128,8 @@ def died(who: str, args: SimpleNamespace, where: str) -> str:
     """A line about a process that is gone."""
     return (
         f"{who} died. Its last words, if it had any, are {where}; a process that dies silently was usually killed for "
-        f"lack of memory (see the kernel's log): {how_to_resume(args)}"
+        f"lack of memory (see the kernel's log): {checkpoints.how_to_resume(Path(args.ckpt.path))}"
     )
-
-
-def how_to_resume(args: SimpleNamespace) -> str:
-    """What to do after a process of the run has died."""
-    saved = checkpoints.newest(Path(args.ckpt.path))
-    return f"start again with --ckpt.load_enable to resume from {saved}" if saved else "no checkpoint was written yet"
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:

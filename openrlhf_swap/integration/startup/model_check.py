@@ -119,18 +119,3 @@ def _packing_flag(args: SimpleNamespace) -> str | None:
     if args.ds.packing_samples:
         return "--ds.packing_samples"
     return "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else None
-
-
-def check_engine(path: str, trust_remote_code: bool = False) -> None:
-    """Raise ConfigError where vLLM's code of the model cannot be imported: some families need extra packages."""
-    from transformers import AutoConfig
-    from vllm import ModelRegistry
-
-    for architecture in AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).architectures or ():
-        if (code := ModelRegistry.models.get(architecture)) is not None:
-            message = (
-                f"--actor.model_name_or_path is {path}, a {architecture}, whose code in vLLM cannot be imported "
-                "({reason}); install what it asks for"
-            )
-            with reader_errors(message, ConfigError):
-                code.load_model_cls()

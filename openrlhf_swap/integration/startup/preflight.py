@@ -16,7 +16,7 @@ from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.resume import identity, refuse_other_settings
+from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 
 DATA = "--data.prompt_dataset"
 

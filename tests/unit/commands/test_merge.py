@@ -11,10 +11,10 @@ from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_swap import reference
-from openrlhf_swap.command import check_model_exists
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.runs import merge
+from openrlhf_swap.runs.model_code import check_model_files
 
 RANK, ALPHA = 4, 16
 
@@ -55,7 +55,7 @@ def test_adapters_are_added(adapters, tmp_path, capsys):
     text = "<think>\n5+3=8\n</think>"
     one, other = (AutoTokenizer.from_pretrained(folder)(text) for folder in (POLICY, tmp_path / "merged"))
     assert one["input_ids"] == other["input_ids"]
-    check_model_exists("--model", str(tmp_path / "merged"))
+    check_model_files("--model", str(tmp_path / "merged"))
 
 
 def test_what_vllm_would_read_as_a_whole_model_is_refused(adapters, tmp_path):
@@ -83,7 +83,7 @@ def test_bad_input_is_one_line(adapters, tmp_path):
     for folder, output, message in (
         (POLICY, "new", "without adapter_config.json; give a folder with LoRA adapters"),
         (adapters, "full", "which is not empty; use another folder"),
-        (lost, "new", f"--adapters is {lost}, and its base is {tmp_path / 'gone'}, whose files cannot be listed ("),
+        (lost, "new", f"--adapters is {lost}, and its base is {tmp_path / 'gone'}, which cannot be read ("),
     ):
         with pytest.raises(ConfigError) as error:
             merge.main(["--adapters", str(folder), "--output", str(tmp_path / output)])

@@ -9,7 +9,7 @@ import pytest
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.runs.model_code import find_model_code, refuse_model_code
+from openrlhf_swap.runs.model_code import check_model_files, find_model_code
 
 EVIL = """
 import pathlib, transformers
@@ -61,12 +61,12 @@ def hostile(tmp_path):
 def test_code_is_found_wherever_it_is_named(hostile, place):
     model, marker = hostile(place)
     with pytest.raises(ConfigError) as error:
-        refuse_model_code("--model", str(model))
+        check_model_files("--model", str(model), takes_adapters=True)
     message = str(error.value)
     assert message.startswith(f"--model is {model}, which brings Python code of its own (")
     assert message.endswith("read that code, then give --swap.trust_remote_code to let it run")
     assert (PLACES[place][0] if place in PLACES else "custom_generate/generate.py") in message
-    refuse_model_code("--model", str(model), trusted=True)
+    check_model_files("--model", str(model), trusted=True, takes_adapters=True)
     assert not marker.exists()
 
 
@@ -94,7 +94,7 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
 
 
 def test_a_model_without_code_passes():
-    refuse_model_code("--model", str(POLICY))
+    check_model_files("--model", str(POLICY))
 
 
 KEYS = ["--data.input_key", "problem", "--data.label_key", "answer"]

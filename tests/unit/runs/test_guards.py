@@ -5,7 +5,7 @@ import math
 import pytest
 
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.errors import InertRunError, NonFiniteError
+from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.objectives.ablation import penalty_temperature
 from openrlhf_swap.runs.guards import (
     Guards,
@@ -130,7 +130,7 @@ def test_a_resumed_run_warns_as_a_calm_one(killed_after):
 )
 def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
     check_process_term([metrics], 2)
-    with pytest.raises(InertRunError, match=rf"in the first 2 steps: .*{reason}"):
+    with pytest.raises(RunError, match=rf"in the first 2 steps: .*{reason}"):
         check_process_term([metrics] * 2, 2)
 
 
@@ -159,7 +159,7 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
     if means_something:
         check_process_term(history, 2)
         return
-    with pytest.raises(InertRunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"):
+    with pytest.raises(RunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"):
         check_process_term(history, 2)
 
 

@@ -9,7 +9,7 @@ import ray
 from support.trainers import make_trainer, remote, strategy_of
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.errors import ConfigError, GenerationError
+from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver import trainer
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics
@@ -63,7 +63,7 @@ def test_weights_that_arrive_are_no_error(broadcast):
 
 def test_an_engine_that_is_stuck_is_not_waited_for_for_ever(broadcast):
     done = threading.Event()
-    with pytest.raises(GenerationError, match=r"did not take new weights within --swap\.generation_timeout 0\.2 "):
+    with pytest.raises(RunError, match=r"did not take new weights within --swap\.generation_timeout 0\.2 "):
         broadcast(False, weights=done.wait, limit=0.2)
     done.set()
 

@@ -98,7 +98,6 @@ def test_a_launch_ends_before_ray_where_cuda_cannot_use_the_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(launch, "run_openrlhf", started)
-    monkeypatch.setattr(launch, "check_engine", lambda *_: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match=r"^the GPUs cannot be used \(.+\); see nvidia-smi"):
         launch.launch(run)

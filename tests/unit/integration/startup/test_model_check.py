@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from support.paths import POLICY
 from transformers import CONFIG_MAPPING
 
 from openrlhf_swap.config import RunConfig
@@ -73,18 +72,3 @@ def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
             assert attention.implementation(asked, str(tmp_path)) == "eager"
             assert f"eager, because the code of {tmp_path} has no {asked}" in attention.summary(asked, str(tmp_path))
     attention.implementation.cache_clear()
-
-
-def test_a_family_that_vllm_cannot_import_is_refused(tmp_path, monkeypatch):
-    from vllm import ModelRegistry
-
-    model_check.check_engine(str(POLICY))
-
-    def broken():
-        raise ModuleNotFoundError("No module named 'torchvision'")
-
-    monkeypatch.setitem(ModelRegistry.models, "Qwen2ForCausalLM", SimpleNamespace(load_model_cls=broken))
-    with pytest.raises(
-        ConfigError, match=r"code in vLLM cannot be imported \(No module named 'torchvision'\); install"
-    ):
-        model_check.check_engine(str(POLICY))
