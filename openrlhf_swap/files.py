@@ -34,26 +34,11 @@ def read_rows(path: Path) -> Iterator[Any]:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):  # not splitlines(), which also splits at separators in a text
                 if line.endswith(b"\n") and (text := line.strip(b"\0\r\n")):
-                    yield _own_row(text, path, f"row {number}")
-
-
-def read_new_rows(path: Path, offset: int) -> tuple[list[Row], int]:
-    """The rows after a byte offset, and the offset after the last of them; DataError as `read_rows`."""
-    if not path.exists():
-        return [], offset
-    with open(path, "rb") as file:
-        file.seek(offset)
-        data = file.read()
-    complete = data[: data.rfind(b"\n") + 1]
-    lines = [line.strip(b"\0\r") for line in complete.split(b"\n")]
-    return [_own_row(line, path, f"a row after byte {offset}") for line in lines if line], offset + len(complete)
-
-
-def _own_row(line: bytes, path: Path, place: str) -> Any:
-    try:
-        return parse_value(line)
-    except DataError as error:
-        raise DataError(f"{path}, {place}: {error}; remove that line, or restore the file") from error
+                    try:
+                        yield parse_value(text)
+                    except DataError as error:
+                        remedy = "remove that line, or restore the file"
+                        raise DataError(f"{path}, row {number}: {error}; {remedy}") from error
 
 
 def parse_value(line: bytes) -> Any:

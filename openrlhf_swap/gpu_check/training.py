@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from openrlhf_swap.files import Row, read_new_rows, write_rows
+from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.gpu_check.memory import Step
 from openrlhf_swap.gpu_check.report import Findings, read_end
 from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, STEP_TOKENS, additions
@@ -90,7 +90,7 @@ def watch(
         FatalFinding: if it ends with an error, or if neither a log nor the metrics grow for `patience` seconds.
     """
     metrics, logs = output / METRICS, [output / log, output / LIBRARIES]
-    offset = metrics.stat().st_size if metrics.exists() else 0
+    known = len(list(read_rows(metrics)))
     steps: list[Step] = []
     start = shown_at = grew_at = time.monotonic()
     size, ended = 0, False
@@ -103,8 +103,7 @@ def watch(
                 if text := console.read():
                     print(text, end="", flush=True)
                     shown_at = time.monotonic()
-                rows, offset = read_new_rows(metrics, offset)
-                for row in rows:
+                for row in list(read_rows(metrics))[known + len(steps) :]:
                     steps.append((time.monotonic(), row))
                     on_step(steps)
                 if ended:

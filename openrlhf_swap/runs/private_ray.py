@@ -18,8 +18,6 @@ from pathlib import Path
 from openrlhf_swap.errors import ConfigError
 
 FOLDER = "RAY_TMPDIR"
-# Ray appends up to 75 characters for its longest socket, and the kernel takes 107.
-LONGEST_FOLDER = 32
 
 
 @contextmanager
@@ -31,7 +29,7 @@ def private_ray() -> Iterator[None]:
     may be of use.
 
     Raises:
-        ConfigError: if RAY_TMPDIR is too long a path for Ray's sockets, or Ray is imported without a token.
+        ConfigError: if Ray is imported without a token.
     """
     if "RAY_ADDRESS" in os.environ:
         yield
@@ -44,11 +42,7 @@ def private_ray() -> Iterator[None]:
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listen on 127.0.0.1 only, on Linux too
     if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    if given := os.environ.get(FOLDER):
-        if len(os.path.abspath(given)) > LONGEST_FOLDER:
-            raise ConfigError(
-                f"{FOLDER} is {given}; Ray's sockets need a path of at most {LONGEST_FOLDER} characters: use another"
-            )
+    if FOLDER in os.environ:
         yield
         return
     # Not TMPDIR, which is often long. mkdtemp makes it with mode 0700.

@@ -11,7 +11,6 @@ from openrlhf_swap.errors import ConfigError, DataError, first_line
 from openrlhf_swap.files import (
     appending,
     drop_unfinished_line,
-    read_new_rows,
     read_rows,
     replacing,
     write_rows,
@@ -43,7 +42,6 @@ def test_zero_bytes_of_a_power_cut_are_no_row(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n' + b"\0" * 4096 + b'\n\0\0{"a": 2}\n{"a": 3}\n' + b"\0" * 512)
     assert list(read_rows(path)) == [{"a": 1}, {"a": 2}, {"a": 3}]
-    assert read_new_rows(path, 9)[0] == [{"a": 2}, {"a": 3}]
     with appending(path) as append:
         append({"a": 4})
     assert list(read_rows(path))[2:] == [{"a": 3}, {"a": 4}]
@@ -56,14 +54,6 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
         list(read_rows(path))
     reason = "not JSON (Expecting ':' delimiter at character 6); remove that line, or restore the file"
     assert str(error.value) == f"{path}, row 2: {reason}"
-
-
-def test_new_rows_are_read_from_an_offset(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    assert read_new_rows(path, 0) == ([], 0)
-    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
-    assert read_new_rows(path, 9) == ([{"a": 2}], 18)
-    assert read_new_rows(path, 18) == ([], 18)
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3)))

@@ -12,7 +12,7 @@ from openrlhf_swap.files import Row, read_rows, to_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
-from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_evaluation, write_usable_prompts
+from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
@@ -47,7 +47,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if objective.scores_steps:
         check_scoring(configuration)
     output = Path(run.output_dir)
-    evaluation = write_usable_evaluation(args, tokenizer, output, run.grader)
+    evaluation = args.eval.dataset and write_usable_prompts(args, None, tokenizer, output, run.grader)
     data = write_usable_prompts(args, objective, tokenizer, output, run.grader)
     prompts = {DATA: _identity_of_prompts(args, data)}
     _refuse_others(prompts, recorded, args)

@@ -188,13 +188,6 @@ def write_usable_prompts(
     return str(output / file)
 
 
-def write_usable_evaluation(
-    args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase, output: Path, grader: str = MATH
-) -> str | None:
-    """`write_usable_prompts` for the data set of `--eval.dataset`, if there is one."""
-    return write_usable_prompts(args, None, tokenizer, output, grader) if args.eval.dataset else None
-
-
 def _is_problem(value: object, takes_chats: bool) -> bool:
     if takes_chats and isinstance(value, list):
         return bool(value) and all(isinstance(message, dict) and message.get("content") for message in value)

@@ -15,7 +15,6 @@ from openrlhf_swap.integration.startup.prompts import (
     CHANGED_PROMPT,
     load_prompts,
     reasons_to_drop,
-    write_usable_evaluation,
     write_usable_prompts,
 )
 from openrlhf_swap.objectives.registry import build
@@ -82,16 +81,14 @@ def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, to
     path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
     args = data_arguments("unused")
     args.eval.dataset = path
-    kept = write_usable_evaluation(args, tokenizer, tmp_path / "out")
+    kept = write_usable_prompts(args, None, tokenizer, tmp_path / "out")
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
     assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [{**rows[2], "answer": "102"}]
     report = capsys.readouterr().out
     assert "[swap] evaluation data: 1 of 4 rows usable; dropped 2 with an empty answer" in report
     args.eval.dataset = rows_file(tmp_path / "good.jsonl", [{**rows[2], "answer": "102"}])
-    assert write_usable_evaluation(args, tokenizer, tmp_path / "new") == args.eval.dataset
+    assert write_usable_prompts(args, None, tokenizer, tmp_path / "new") == args.eval.dataset
     assert not (tmp_path / "new").exists()
-    args.eval.dataset = None
-    assert write_usable_evaluation(args, tokenizer, tmp_path / "new") is None
 
 
 def test_what_a_loader_failed_at_is_named(tmp_path, tokenizer):
@@ -115,13 +112,14 @@ def test_numbers_become_text(tmp_path, tokenizer):
     assert json.loads(Path(kept).read_text())["answer"] == "200"
 
 
-CSV = """problem,answer,day
-What is 1?,12345678901234567,2020-01-01
-What is 2?,007,2020-01-02
-What is 3?,0.50,2020-01-03
-What is 4?,True,2020-01-04
-What is 5?,NA,2020-01-05
-What is 6?,,2020-01-06
+CSV = """problem,answer,field
+What is 1?,1,12345678901234567
+What is 2?,2,007
+What is 3?,3,0.50
+What is 4?,4,True
+What is 5?,5,NA
+What is 6?,6,
+What is 7?,7,2020-01-06
 """
 
 
@@ -140,7 +138,7 @@ def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path
     expected = [dict(zip(header, line, strict=True)) for line in lines]
     args = data_arguments(str(path))
     args.eval.dataset = str(path)
-    assert read(write_usable_evaluation(args, tokenizer, tmp_path / "out")) == expected
+    assert read(write_usable_prompts(args, None, tokenizer, tmp_path / "out")) == expected
     assert read(write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")) == expected
 
 
@@ -242,7 +240,7 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
         write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:crashes")
     args.eval.dataset = path
     capsys.readouterr()
-    kept = write_usable_evaluation(args, tokenizer, tmp_path / "out", "support.verifiers:nearness")
+    kept = write_usable_prompts(args, None, tokenizer, tmp_path / "out", "support.verifiers:nearness")
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
     (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
     assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
