@@ -13,9 +13,11 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.evaluation.samples import forced_path, graded_benchmarks, graded_samples, read_problems
 from openrlhf_swap.evaluation.stats import area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.rewards.answers import canonical, strip_answer
+from openrlhf_swap.rewards.answers import canonical, join_thousands, strip_answer
+from openrlhf_swap.rewards.golds import normal_answer
 
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+_VARIABLE = re.compile(r"\A[A-Za-z]\s*=\s*")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it separates: 1 1/2 is not 11/2
 
 
@@ -73,7 +75,7 @@ def measure_benchmark(folder: Path, name: str) -> Measures:
         **({"score": rows["score"].fillna(correct.astype(float)).mean()} if "score" in rows else {}),
         f"pass@{samples}": by_problem["correct"].agg(lambda c: pass_at_k(int(c.sum()), len(c), samples)).mean(),
         f"maj@{samples}": pd.Series(
-            [majority_is_correct(list(map(vote, group["answer"])), list(group["correct"])) for group in voters]
+            [majority_is_correct(count_votes(group), list(group["correct"])) for group in voters]
         ).mean(),
         "tokens": tokens,
         "tokens_median": rows["tokens"].median(),
@@ -109,9 +111,17 @@ def areas(folder: Path, name: str) -> dict[str, float]:
     return values
 
 
+def count_votes(group: pd.DataFrame) -> list[str | None]:
+    """The vote of each sample of a problem. Right answers have the same vote, since the grader found them equal."""
+    votes = [vote(answer) for answer in group["answer"]]
+    right = next((v for v, correct in zip(votes, group["correct"], strict=True) if correct and v), None)
+    return [right if correct and v else v for v, correct in zip(votes, group["correct"], strict=True)]
+
+
 def vote(answer: str | None) -> str | None:
-    r"""An answer as the majority vote counts it: `\dfrac{1}{2}`, `\frac{1}{2}` and `½` are the same, `0.5` is not."""
+    r"""An answer as the majority vote counts it: `\dfrac{1}{2}` and `½` are the same, and 1,000 and x = 1000."""
     if answer is None or pd.isna(answer):
         return None
-    plain = " ".join(_FRACTION.sub(r"\\frac", canonical(strip_answer(answer))).split())
+    plain = join_thousands(_VARIABLE.sub("", canonical(strip_answer(answer)).strip()))
+    plain = " ".join(_FRACTION.sub(r"\\frac", normal_answer(plain)).split())
     return _LOOSE_SPACE.sub("", plain)

@@ -16,15 +16,41 @@ END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
-_WRAPPER = re.compile(r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}", re.DOTALL)
+_WRAPPER = re.compile(
+    r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL
+)
 _PROSE = re.compile(r"(?<!\\)\b(?:[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|[A-Z][a-z]{2,}\s+\d)")  # two words in a row, "Step 3"
 LONGEST_BARE_ANSWER = 200  # characters of a response that may be nothing but an answer
 _BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
-_EMPTY_BOX = re.compile(r"\\boxed\s*\{\s*\}")
-_FILLED_BOX = re.compile(r"\\boxed\s*\{(?!\s*\})")
+_BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
+_HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
+_EMPTY_BOX = re.compile(rf"\\boxed\s*\{{{_HOLDS_NOTHING}")
+_BOX_START = re.compile(r"\\boxed\s*\{\Z")
+_FILLED_BOX = re.compile(rf"\\boxed\s*\{{(?!{_HOLDS_NOTHING})")
+# How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
+_IS = (
+    r"(?:is|are|was|(?:would|must|should)\s+be|ist|lautet|est|es|è|é|to|это)(?!\w)\s*[:\uff1a]?"
+    r"|[:\uff1a=]|是|为|為|は|은|는"
+)
+_ANSWER = (
+    r"\b(?:final\s+)?answer|\b(?:correct|right|best)\s+(?:option|choice)|\bAntwort|\br[ée]ponse|\brespuesta|\brisposta"
+    r"|\bresposta|\b\u043e\u0442\u0432\u0435\u0442|\bodpowiedź|\bcevap|答案|答え|答|정답|답"
+)
 _ANNOUNCED = re.compile(
-    r"(?:\bfinal answer\b|\banswer\s+is\b|\banswer\s*:|####|^A:)(?![^\d\n]{0,20}(?:\b(?:not|cannot)\b|n['\u2019]t\b))",
+    rf"(?:(?:{_ANSWER})(?:\s+(?:to|for|of)\s[^.:\n]{{1,60}}?)?[\s*_`]*(?:{_IS})|\bfinal\s+answer\b|####|^A:|<answer>"
+    r"|^[^\w\n</]*(?:(?:the|our|my)\s+)?answer[^\w\n>]*$)[\s*_`:\uff1a]*",
     re.IGNORECASE | re.MULTILINE,
+)
+_ANNOUNCEMENT = re.compile(
+    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</answer>|\n|\Z|[.!?](?:\s|\Z|</)|。"
+    r"|,?\s(?:not|because|since|which|rather)\b)",
+    re.DOTALL,
+)
+_DENIED = re.compile(  # before any number: "is less than", "is never", "is wrong:"
+    r"[^\d\n]{0,40}?(?:(?<!\\)\b(?:not|cannot|never|less|more|fewer|greater|larger|smaller|bigger|lower|higher|below|above|under"
+    r"|over|at\s+(?:most|least)|up\s+to|between|other\s+than|different|wrong|incorrect|false)\b|n['\u2019]t\b)"
+    r"|(?:[\s$*:]|\\[(\[])*(?:\\(?:ne|neq|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥]|!=)",
+    re.IGNORECASE,
 )
 _HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]\s+")
@@ -45,6 +71,11 @@ _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]|(?=\{)))")
 _GROUP = r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
 _GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_GROUP}\d{{3}})+(?!\d)")
 _GROUP_MARK = re.compile(_GROUP)
+_WITH_COMMAS = re.compile(  # 1,234 outside brackets, in which a comma separates: (1,234) is a point
+    r"(?<!\\)[(\[][^()\[\]]{0,200}[)\]]|\\\{.{0,200}?\\\}|\\langle.{0,200}?\\rangle"
+    r"|(?<![\d,.])([1-9]\d{0,2}(?:,(?:\\!\s*)?\d{3})+)(?!\d|,\d)"
+)
+_COMMA = re.compile(r",(?:\\!\s*)?")
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar)(?:\{(\d{1,20})\}| ?(\d))")
 _SPACE = r"(?:\\[ ,;:]|~|[^\S\n])"
 _MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
@@ -55,6 +86,15 @@ _STOP = r"(?<=[\w!%|})\]])(?<!\\right)\."  # `\right.` is a delimiter
 _LAST_STOP = re.compile(rf"{_STOP}\Z")
 _FULL_STOP = re.compile(rf"{_STOP}(?=\s*\$?\s*\}}|\s*\$\s*\Z)|(?<=[\d}})\]])\.(?=\s*\Z)")
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
+_UPRIGHT_E = re.compile(r"\\(?:mathrm|text|textrm|textup|mathit|operatorname)\s*\{\s*e\s*\}|\{\s*\\rm\s+e\s*\}")
+_FUNCTION = re.compile(
+    r"\\(?:operatorname\*?|mathrm|text|textrm)\s*\{\s*\\?((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp)\s*\}"
+    r"(?=[\s\d({\\_^A-Za-z]|\Z)"
+)
+_OF_DEGREES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^=,;<>]*")
+_DEGREES = re.compile(
+    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree)"
+)
 _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
 _MONEY = re.compile(r"\\(?:text|mathrm|mbox)\s?\{\s?(?:\\?(\$)|([€£¥₹]))\s?\}")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
@@ -89,26 +129,77 @@ def last_boxed(text: str) -> str | None:
 
     Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
     """
+    boxes = _boxes(text)
+    return text[slice(*boxes[-1])] if boxes else None
+
+
+def _boxes(text: str) -> list[tuple[int, int]]:
+    """Where the contents of every complete box begin and end, in order of their beginnings."""
     open_braces: list[tuple[bool, int]] = []
-    last: tuple[int, int] | None = None
+    boxes = []
     for brace in _BRACES.finditer(text):
         if brace[0] != "}":
             open_braces.append((len(brace[0]) > 1, brace.end()))
         elif open_braces:
             is_box, start = open_braces.pop()
-            if is_box and (last is None or start > last[0]):
-                last = (start, brace.start())
-    return text[slice(*last)] if last else None
+            if is_box:
+                boxes.append((start, brace.start()))
+    return sorted(boxes)
+
+
+def last_boxes(text: str) -> str | None:
+    r"""The contents of the last box, and of those right before it: `\boxed{1}, \boxed{2}` is one answer."""
+    if not (boxes := _boxes(text)):
+        return None
+    first = len(boxes) - 1
+    while first > 0:
+        before, start = boxes[first - 1][1] + 1, boxes[first][0]
+        between = _BOX_START.sub("", text[before:start])
+        if not before < start or len(between) > LONGEST_BARE_ANSWER or not _BETWEEN_BOXES.fullmatch(between):
+            break
+        first -= 1
+    return ", ".join(text[start:end] for start, end in boxes[first:])
 
 
 def stated_answer(text: str) -> str | None:
-    r"""The answer that a response states: in its last `\boxed{}` that holds something, or alone on its only line."""
-    boxed = last_boxed(remove_empty_boxes(text))
-    if boxed is not None:
-        return boxed
+    r"""The answer that a response states; None if it states none.
+
+    That is the contents of its last `\boxed{}` that holds something, and nothing if this box was cut off. Without a
+    box it is what the last announcement says ("the answer is"), or all of a text that is nothing but an answer.
+    """
+    plain = remove_empty_boxes(text)
+    if _FILLED_BOX.search(plain):
+        return None if is_torn(plain) else last_boxes(plain)
+    if place := last_announcement(plain):
+        return place[1]
+    return _only_answer(text)
+
+
+def _only_answer(text: str) -> str | None:
+    """All of a text that is nothing but an answer; None for any other."""
     alone = text.strip()
     is_answer = "\n" not in alone and len(alone) <= LONGEST_BARE_ANSWER and _PROSE.search(alone) is None
-    return alone if alone and is_answer and "\\boxed" not in alone else None
+    return alone if alone and is_answer and "\\boxed" not in alone and not is_denied(alone) else None
+
+
+def is_torn(text: str) -> bool:
+    r"""Whether the last `\boxed{` that holds something was cut off before its end."""
+    boxes = list(_FILLED_BOX.finditer(text))
+    return bool(boxes) and last_boxed(text[boxes[-1].start() :]) is None
+
+
+def is_denied(answer: str) -> bool:
+    """Whether an answer says what it is not, or only compares: "not 42", "less than 42"."""
+    return _DENIED.match(answer) is not None
+
+
+def last_announcement(text: str) -> tuple[int, str | None] | None:
+    """Where the last announcement of an answer begins, and what it says: None if it denies or compares."""
+    if not (places := list(_ANNOUNCED.finditer(text))):
+        return None
+    said = _ANNOUNCEMENT.match(text, places[-1].end())
+    answer = said[0].strip(" *_`\"'\t") if said else ""
+    return places[-1].start(), None if not answer or is_denied(answer) else answer
 
 
 def final_statement(text: str) -> str | None:
@@ -117,10 +208,10 @@ def final_statement(text: str) -> str | None:
     All of it if it has a box or is nothing but an answer. Otherwise it begins where the answer is announced, so that
     no number of the thought is taken for the answer. A box that was cut off holds half an answer: it does not count.
     """
-    if stated_answer(text) is not None:
-        return text
+    if _FILLED_BOX.search(text):
+        return None if is_torn(text) else text
     start = answer_start(text)
-    return None if start is None or "\\boxed" in text[start:] else text[start:]
+    return text[start:] if start is not None else text if _only_answer(text) is not None else None
 
 
 def remove_empty_boxes(text: str) -> str:
@@ -147,13 +238,14 @@ def answer_start(text: str) -> int | None:
 
 
 def _announcement(text: str) -> int | None:
-    """Where the last line names an answer, or begins below a heading that does."""
+    """Where the last line announces an answer, or begins below a heading that does."""
     end = len(text.rstrip())
     line = text.rfind("\n", 0, end) + 1
-    named = [match.start() for match in _ANNOUNCED.finditer(text, line, end)]
-    if named:
-        return named[-1]
-    return line if _HEADING.search(text, _above_headings(text, line), line) else None
+    start = _above_headings(text, line)
+    place = last_announcement(text[start:end])
+    if place is None or place[1] is None:
+        return None
+    return max(start + place[0], line)
 
 
 def _above_headings(text: str, line: int) -> int:
@@ -186,13 +278,21 @@ def canonical(text: str) -> str:
 
     Colours, bold type and a full stop at the end of an answer are taken off, digits are joined over `\,`, `{,}` and
     the like, a repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction, and the
-    i of 2i stands apart: the parser takes it for a variable otherwise.
+    i of 2i stands apart: the parser takes it for a variable otherwise. Upright names are written as usual, and degrees
+    inside of a trigonometric function, which the parser drops, as radians.
     """
     plain = _remove_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
     plain = _MONEY.sub(lambda mark: r"\$" if mark[1] else mark[2], plain)
     plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
     plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(plain)))
+    plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", plain))
+    plain = _OF_DEGREES.sub(lambda part: _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", part[0]), plain)
     return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))
+
+
+def join_thousands(text: str) -> str:
+    """The text with 1234 for 1,234, unless it stands in brackets."""
+    return _WITH_COMMAS.sub(lambda match: _COMMA.sub("", match[0]) if match[1] else match[0], text)
 
 
 def strip_full_stop(answer: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards.answers import last_boxed, strip_answer, write_latex
+from openrlhf_swap.rewards.answers import last_boxes, strip_answer, write_latex
 from openrlhf_swap.rewards.grader import Grader
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
@@ -71,7 +71,7 @@ def normal_answer(value: object) -> str:
     while (runs := _BACKSLASHES.findall(text)) and all(len(run) % 2 == 0 for run in runs):
         text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
     text = write_latex(text)
-    text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxed(text) or text
+    text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxes(text) or text
     bare = strip_answer(text)
     if number := _NUMBER.fullmatch(bare):
         sign, whole, decimals = number.groups(default="")

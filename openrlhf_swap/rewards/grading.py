@@ -5,28 +5,36 @@ from __future__ import annotations
 import logging
 import math
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify import verify as verify_parsed
-from sympy import Eq, Expr, Float
+from sympy import And, Eq, Expr, Float, Integral, Limit, Product, Rational, Sum, Symbol
+from sympy.core.numbers import Exp1
+from sympy.core.relational import Relational
 from sympy.physics import units
 
 from openrlhf_swap.rewards.answers import (
-    answer_start,
     canonical,
     final_statement,
+    is_denied,
+    join_thousands,
+    last_announcement,
     last_boxed,
     remove_empty_boxes,
     stated_answer,
     strip_answer,
     strip_full_stop,
 )
-from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER
+from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, normal_answer
+from openrlhf_swap.rewards.multiple_choice import find_letter
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
+EXACT_DIGITS = 300  # to which exact numbers are compared
+CHOPPED = 1e-14  # math-verify takes what is smaller for nothing
 DIGITS = 4  # significant digits to which smaller numbers are compared
 _BASE = re.compile(r"\d_\{?(\d+)\}?")
 _QUANTITY = re.compile(  # a number without a sum or a variable, then a unit, perhaps in \text{} and with a power
@@ -34,17 +42,18 @@ _QUANTITY = re.compile(  # a number without a sum or a variable, then a unit, pe
     r"(?:\\(?:text|mbox|mathrm)\s*\{)?(?:\\ |[~\s])*(\\?%|[A-Za-z][A-Za-z/ ]*)\s*\}?(?:\^\{?\d\}?)?"
 )
 LONGEST_QUANTITY = 60  # characters
-_THOUSANDS = re.compile(  # 1,234 outside brackets, in which a comma separates: (1,234) is a point
-    r"(?<!\\)[(\[][^()\[\]]{0,200}[)\]]|\\\{.{0,200}?\\\}|\\langle.{0,200}?\\rangle"
-    r"|(?<![\d,.])([1-9]\d{0,2}(?:,(?:\\!\s*)?\d{3})+)(?!\d|,\d)"
-)
-_COMMA = re.compile(r",(?:\\!\s*)?")
 _CURRENCY = re.compile(r"[€£¥₹]|\\\$")
 _UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that is all of an answer; not after a sum
     r"((?:\A|\\(?:boxed|text)\s*\{|[=$]|\\[(\[])(?:\s*-)?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\ |\s)*"
     r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent"
     r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
 )
+_CHOICE = re.compile(r"[A-Z]")
+_TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{([^{}]*)\}")
+_WORDS = re.compile(r"[^\W\d_]+(?:[\s'\u2019.-]+[^\W\d_]+)*")
+_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}(?![A-Za-z(])")
+_MATHEMATICS = re.compile(r"\$|\\[(\[]")
+_NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong)(?![A-Za-z])|≈")
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 
 
@@ -61,53 +70,75 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     Raises:
         ValueError: for a reference answer that cannot be parsed.
     """
-    bare = _bare(canonical(strip_answer(answer)))
+    bare = _bare(canonical(strip_answer(normal_answer(answer))))
     if not bare:
         raise ValueError("the reference answer is empty")
     statement = response if metadata[THOUGHT_CLOSED] else final_statement(response)
     if statement is None:
         return NO_ANSWER
     text = canonical(remove_empty_boxes(statement))
-    stated = _bare(stated_answer(text) or "")
+    answer_in = stated_answer(text)
+    stated = _bare(answer_in or "")
+    if not stated and ("\\boxed" in text or last_announcement(text)):
+        return NO_ANSWER  # cut off, or denied
     # Sentences and other answers that no parser understands can still be compared as they stand.
-    if stated == bare:
+    if stated and _as_written(stated) == _as_written(bare):
         return Verdict(1.0)
-    if not _parse_answer(bare):
+    if _CHOICE.fullmatch(bare) and (letter := find_letter(stated)) and len(stated) > 1:
+        return Verdict(float(letter == bare))
+    if not _is_words(bare) and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
-    if _differ_in_unit(bare, stated):
+    if _differ_in_unit(bare, stated) or is_denied(stated) or _is_hedge(stated):
         return Verdict(0.0)
-    if any(_are_equal(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction):
-        return Verdict(1.0)
-    return Verdict(0.0) if stated or answer_start(text) is not None else NO_ANSWER
+    equal = any(_are_equal(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction)
+    if equal or stated:
+        return Verdict(float(equal))
+    return NO_ANSWER
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be understood, and be correct when it is given as a response."""
-    bare = _bare(canonical(strip_answer(answer)))
+    bare = _bare(canonical(strip_answer(normal_answer(answer))))
     gold = _parse_answer(bare)
-    return None if gold and _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}")) else UNPARSABLE_ANSWER
+    if _is_words(bare) or (gold and _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))):
+        return None
+    return UNPARSABLE_ANSWER
 
 
 def _bare(answer: str) -> str:
     return strip_full_stop(strip_answer(answer))
 
 
+def _as_written(bare: str) -> str:
+    r"""An answer less `\text` and white space, its accents composed, to compare as it stands."""
+    return unicodedata.normalize("NFC", "".join(_TEXT.sub(r"\1", bare).replace("~", " ").replace("\\ ", " ").split()))
+
+
+def _is_words(bare: str) -> bool:
+    """Whether an answer is words in letters that are not ASCII, which the parser does not know."""
+    return not bare.isascii() and _WORDS.fullmatch(_TEXT.sub(r"\1", bare)) is not None
+
+
+def _is_hedge(stated: str) -> bool:
+    r"""Whether an answer is two: `3 \approx 4`. An approximation of a variable is one."""
+    sides = _NEARLY.split(stated)
+    return len(sides) > 1 and not any(character.isdigit() for character in sides[-1])
+
+
 def _readings(bare: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Reference answer and response, parsed, in each way to read both: as they stand first."""
+    """Reference answer and response, parsed, in each way to read both: as they stand first.
+
+    Of a response that states an answer this answer alone is read, so that no response states two.
+    """
     stated = _bare(stated_answer(text) or "")
-    ways = [(bare, text), (_joined(bare), _joined(text))]
+    is_box = last_boxed(text) is not None
+    read = stated or text
+    ways = [(bare, read), (join_thousands(bare), join_thousands(read))]
     if len({_unit(bare), _unit(stated)} - {None}) < 2:
-        ways.append((_strip_unit(_joined(bare)), _strip_unit(_joined(text))))
+        ways.append((_strip_unit(join_thousands(bare)), _strip_unit(join_thousands(read))))
     for answer, response in dict.fromkeys(ways):
-        gold = _parse_answer(answer)
-        yield gold, _parse_response(response)
-        if last_boxed(response) is None:
-            yield gold, _parse_answer(_bare(stated_answer(response) or ""))
-
-
-def _joined(text: str) -> str:
-    """The text with 1234 for 1,234, unless it stands in brackets."""
-    return _THOUSANDS.sub(lambda match: _COMMA.sub("", match[0]) if match[1] else match[0], text)
+        is_prose = not stated or (not is_box and (_MATHEMATICS.search(response) or _WORD.search(response)))
+        yield _parse_answer(answer), _parse_response(response if is_prose else f"\\boxed{{{response}}}")
 
 
 def _strip_unit(text: str) -> str:
@@ -131,7 +162,9 @@ def _are_equal(gold: list[Any], prediction: list[Any]) -> bool:
     """Whether two parsed answers are equal. Each holds an expression, if it has one, and the text it was read from."""
     if _differ_in_base(gold[-1], prediction[-1]) or _is_false(prediction[0]):
         return False
-    return bool(
+    if {type(gold[0]), type(prediction[0])} == {Exp1, Symbol}:  # math-verify takes any letter E for Euler's number
+        return False
+    equal = bool(
         verify_parsed(
             gold,
             prediction,
@@ -140,6 +173,7 @@ def _are_equal(gold: list[Any], prediction: list[Any]) -> bool:
             timeout_seconds=None,
         )
     )
+    return equal and not _differ_slightly(gold[0], prediction[0])
 
 
 def _decimals(gold: Any, prediction: Any) -> int:
@@ -153,12 +187,41 @@ def _decimals(gold: Any, prediction: Any) -> int:
 
 
 def _is_false(prediction: Any) -> bool:
-    """Whether an answer is an equation between different numbers, of which math-verify reads the last: 1 = 2."""
-    if not isinstance(prediction, Eq) or prediction.free_symbols:
+    """Whether an answer compares numbers alone, of which math-verify reads the last: 1 = 2, x = 3 = 4, or 1 < 2."""
+    if isinstance(prediction, And):
+        return any(map(_is_false, prediction.args))
+    if not isinstance(prediction, Relational) or prediction.free_symbols:
         return False
+    if not isinstance(prediction, Eq):
+        return True
     left, right = prediction.lhs.evalf(), prediction.rhs.evalf()
     rounding = 0.01 if prediction.rhs.has(Float) else 1e-9  # 1/3 = 0.33 is meant well
     return bool(left.is_number and right.is_number and abs(left - right) > rounding * abs(right))
+
+
+def _differ_slightly(gold: Any, prediction: Any) -> bool:
+    """Whether two values differ by less than what math-verify takes for nothing (1e-15), but relatively by more.
+
+    Values of variables are tried at a place, and lists item by item.
+    """
+    if isinstance(prediction, Eq) and not isinstance(gold, Eq):
+        prediction = prediction.rhs
+    elif isinstance(gold, Eq) and not isinstance(prediction, Eq):
+        gold = gold.rhs
+    if not (isinstance(gold, Expr) and isinstance(prediction, Expr)):
+        pairs = zip(getattr(gold, "args", ()), getattr(prediction, "args", ()), strict=False)
+        return any(_differ_slightly(*pair) for pair in pairs)
+    if gold == prediction or (gold - prediction).has(Integral, Sum, Product, Limit):
+        return False
+    variables = sorted(gold.free_symbols | prediction.free_symbols, key=str)
+    place = {variable: Rational(3 + i, 7) for i, variable in enumerate(variables)}
+    values = [abs(side.subs(place).evalf(EXACT_DIGITS)) for side in (gold, prediction)]
+    apart = abs(gold.subs(place).evalf(EXACT_DIGITS) - prediction.subs(place).evalf(EXACT_DIGITS))
+    if not (apart.is_Float and all(value.is_number for value in values)) or apart > CHOPPED:
+        return False
+    if gold.has(Float) or prediction.has(Float):
+        return bool(apart > 10**-DIGITS * max(values))
+    return bool(apart > Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * max(1, *values))
 
 
 def _differ_in_base(gold: str, prediction: str) -> bool:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from openrlhf_swap.rewards.answers import final_statement, last_boxed
+from openrlhf_swap.rewards.answers import final_statement, is_torn, last_announcement, last_boxed, remove_empty_boxes
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol|bm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
-_LETTER = re.compile(r"[\s*_$]*(?:[Oo]ption\s+)?\(?([A-Za-z])(?:\)|[.:](?=\s|$)|(?=[\s*_$]*$))")
-# "I" and "a" are words, so after "is" a letter stands alone or in parentheses.
-_ANNOUNCED = re.compile(
-    r"\b[Aa]nswer[*_]*(?:\s*[:=]|\s+is\s*:?)(?:[\s*_$]|\\[(\[])*(?:[Oo]ption\s+)?"
-    r"(?:\(([A-Za-z])\)|([A-Z])(?![\w'\u2019]))"
+# "A" and "I" are words, too, so what follows a letter must end it or explain it.
+_LETTER = re.compile(
+    r"(?:[\s*_$`]|\\[(\[])*(?:[Oo]ption\s+)?(?:\(([A-Za-z])\)|([A-Za-z])\)|"
+    r"([A-Z])(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|--)|\s+(?:because|since|as|for|which)\b)"
+    r"|([A-Za-z])(?=(?:[.:](?:\s|$)|[\s*_$`]|\\[)\]])*$))"
 )
 _ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chosen
-    r"(?:[\s*_$]|\\[)\]])*(?:/|&|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
-    r"(?:(?:maybe|perhaps|possibly|option)\s+)?(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
+    r"(?:[\s*_$]|\\[)\]])*(?:[/&,]|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
+    r"(?:(?:or|and|maybe|perhaps|possibly|option)\s+)*(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
 )
 
 
@@ -48,20 +48,20 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
 
 def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
     """The letter that a text states as its answer, in upper case; None if there is none."""
-    boxed = last_boxed(text)
-    if boxed is not None and boxed.strip():
-        return _letter(boxed) or _letter_of_option(boxed, options)
-    plain = _unwrap(text)
-    if announced := list(_ANNOUNCED.finditer(plain)):
-        last = announced[-1]
-        return None if _ANOTHER.match(plain, last.end()) else (last[1] or last[2]).upper()
-    return _letter(text) if "\n" not in text.strip() else None
+    boxed = None if is_torn(text) else last_boxed(remove_empty_boxes(text))
+    letter = find_letter(boxed) or _letter_of_option(boxed, options) if boxed else None
+    if letter is None and (place := last_announcement(text if boxed is None else text.rpartition(boxed)[2])):
+        letter = find_letter(place[1] or "")
+    elif letter is None and "\n" not in text.strip():
+        letter = find_letter(text)
+    return letter and letter.upper()
 
 
-def _letter(text: str) -> str | None:
+def find_letter(text: str) -> str | None:
+    """The letter with which a text begins, as it is written; None if it begins otherwise or names another one."""
     plain = _unwrap(text)
     letter = _LETTER.match(plain)
-    return letter[1].upper() if letter and not _ANOTHER.match(plain, letter.end()) else None
+    return None if letter is None or _ANOTHER.match(plain, letter.end()) else letter[letter.lastindex or 0]
 
 
 def _letter_of_option(text: str, options: Sequence[str]) -> str | None:
