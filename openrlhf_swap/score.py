@@ -30,7 +30,7 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
-from openrlhf_swap.flags.configuration import add_settings
+from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import answer_text
 from openrlhf_swap.rewards.verifiers import FLAG, Reference, find_verifier
@@ -55,29 +55,27 @@ def main(argv: list[str]) -> None:
             that cannot be read.
         DataError: for an input without rows, or not the one that the output's rows are the scores of.
     """
-    args = _parser().parse_args(argv)
-    given = {name.removeprefix("swap."): value for name, value in vars(args).items()}
-    trusted, grader_name = given["trust_remote_code"], given["grader"]
-    marks = {name: given[name].replace("\\n", "\n") for name in ("end_of_thought", "close_template")}
-    config = SwapConfig(**{name: given[name] for name in SETTINGS} | marks)
-    run = RunConfig(scoring=given["scoring"])
-    if grader_name and not find_verifier(grader_name).answer_is_text:
-        raise ConfigError(f"{FLAG} is {grader_name}, whose tasks have no answer text to score: use eval run")
-    check_model_files("--model", args.model, trusted, takes_adapters=True)
+    args = parse_with_settings(_parser(), (*SETTINGS, "scoring", "trust_remote_code"), argv)
+    marks = {name: getattr(args, name).replace("\\n", "\n") for name in ("end_of_thought", "close_template")}
+    config = SwapConfig(**{name: getattr(args, name) for name in SETTINGS} | marks)
+    run = RunConfig(scoring=args.scoring)
+    if args.grader and not find_verifier(args.grader).answer_is_text:
+        raise ConfigError(f"{FLAG} is {args.grader}, whose tasks have no answer text to score: use eval run")
+    check_model_files("--model", args.model, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output.parent)
     rows = read_input(args.input)
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
-    settings |= {"--swap.scoring": run.scoring, FLAG: grader_name}
+    settings |= {"--swap.scoring": run.scoring, FLAG: args.grader}
     settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
     record_or_compare(args.output, settings, "rows", "use another --output")
     refuse_other_rows(args.output, rows)
-    model, tokenizer = load_model(args.model, args.dtype, trusted)
+    model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
 
     from openrlhf_swap.scoring.scorer import Scorer
 
     scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
-    grader = Grader(verifier=grader_name) if grader_name else None
+    grader = Grader(verifier=args.grader) if args.grader else None
     outcomes = score_rows(scorer, rows, args.output, grader, args.tokens_left)
     if args.tokens_left:
         predict_tokens_left(args.output)
@@ -97,7 +95,6 @@ def _parser() -> Parser:
         help="also predict how many tokens follow each step, from the model's states; the page of traces draws it",
     )
     parser.add_argument(FLAG, help="also grade each response, by a name as in training (default: do not)")
-    add_settings(parser, (*SETTINGS, "scoring", "trust_remote_code"))
     return parser
 
 

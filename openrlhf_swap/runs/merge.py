@@ -12,7 +12,8 @@ from pathlib import Path
 
 from openrlhf_swap.command import ADAPTERS, Parser, check_writable, run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.runs.model_code import add_trust_flag, check_model_files
+from openrlhf_swap.flags.configuration import parse_with_settings
+from openrlhf_swap.runs.model_code import check_model_files
 
 
 def main(argv: list[str]) -> None:
@@ -24,8 +25,7 @@ def main(argv: list[str]) -> None:
     parser = Parser("openrlhf-swap merge", __doc__)
     parser.add_argument("--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank")
     parser.add_argument("--output", type=Path, required=True, help="folder to write; it must not hold anything")
-    add_trust_flag(parser)
-    args = parser.parse_args(argv)
+    args = parse_with_settings(parser, ("trust_remote_code",), argv)
     if not (Path(args.adapters) / ADAPTERS).exists():
         raise ConfigError(f"--adapters is {args.adapters}, without {ADAPTERS}; give a folder with LoRA adapters")
     check_model_files("--adapters", args.adapters, args.trust_remote_code, takes_adapters=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,6 @@ from openrlhf_swap.errors import ConfigError, reader_errors
 FLAG = "--swap.trust_remote_code"
 # Loaded by transformers without any reference to it, wherever trust_remote_code=True is passed.
 GENERATE = "custom_generate/generate.py"
-
-
-def add_trust_flag(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the flag that allows a model's code, as `trust_remote_code`."""
-    parser.add_argument(
-        FLAG, dest="trust_remote_code", action="store_true", help="run the Python code that comes with the model"
-    )
 
 
 def check_model_files(flag: str, model: str, trusted: bool = False, takes_adapters: bool = False) -> None:
