@@ -16,9 +16,9 @@ from quickstart import memory_gib
 
 from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.files import to_line, write_text
-from openrlhf_swap.runs.leash import ending_with_us
 
 MARK = "[smollm2]"
+LEASH = [sys.executable, str(Path(__file__).parents[1] / "leash.py")]  # ends a command with this process
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def watched(command: list[str]) -> float:
     Raises:
         RunError: when it fails; its own output is above.
     """
-    process, peak = subprocess.Popen(ending_with_us(command)), 0.0
+    process, peak = subprocess.Popen([*LEASH, *command]), 0.0
     try:
         while process.returncode is None:
             peak = max(peak, memory_gib(process.pid))

@@ -30,8 +30,8 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.files import write_text
-from openrlhf_swap.runs.leash import ending_with_us
 
+LEASH = [sys.executable, str(Path(__file__).parents[1] / "leash.py")]  # ends a command with this process
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)  # how a command ends on Ctrl-C
 
 
@@ -82,7 +82,7 @@ def run(row: dict[str, Any], name: str, seed: int, args: argparse.Namespace, poo
         path = folder / f"{step}.console.log"  # a training writes a train.log of its own
         with open(path, "w", encoding="utf-8") as log:
             print(shlex.join(words), file=log, flush=True)
-            status = subprocess.call(ending_with_us(words), stdout=log, stderr=subprocess.STDOUT)
+            status = subprocess.call([*LEASH, *words], stdout=log, stderr=subprocess.STDOUT)
         if status in INTERRUPTED:
             pool.shutdown(wait=False, cancel_futures=True)  # the main thread may see Ctrl-C later
             raise KeyboardInterrupt

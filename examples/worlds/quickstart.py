@@ -23,10 +23,10 @@ from report import draw, table
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.runs.leash import ending_with_us
 from openrlhf_swap.runs.metrics import STEP_PHASES
 
 HERE = Path(__file__).parent
+LEASH = [sys.executable, str(HERE.parent / "leash.py")]  # ends a command with this process
 SHOWN = 5  # problems on the page
 # Two updates per step need about two thirds of the steps that one needs, and a learning rate that decays to zero
 # avoids the bad last steps that a constant one has now and then: docs/measurements.md.
@@ -41,7 +41,7 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen(
-            ending_with_us(command), stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            [*LEASH, *command], stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
         try:
             while process.poll() is None:

@@ -10,7 +10,6 @@ COMMANDS = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for package in ("openrlhf_swap", "evaluation")
     for path in sorted((ROOT / package).rglob("*.py"))
-    if path.name != "leash.py"  # for scripts: it takes a command of any kind
     if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
 ]
 """What `python -m` runs."""

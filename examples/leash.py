@@ -1,6 +1,6 @@
 """Run a command, and end it and all its descendants when the process that started it ends, however that happens.
 
-    python -m openrlhf_swap.runs.leash COMMAND ...
+    python examples/leash.py COMMAND ...
 
 Otherwise a killed quickstart or sweep would leave a training running unseen, which the next start would collide with.
 A signal to the command alone is not enough: DeepSpeed's launcher passes none on.
@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,11 +21,6 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 
 POLL_SECONDS = 0.5
-
-
-def ending_with_us(command: Sequence[str]) -> list[str]:
-    """The command, wrapped to end with all its descendants when this process ends, even by kill -9."""
-    return [sys.executable, "-m", "openrlhf_swap.runs.leash", *command]
 
 
 def main(argv: list[str]) -> int:
