@@ -31,7 +31,7 @@ from openrlhf_swap.flags.rules import check, columns_of
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.card import try_write_card
+from openrlhf_swap.runs.card import equation, try_write_card
 from openrlhf_swap.runs.console import quiet_console
 from openrlhf_swap.runs.lock import locked
 from openrlhf_swap.runs.model_code import check_model_files
@@ -208,17 +208,11 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
 
 def _print_objectives() -> None:
     """Print each objective on a line, followed by its recipe and its settings."""
-    from openrlhf_swap.config import SwapConfig
-    from openrlhf_swap.objectives.ablation import ABLATION
-
     for name in OBJECTIVES:
-        kind = objective_class(name)
-        changes = ABLATION[name](SwapConfig(objective=name)) if name in ABLATION else {}
-        words = "".join(f"; {field} {value}" for field, value in changes.items())
-        print(f"{name:16} {(kind.__doc__ or '').splitlines()[0]}{words}")
+        print(f"{name:16} {equation(name)}")
         if name in NAMES:
             print(f"{'':16}   --swap.recipe {name}: all that {read_recipe(name).origin} sets")
-        for setting, spec in kind.Settings.declared().items():
+        for setting, spec in objective_class(name).Settings.declared().items():
             print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
 
 

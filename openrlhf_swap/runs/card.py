@@ -83,7 +83,7 @@ def write_card(policy: Path, run: Path) -> None:
         version=__version__,
         versions=", ".join(f"{name} {n}" for name, n in about["versions"].items() if name != PROGRAM),
         objective=objective,
-        equation=equation(objective),
+        equation=equation(objective).replace("|", "\\|"),
         paper=objective in ABLATION,
         grader=flags["swap.grader"].replace("|", "\\|"),
         steps=len(steps),
@@ -117,7 +117,7 @@ def equation(objective: str) -> str:
     """The objective's equation, and what it changes in SWAP when it is a row of the ablation table."""
     changes = ABLATION[objective](SwapConfig(objective=objective)) if objective in ABLATION else {}
     lines = (objective_class(objective).__doc__ or "").splitlines() or [""]
-    return "; ".join([lines[0], *(f"{name} {value}" for name, value in changes.items())]).replace("|", "\\|")
+    return "; ".join([lines[0], *(f"{name} {value}" for name, value in changes.items())])
 
 
 def hardware() -> str:

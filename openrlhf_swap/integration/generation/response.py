@@ -71,12 +71,10 @@ def _finite(reward: Any, logs: Mapping[str, Any]) -> float:
     try:
         value = float(reward)  # of a tensor with one number, too
     except (TypeError, ValueError):
-        raise DataError(
-            f"--reward.remote_url gave {reward!r} as the reward of a response; it has to be one number"
-        ) from None
+        value = math.nan
     if not math.isfinite(value):
         raise DataError(
-            f"the reward function of --reward.remote_url gave {value} for a response; rewards have to be finite"
+            f"--reward.remote_url gave {reward!r} as the reward of a response; it has to be one finite number"
         )
     return value
 

@@ -145,7 +145,8 @@ def test_every_objective_has_a_card(run, objective):
     policy, folder = run(objective=objective)
     (folder / "metrics.jsonl").unlink()
     write_card(policy, folder)
-    assert f"| objective | `{objective}`: {equation(objective)} |" in card_of(policy) and equation(objective)
+    escaped = equation(objective).replace("|", "\\|")
+    assert f"| objective | `{objective}`: {escaped} |" in card_of(policy) and escaped
     (row,) = re.findall(r"^\| objective.*", card_of(policy), flags=re.MULTILINE)
     assert len(re.findall(r"(?<!\\)\|", row)) == 3
 

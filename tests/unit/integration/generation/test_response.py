@@ -3,6 +3,7 @@
 import math
 import pickle
 import random
+import re
 
 import pytest
 import torch
@@ -48,15 +49,10 @@ def test_a_response_without_a_reward_is_an_error():
         read_response({**RESPONSE, "reward": None})
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_not_finite_is_an_error(reward):
-    with pytest.raises(DataError, match=f"reward function of --reward.remote_url gave {reward} for a response"):
-        read_response({**RESPONSE, "reward": reward})
-
-
-@pytest.mark.parametrize("reward", [[1.0, 0.0], [], {"score": 1}, "good"])
-def test_a_reward_that_is_no_number_is_an_error(reward):
-    with pytest.raises(DataError, match=r"--reward.remote_url gave .* as the reward of a response; it has to be one"):
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, [1.0, 0.0], [], {"score": 1}, "good"])
+def test_a_reward_that_is_not_a_finite_number_is_an_error(reward):
+    message = f"--reward.remote_url gave {reward!r} as the reward of a response; it has to be one finite number"
+    with pytest.raises(DataError, match=re.escape(message)):
         read_response({**RESPONSE, "reward": reward})
 
 
