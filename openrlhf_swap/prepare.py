@@ -28,7 +28,15 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
-from openrlhf_swap.data.clean import REASONS, Reason, find_reasons, read_chat, source_rows
+from openrlhf_swap.data.clean import (
+    REASONS,
+    Reason,
+    find_reasons,
+    has_special_tokens,
+    read_chat,
+    source_rows,
+    strip_template,
+)
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import problem_text, read_references
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
@@ -38,6 +46,7 @@ from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.golds import examples
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 
+SHOWN = 12  # wrappers that the summary names
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
 
 
@@ -54,13 +63,18 @@ def main(argv: list[str]) -> None:
     revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
     chats = [read_chat(row["problem"], args.suffix) for row in rows]
+    if args.strip_templates:
+        chats = [
+            [*chat[:-1], {**chat[-1], "content": strip_template(chat[-1]["content"])}] if chat else []
+            for chat in chats
+        ]
     problems = [problem_text(chat) for chat in chats]
     references = read_references(rows, "problem", "answer", args.grader, f"--input is {args.input}")
     index = None
     if not args.no_benchmarks:
         with flags_called({"--data": "--benchmarks"}):
             index = BenchmarkIndex({name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS})
-    reasons, instructions = find_reasons(problems, references, index, args.grader)
+    reasons = find_reasons(problems, references, index, args.grader)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     dropped = [(number, reason) for number, reason in enumerate(reasons) if reason is not None]
     if not kept:
@@ -92,12 +106,11 @@ def main(argv: list[str]) -> None:
             write_rows(path, content)
     for line in _summary(args, reasons):
         print(line)
-    for instruction in instructions:
-        words = " ".join(instruction.words)
-        shown = words if len(words) <= 60 else words[:29] + "..." + words[-28:]
+    rendered = sum(has_special_tokens(problems[number]) for number in kept)
+    if rendered:
         print(
-            f"{instruction.count} problems {instruction.place} with {shown!r}: kept in the prompts, and ignored where "
-            "problems are compared with the benchmarks"
+            f"{rendered} prompts have special tokens of a chat template in their text; --strip-templates keeps the "
+            "user's turn alone, to which training applies the model's template"
         )
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
@@ -129,6 +142,11 @@ def _parser() -> Parser:
     parser.add_argument(
         "--suffix", default=SUFFIX, help="text appended to each problem, '' for none (default: %(default)r)"
     )
+    parser.add_argument(
+        "--strip-templates",
+        action="store_true",
+        help="of prompts rendered with a chat template, keep the user's turn: no system prompt, no special tokens",
+    )
     parser.add_argument("--limit", type=int, help="write only the first LIMIT usable rows")
     return parser
 
@@ -159,6 +177,12 @@ def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iter
     else:
         repeated = Counter(reason.get("benchmark") for reason in dropped)
         yield from (f"{repeated[name]:12} of {title_of(name)}" for name in PAPER_BENCHMARKS)
+        wrappers = Counter(reason["wrapper"] for reason in dropped if "wrapper" in reason).most_common()
+        for wrapper, count in wrappers[:SHOWN]:
+            shown = wrapper if len(wrapper) <= 100 else f"{wrapper[:49]}..{wrapper[-49:]}"
+            yield f"{count:12} of these inside {shown!r}"
+        if len(wrappers) > SHOWN:
+            yield f"{sum(count for _, count in wrappers[SHOWN:]):12} of these inside other texts"
     written = min(kept, args.limit or kept)
     if written < kept:
         yield f"{kept - written:6} usable, but left out (--limit)"

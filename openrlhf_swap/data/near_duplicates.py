@@ -1,17 +1,18 @@
 """Find problems that are the same or nearly: spacing, punctuation and LaTeX spelling may differ, numbers may not.
 
-So may the instructions that a data set puts around its problems, such as "Let's think step by step".
+So may the text around a problem: a template, an instruction in any language, a number, a heading, tags, JSON.
 """
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from openrlhf_swap.data.benchmarks import Problem
@@ -23,12 +24,18 @@ WORDS_SHARED = 0.95
 SHARE_OF_LONGER = 0.5
 FEWEST_NUMBERS = 2
 
-# When words count as an instruction.
-FEWEST_WORDS = 4  # problems share shorter endings, such as "the value of x?"
-FEWEST_ROWS = 3
-SHARE = 0.1  # of the distinct problems that must have it; a set may mix the instructions of several sources
-AGREED = 0.9  # share of these that must have the next word too, or it belongs to problems
+# When the text around a benchmark problem that a row contains is a wrapper, and not a part of another problem.
+FEWEST_ROWS = 3  # of the set, which begin and end with the same text
+FEWEST_LETTERS = 4  # where it is on one side only: many problems end with "+ 2x"
+SHARE = 0.1  # of the rows with the same triple, for it to belong to wrappers
+PART = 8  # characters of the keys by which contained problems are looked up; shorter problems are compared as a whole
 
+_ESCAPED = re.compile(r"\\\\|\\n(?![a-z])|\\u[0-9a-f]{4}|\\\"")
+_ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"nt/])")
+_NUMBERS = re.compile(r"[\d.]+")
+_NUMBER_CUT = re.compile(r"[\d.]\0[\d.]")
+_FORMULA_GOES_ON = re.compile(r"[-+*/=]|[a-z](?![a-z])")
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|!\[[^\]]*\]\([^)]*\)", re.DOTALL | re.IGNORECASE)
 # What two copies of a problem may write differently, in the order of replacement.
 _REWRITES = [
@@ -75,21 +82,22 @@ class Text:
 
 
 class Match(NamedTuple):
-    """The benchmark problem that a row repeats, word for word or nearly."""
+    """The benchmark problem that a row repeats, word for word or nearly, and the keys of the text before and after."""
 
     benchmark: str
     id: str
     exact: bool
+    wrapper: tuple[str, str] = ("", "")
 
 
-def read_text(problem: str) -> Text:
+def read_text(problem: str, figures: bool = False) -> Text:
     """Normalise a problem for comparison.
 
     The key includes figures if the prose has fewer than two numbers: the same words may ask about different figures.
     """
     prose = _tokens(_FIGURE.sub(" ", problem))
     numbers = Counter(filter(_is_number, prose))
-    tokens = prose if numbers.total() >= FEWEST_NUMBERS else _tokens(problem)
+    tokens = prose if numbers.total() >= FEWEST_NUMBERS and not figures else _tokens(problem)
     # `a b c` and `abc` are the same product, `1 2` and `12` are not the same number.
     gaps = [" " if _is_number(left) and _is_number(right) else "" for left, right in pairwise(tokens)]
     return Text(
@@ -98,6 +106,20 @@ def read_text(problem: str) -> Text:
         numbers=numbers,
         triples=frozenset(zip(prose, prose[1:], prose[2:], strict=False)),
     )
+
+
+def read_row(row: str) -> list[Text]:
+    """A row as it stands and, where this differs, as a text in JSON or HTML, each also with its figures in the key.
+
+    A wrapper's numbers leave the figures out of the key, although the problem alone may have fewer than two.
+    """
+    from_json = _ESCAPE.sub(_unescape, row) if _ESCAPED.search(row) else row
+    texts = dict.fromkeys((row, from_json, html.unescape(_TAG.sub(" ", row))))
+    return [read_text(text, figures) for text in texts for figures in (False, True)[: 1 + bool(_FIGURE.search(text))]]
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return chr(int(found[1][1:], 16)) if len(found[1]) > 1 else found[1].replace("n", " ").replace("t", " ")
 
 
 def _tokens(text: str) -> list[str]:
@@ -116,7 +138,7 @@ def nearly_same(first: Text, second: Text) -> bool:
 
     All numbers, 80% of the words and 80% of the triples of one text must occur in the other text. If it has fewer than
     40 triples, 95% of its words must occur there, it needs at least two numbers, and the shared triples must be at
-    least half of the longer text's. Problems that differ in a number are different problems.
+    least half of the longer text's, where no formula at its end may go on. Other numbers make another problem.
     """
     return _contains(first, second) or _contains(second, first)
 
@@ -132,7 +154,31 @@ def _contains(longer: Text, shorter: Text) -> bool:
         words >= WORDS_SHARED * len(shorter.words)
         and shorter.numbers.total() >= FEWEST_NUMBERS
         and shared >= SHARE_OF_LONGER * len(longer.triples)
+        and not _FORMULA_GOES_ON.match(longer.key.partition(shorter.key)[2])
     )
+
+
+class RowSet:
+    """The rows of a data set: what many of them begin and end with belongs to wrappers."""
+
+    def __init__(self, rows: Sequence[Text]) -> None:
+        """Takes the distinct rows."""
+        self._keys = [_NUMBERS.sub("#", text.key) for text in rows]
+        self._counts: dict[tuple[str, str], int] = {}
+        triples = Counter(triple for text in rows for triple in text.triples)
+        self.common = {triple for triple, count in triples.items() if count >= max(FEWEST_ROWS, SHARE * len(rows))}
+
+    def has_wrapper(self, before: str, after: str) -> bool:
+        """Whether the texts before and after a problem are a wrapper, or nothing but the problem's number."""
+        before, after = _NUMBERS.sub("#", before), _NUMBERS.sub("#", after)
+        letters = [sum(map(str.isalpha, side)) for side in (before, after)]
+        if not any(letters):
+            return not after and not before.strip("()<>*-# ")
+        if after.startswith(("+", "-", "*", "/", "=")) or (min(letters) == 0 and max(letters) < FEWEST_LETTERS):
+            return False
+        if (before, after) not in self._counts:
+            self._counts[before, after] = sum(key.startswith(before) and key.endswith(after) for key in self._keys)
+        return self._counts[before, after] >= FEWEST_ROWS
 
 
 class BenchmarkIndex:
@@ -141,67 +187,41 @@ class BenchmarkIndex:
     def __init__(self, benchmarks: Mapping[str, Sequence[Problem]]) -> None:
         """Takes the problems of each benchmark; the first of several matches is reported."""
         self._problems: list[tuple[str, str, Text]] = []
-        self._by_key: dict[str, int] = {}
+        self._by_part: defaultdict[str, list[int]] = defaultdict(list)  # of the key
         self._by_triple: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
         for name, problems in benchmarks.items():
             for problem in problems:
                 text, number = read_text(problem.problem), len(self._problems)
                 self._problems.append((name, problem.id, text))
-                self._by_key.setdefault(text.key, number)
+                self._by_part[text.key[:PART]].append(number)
                 for triple in text.triples:
                     self._by_triple[triple].append(number)
 
-    def find(self, text: Text) -> Match | None:
-        """The problem with the same text, or else the near-duplicate that shares the most triples."""
-        if text.key in self._by_key:
-            name, own_id, _ = self._problems[self._by_key[text.key]]
-            return Match(name, own_id, exact=True)
-        shared = Counter(number for triple in text.triples for number in self._by_triple.get(triple, ()))
-        for number, _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
-            name, own_id, other = self._problems[number]
-            if nearly_same(text, other):
-                return Match(name, own_id, exact=False)
+    def find(self, row: Sequence[Text], rows: RowSet) -> Match | None:
+        """The problem that a row repeats or contains, or else the near-duplicate that shares the most triples.
+
+        `row` is what `read_row` returns; `rows`, those of the whole data set, tell wrappers from parts of problems.
+        """
+        for text in row:
+            if match := self._find_contained(text, rows):
+                return match
+        for text in {text.triples: text for text in row}.values():
+            shared = Counter(number for triple in text.triples for number in self._by_triple.get(triple, ()))
+            for number, count in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+                name, own_id, other = self._problems[number]
+                if nearly_same(text, other) or (
+                    count >= SHARED * len(other.triples)
+                    and _contains(replace(text, triples=text.triples - (rows.common - other.triples)), other)
+                ):
+                    return Match(name, own_id, exact=False)
         return None
 
-
-@dataclass(frozen=True)
-class Instruction:
-    """Words at the beginning or the end of `count` distinct problems."""
-
-    place: Literal["begin", "end"]
-    words: tuple[str, ...]
-    count: int
-
-
-def without_instructions(problems: Sequence[str]) -> tuple[list[str], list[Instruction]]:
-    """Distinct problems without the words that at least a tenth of them begin or end with, and those words.
-
-    A template's own words ("What is the remainder when") are taken for an instruction too. White space is not kept.
-    """
-    words = [problem.split() for problem in problems]
-    instructions: list[Instruction] = []
-    while instruction := _most_common(words, "end") or _most_common(words, "begin"):
-        instructions.append(instruction)
-        length, is_end = len(instruction.words), instruction.place == "end"
-        for number, problem in enumerate(words):
-            if tuple(problem[-length:] if is_end else problem[:length]) == instruction.words:
-                words[number] = problem[:-length] if is_end else problem[length:]
-    return [" ".join(problem) for problem in words], instructions
-
-
-def _most_common(problems: Sequence[Sequence[str]], place: Literal["begin", "end"]) -> Instruction | None:
-    """The words that most problems share in a place, as far as nearly all of these agree on the next word."""
-    fewest = max(FEWEST_ROWS, SHARE * len(problems))
-    group, length = problems, 0
-    while True:
-        position = length if place == "begin" else -length - 1
-        counts = Counter(words[position] for words in group if len(words) > length)
-        word, count = counts.most_common(1)[0] if counts else ("", 0)
-        if count < fewest or (length >= FEWEST_WORDS and count < AGREED * len(group)):
-            break
-        group = [words for words in group if len(words) > length and words[position] == word]
-        length += 1
-    if length < FEWEST_WORDS:
+    def _find_contained(self, row: Text, rows: RowSet) -> Match | None:
+        for start in range(max(1, len(row.key) - PART + 1)):
+            for number in self._by_part.get(row.key[start : start + PART], ()):
+                name, own_id, problem = self._problems[number]
+                before, after = row.key[:start], row.key[start + len(problem.key) :]
+                is_whole = not _NUMBER_CUT.search(f"{before}\0{problem.key}\0{after}")
+                if row.key.startswith(problem.key, start) and is_whole and rows.has_wrapper(before, after):
+                    return Match(name, own_id, exact=True, wrapper=(before, after))
         return None
-    shared = group[0][:length] if place == "begin" else group[0][-length:]
-    return Instruction(place, tuple(shared), len(group))

@@ -9,6 +9,7 @@ from support.paths import POLICY
 from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
+from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -317,3 +318,23 @@ def test_a_file_has_no_commit(tmp_path):
     assert run(source, tmp_path / "out.jsonl") == 0
     (record,) = read_rows(tmp_path / "out.jsonl.source.json")
     assert (record["input"], record["revision"]) == (str(source), None)
+
+
+def test_wrappers_are_named_and_rendered_templates_can_be_taken_off(tmp_path, capsys, monkeypatch):
+    problems = ["What is $3 + 4$?", *(f"{n} pears hang in a tree, {n} fall. How many stay?" for n in range(2, 6))]
+    form = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQuestion: {} Answer:<|im_end|>\n<|im_start|>"
+    rows = [{"problem": form.format(problem), "answer": "7"} for problem in problems]
+    source, output = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
+    monkeypatch.setattr(
+        "openrlhf_swap.prepare.load_benchmark", lambda name, folder: [Problem(name, "What is $3+4$?", "7")]
+    )
+    assert run(source, output, "--suffix", "") == 0
+    report = capsys.readouterr().out
+    assert "1 of these inside 'Question ... Answer:'" in report
+    assert "4 prompts have special tokens of a chat template in their text; --strip-templates" in report
+    (removed,) = read_rows(removed_path(output))
+    assert (removed["benchmark"], removed["wrapper"]) == ("math500", "Question ... Answer:")
+    assert read_rows(output) == rows[1:]
+    assert run(source, output, "--suffix", "", "--strip-templates") == 0
+    assert "special tokens" not in capsys.readouterr().out
+    assert [row["problem"] for row in read_rows(output)] == [f"Question: {text} Answer:" for text in problems[1:]]

@@ -1,5 +1,6 @@
-"""What counts as the same problem and as a near-duplicate, and the instructions that are ignored in comparing."""
+"""What counts as the same problem and as a near-duplicate, and which text around a problem is ignored."""
 
+import html
 import json
 import os
 import random
@@ -15,14 +16,17 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import find_reasons
 from openrlhf_swap.data.near_duplicates import (
     BenchmarkIndex,
-    Instruction,
     Match,
+    RowSet,
     nearly_same,
+    read_row,
     read_text,
-    without_instructions,
 )
-from openrlhf_swap.prepare import main
 from openrlhf_swap.rewards.verifiers import Reference
+
+
+def find(problem, index):
+    return index.find(read_row(problem), RowSet([read_text(problem)]))
 
 
 def same(one, other):
@@ -99,7 +103,7 @@ def test_any_mixture_of_spellings_has_one_key(pieces, number, rng):
 @given(st.text(max_size=300))
 def test_any_text_can_be_read(text):
     assert same(text, f"  {text.upper().lower()} ") or text.lower() != text.upper().lower()
-    assert BenchmarkIndex({"own": [Problem("p", text, "1")]}).find(read_text(text)) == Match("own", "p", exact=True)
+    assert find(text, BenchmarkIndex({"own": [Problem("p", text, "1")]})) == Match("own", "p", exact=True)
 
 
 SEQUENCE = r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. Given that $z_0=\dfrac{1}{137}+i$, "
@@ -186,7 +190,7 @@ def test_a_better_match_is_not_hidden_by_a_likelier_one():
     index = BenchmarkIndex(
         {"own": [Problem("other number", DIE.replace("288", "289"), ""), Problem("it", reworded, "")]}
     )
-    assert index.find(read_text(DIE)) == Match("own", "it", exact=False)
+    assert find(DIE, index) == Match("own", "it", exact=False)
 
 
 def test_a_figure_counts_where_the_words_say_little():
@@ -212,9 +216,10 @@ def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     index = BenchmarkIndex({"own": [Problem(str(n), text, "") for n, text in enumerate(bench)]})
     texts = [read_text(text) for text in bench]
     found = 0
-    for row in map(read_text, rows):
+    for problem in rows:
+        row = read_text(problem)
         expected = any(row.key == text.key or nearly_same(row, text) for text in texts)
-        assert (index.find(row) is not None) == expected
+        assert (find(problem, index) is not None) == expected
         found += expected
     assert 20 < found < len(rows) - 20  # the test sees both sides
 
@@ -240,7 +245,7 @@ def test_the_real_pools():
     for name, (benchmark, same_ids, near_ids) in POOLS.items():
         with open(Path(os.environ["TRAIN_DATA"]) / f"{name}.jsonl", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
-        matches = {row["id"]: index.find(read_text(row["problem"])) for row in rows}
+        matches = {row["id"]: find(row["problem"], index) for row in rows}
         assert {row_id for row_id, match in matches.items() if match and match.exact} == same_ids
         assert {row_id for row_id, match in matches.items() if match and not match.exact} == near_ids
         assert all(matches[row_id].benchmark == benchmark for row_id in same_ids)
@@ -258,79 +263,134 @@ PROBLEMS = [f"{12 + n} {kind} hang in a tree, {n} fall. Count those {kind}" for 
 
 
 def reasons_of(problems, index):
-    problems = list(problems)
     return find_reasons(problems, [Reference("1")] * len(problems), index)
 
 
-def test_the_words_around_all_problems_are_found():
-    bare, instructions = without_instructions([DAPO.format(problem) for problem in PROBLEMS])
-    assert bare == PROBLEMS
-    before, after = DAPO.split("{}")
-    assert [(found.place, found.count) for found in instructions] == [("end", 10), ("begin", 10)]
-    assert [" ".join(found.words) for found in instructions] == [after.strip(), before.strip()]
+# Ways in which data sets write their problems: by the problem and its number.
+FORMS = {
+    "verl": lambda text, n: VERL.format(text),
+    "DAPO": lambda text, n: DAPO.format(text),
+    "Llama": lambda text, n: (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 Jul 2024\n\n<|eot_id|>"
+        f"<|start_header_id|>user<|end_header_id|>\n\n{text}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
+    "DeepSeek": lambda text, n: (
+        f"<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{text}<\uff5cAssistant\uff5c><think>\n"
+    ),
+    "Mistral": lambda text, n: f"<s>[INST] {text} [/INST]",
+    "Gemma": lambda text, n: f"<bos><start_of_turn>user\n{text}<end_of_turn>\n<start_of_turn>model\n",
+    "short labels": lambda text, n: f"Q: {text}\nA:",
+    "German, glued": lambda text, n: f"Aufgabe {n}:{text}Lösung:",
+    "Chinese behind": lambda text, n: f"{text}请一步一步地推理并把最终答案放在\\boxed{{}}中。",
+    "Chinese in front": lambda text, n: f"解答下面的数学题{text}",
+    "doubled backslashes": lambda text, n: text.replace("\\", "\\\\"),
+    "numbers": lambda text, n: f"{n}. {text}",
+    "glued numbers": lambda text, n: f"({n}){text}",
+    "headings": lambda text, n: f"### Task {n}\n\n{text}\n\n### Response\n",
+    "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
+    "JSON": lambda text, n: json.dumps({"id": n, "question": text, "lang": "en"}),
+    "an example in front": lambda text, n: f"Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {text}\nSolution:",
+    "Vicuna": lambda text, n: f"A chat of a curious user and an assistant. USER: {text} ASSISTANT:",
+}
+SHORT = [
+    r"What is $3 + 4$?",
+    "Evaluate $\\log_2\n64$.",
+    r"Find the matrix $\begin{pmatrix} 1 & a \\ x & 2 \end{pmatrix}^2$ for $a<x$.",
+    "Find $x$ in the figure. [asy]\ndraw((0,0)--(4,3));\n[/asy]",
+    DIE,
+]
 
 
-def test_a_mixture_of_instructions():
-    """Three rows of ten without any, four with verl's, three with another one that ends with the same word."""
-    other = "{} Put the answer in \\boxed{{}}."
-    forms = ["{}"] * 3 + [VERL] * 4 + [other] * 3
-    bare, instructions = without_instructions([form.format(text) for form, text in zip(forms, PROBLEMS, strict=True)])
-    assert bare == PROBLEMS
-    assert [(found.place, found.count) for found in instructions] == [("end", 4), ("end", 3)]
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_copy_of_a_benchmark_problem_is_found_in_its_wrapper(form):
+    index = BenchmarkIndex({"math500": [Problem(str(n), text, "7") for n, text in enumerate(SHORT)]})
+    reasons = reasons_of([form(text, n) for n, text in enumerate(SHORT + PROBLEMS)], index)
+    assert [reason and reason["benchmark_id"] for reason in reasons] == ["0", "1", "2", "3", "4", *[None] * 10]
+    plain = {"Llama", "DeepSeek", "Mistral", "Gemma", "doubled backslashes"}
+    assert ("wrapper" in reasons[0]) == (form not in [FORMS[name] for name in plain])
 
 
-def test_too_few_words_or_rows_are_no_instruction():
-    assert without_instructions(PROBLEMS) == (PROBLEMS, [])
-    assert without_instructions([]) == ([], [])
-    twice = [*PROBLEMS[2:], *(VERL.format(problem) for problem in PROBLEMS[:2])]
-    assert without_instructions(twice) == (twice, [])
+def test_reworded_and_in_a_wrapper():
+    index = BenchmarkIndex({"aime24": [Problem("a", PROBLEMS[0], "1"), Problem("b", DIE, "1")]})
+    reworded = ["In autumn, " + PROBLEMS[0], DIE.replace("die", "cube")]
+    reasons = reasons_of([DAPO.format(text) for text in reworded + PROBLEMS[1:]], index)
+    assert [reason and reason["benchmark_id"] for reason in reasons] == ["a", "b", *[None] * 9]
 
 
-@given(st.lists(st.text(st.sampled_from("ab \n"), max_size=40), max_size=12))
-def test_only_words_at_the_ends_are_taken_off(problems):
-    bare, instructions = without_instructions(problems)
-    assert len(bare) == len(problems)
-    for problem, rest in zip(problems, bare, strict=True):
-        assert rest in " ".join(problem.split())
-        if not instructions:
-            assert rest.split() == problem.split()
-    for found in instructions:
-        assert len(found.words) >= 4
-        assert 3 <= found.count <= len(problems)
+def test_a_single_row_in_a_template_is_found():
+    index = BenchmarkIndex({"math500": [Problem("m", SHORT[0], "7")]})
+    for name in ("Llama", "DeepSeek", "Mistral", "Gemma"):
+        assert reasons_of([FORMS[name](SHORT[0], 1)], index)[0]["benchmark_id"] == "m"
 
 
-@pytest.mark.parametrize("form", [VERL, DAPO], ids=["verl", "DAPO"])
-def test_a_copy_of_a_benchmark_problem_is_found_in_its_instruction(form):
-    index = BenchmarkIndex({"math500": [Problem("m/1", "What is $3 + 4$?", "7")], "aime24": [Problem("a", DIE, "1")]})
-    problems = ["What is $3+4$?", *PROBLEMS, DIE, DIE.replace("die", "cube")]
-    reasons, instructions = reasons_of((form.format(problem) for problem in problems), index)
-    assert [reason and reason["benchmark_id"] for reason in reasons] == ["m/1", *[None] * 10, "a", "a"]
-    assert {found.count for found in instructions} == {13}
-    assert isinstance(instructions[0], Instruction)
+# A benchmark's problem and another problem that has its words, or most of them.
+NEAR_MISSES = [
+    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 64 + \\log_3 81$."),
+    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 641$."),
+    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 64.5$ to two decimals."),
+    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 64x$ in terms of $y = \\log_2 x$."),
+    ("Evaluate $\\log_2 64$.", "If $n$ is such that $3^n = m$, evaluate $\\log_2 64$ in base $n$."),
+    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 32$."),
+    ("What is $3+4$?", "What is $3+4\\cdot 5$?"),
+    ("What is $3+4$?", "What is $3+4-x$?"),
+    ("What is $3+4$?", "What is $13+4$?"),
+    ("What is $3+4$?", "Ann has apples. What is $3+4$ times their number if she has 12?"),
+    ("What is $3+4$?", "Solve $x = y$. What is $3 + 4y$?"),
+    ("Find $x$.", "The sides of a square are $x+1$ and $2x-3$. Find $x$."),
+    ("Find $x$.", "Find $x$. Then find $y = x + 2$ where $3x = 12$."),
+    ("Find the value of $x$.", "If $2x = 12$, find the value of $x$."),
+    ("Find the value of $x$.", "Find the value of $x + y$ if $x = 3$ and $y = 4$."),
+    ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 10y$."),
+    ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 100$."),
+    ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 10 - 3x + 5$."),
+    ("How many primes are less than 20?", "How many primes are less than 200?"),
+    ("How many primes are less than 20?", "How many primes are less than 20 and leave a remainder of 1 when halved?"),
+    ("How many primes are less than 20?", "Let $k$ be a digit. How many primes are less than 20k, if k is 3?"),
+    ("How many primes are less than 20?", "How many squares are less than 20?"),
+    ("Simplify $\\frac{x^2-4}{x-2}$.", "Simplify $\\frac{x^2-4}{x-2} + \\frac{x^2-9}{x-3}$."),
+    (
+        "Simplify $\\frac{x^2-4}{x-2}$.",
+        "Simplify $\\frac{x^2-4}{x-2}$ and solve the equation that sets it equal to 7.",
+    ),
+    ("Simplify $\\frac{x^2-4}{x-2}$.", "Simplify $\\frac{x^2-9}{x-3}$."),
+    ("What is the area of the circle?", "A circle has radius 4. What is the area of the circle?"),
+    (
+        "What is the area of the circle?",
+        "What is the area of the circle that touches the sides of a square of side 6?",
+    ),
+    ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 60^\\circ \\cos 30^\\circ$."),
+    ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 60^\\circ$ divided by the sine of the angle that is wanted."),
+    ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 600^\\circ$."),
+    ("Let $f(x)=x^2+5$. Find $f(3)$.", "Let $f(x)=x^2+5$. Find $f(4)$."),
+    ("Let $f(x)=x^2+5$. Find $f(3)$.", "Let $f(x)=x^2+5x$. Find $f(3) + f(2) - f(1)$ and all zeros of $f$."),
+    ("Is 91 prime?", "Is 91 prime or is 97 prime, and which of the two is the larger number?"),
+    ("Factor $x^2 - 9$.", "Factor $x^2 - 9x + 20$."),
+]
 
 
-def test_a_benchmark_problem_with_words_that_many_problems_share_is_still_found():
-    """What all problems of this set end with is also the end of a benchmark's problem."""
+@pytest.mark.parametrize("form", [None, "verl", "short labels", "numbers", "JSON", "Llama"])
+def test_problems_that_contain_a_benchmarks_words_stay(form):
+    rows = list(dict.fromkeys(row for _, row in NEAR_MISSES))
+    index = BenchmarkIndex({"own": [Problem(text, text, "1") for text, _ in NEAR_MISSES]})
+    reasons = reasons_of([FORMS[form](row, n) if form else row for n, row in enumerate(rows)], index)
+    assert [row for row, reason in zip(rows, reasons, strict=True) if reason and "benchmark" in reason] == (
+        # After a formula's last number, a letter and a wrapper's words are not told apart.
+        ["Solve for $x$: $2x = 10y$."] if form in ("verl", "short labels") else []
+    )
+
+
+def test_words_that_many_problems_end_with_are_part_of_a_benchmark_problem_too():
     ending = " Express the answer as a common fraction."
     index = BenchmarkIndex({"math500": [Problem("m/1", PROBLEMS[0] + ending, "1/2")]})
-    reasons, _ = reasons_of((problem + ending for problem in PROBLEMS), index)
+    reasons = reasons_of([problem + ending for problem in PROBLEMS], index)
     assert reasons[0]["benchmark_id"] == "m/1"
     assert reasons[1:] == [None] * 9
 
 
-def test_prepare_names_the_instruction_and_keeps_it(tmp_path, capsys):
-    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows = [{"problem": VERL.format(problem), "answer": "1"} for problem in PROBLEMS]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    main(["--input", str(source), "--output", str(output), "--no-benchmarks", "--suffix", ""])
-    assert "10 problems end with \"Let's think step by step and" in capsys.readouterr().out
-    assert [json.loads(line) for line in output.read_text().splitlines()] == rows
-
-
 @pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
-@pytest.mark.parametrize("form", [VERL, DAPO], ids=["verl", "DAPO"])
-def test_every_benchmark_problem_is_found_in_an_instruction(form):
+def test_every_benchmark_problem_is_found_in_a_mixture_of_wrappers():
     benchmarks = local_benchmarks()
     problems = [problem.problem for found in benchmarks.values() for problem in found]
-    reasons, _ = reasons_of((form.format(problem) for problem in problems), BenchmarkIndex(benchmarks))
-    assert all(reason and "benchmark" in reason for reason in reasons)
+    forms = list(FORMS.values())
+    rows = [forms[n % len(forms)](text, n) for n, text in enumerate(problems)]
+    assert all(reason and "benchmark" in reason for reason in reasons_of(rows, BenchmarkIndex(benchmarks)))
