@@ -68,7 +68,7 @@ _BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
 _TOKEN = rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]|<(?:start|end)_of_turn>)"
 _SPECIAL = re.compile(_TOKEN)
 _USER_TURN = re.compile(
-    rf"(?:{_TOKEN}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user{_BAR}>(?:user\b)?|\[INST\])\s*(?:{_TOKEN}\s*)*"
+    rf"(?:{_TOKEN}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user(?:_token)?{_BAR}>(?:user\b)?|\[INST\])\s*(?:{_TOKEN}\s*)*"
     rf"(?:<<SYS>>.*?<</SYS>>\s*)?(.*?)\s*(?={_TOKEN}|\Z)",
     re.DOTALL | re.IGNORECASE,
 )

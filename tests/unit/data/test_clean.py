@@ -1,5 +1,6 @@
 """Which rows are dropped, and for which reason."""
 
+import pytest
 from support.problems import DIE
 
 from openrlhf_swap.data.benchmarks import Problem
@@ -9,6 +10,7 @@ from openrlhf_swap.data.clean import (
     NEAR_BENCHMARK,
     SAME_AS_BENCHMARK,
     find_reasons,
+    strip_template,
 )
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.rewards.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
@@ -34,3 +36,25 @@ def test_every_reason():
     assert find_reasons(problems, references, index) == [expected for *_, expected in table]
     # Without benchmarks their problems are rows like others.
     assert find_reasons(problems, references, None)[1] is None
+
+
+@pytest.mark.parametrize(
+    "rendered",
+    [
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{}<\uff5cAssistant\uff5c><think>\n",
+        "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n{} [/INST]",
+        "<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
+        "[gMASK]<sop><|user|>\n{}<|assistant|>\n",
+        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>{}<|end|><|start|>assistant",
+        "<|im_user|>user<|im_middle|>{}<|im_end|><|im_assistant|>assistant<|im_middle|>",
+        "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    ],
+)
+def test_the_users_turn_of_a_rendered_prompt(rendered):
+    problem = "If $|a|<|b|$,\nwhat can a user say of $a^2$?"
+    assert strip_template(rendered.replace("{}", problem)) == problem
+    assert strip_template(problem) == problem
+    longer = rendered.replace("{}", "Hello!") + "Good day!" + rendered.replace("{}", problem)
+    assert strip_template(longer) == longer
