@@ -29,27 +29,30 @@ _BOX_START = re.compile(r"\\boxed\s*\{\Z")
 _FILLED_BOX = re.compile(rf"\\boxed\s*\{{(?!{_HOLDS_NOTHING})")
 # How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
 _IS = (
-    r"(?:is|are|was|(?:would|must|should)\s+be|ist|lautet|est|es|è|é|to|это)(?!\w)\s*[:\uff1a]?"
-    r"|[:\uff1a=]|是|为|為|は|은|는"
+    r"(?:is|are|was|equals|(?:would|must|should|will|could|might|may)\s+be|ist|lautet|est|es|è|é|to|это|هي)(?!\w)"
+    r"\s*[:\uff1a]?|[:\uff1a=]|是|为|為|は|은|는|(?=can(?:not|['\u2019]t)\b|isn['\u2019]t\b"
+    r"|[^.\n]{0,60}\bis\s+(?:wrong|incorrect|false)\b)"
 )
 _ANSWER = (
-    r"\b(?:final\s+)?answer|\b(?:correct|right|best)\s+(?:option|choice)|\bAntwort|\br[ée]ponse|\brespuesta|\brisposta"
-    r"|\bresposta|\b\u043e\u0442\u0432\u0435\u0442|\bodpowiedź|\bcevap|答案|答え|答|정답|답"
+    r"\b(?:final\s+)?answers?|\b(?:correct|right|best)\s+(?:option|choice)|\bAntwort|\br[ée]ponse|\brespuesta|\brisposta"
+    r"|\bresposta|\b\u043e\u0442\u0432\u0435\u0442|\bodpowiedź|\bcevap|\bantwoord|\bsvar|\bjawaban|\bđáp\s+án"
+    r"|答案|答え|答|정답|답|उत्तर|الجواب|الإجابة"
 )
 _ANNOUNCED = re.compile(
-    rf"(?:(?:{_ANSWER})(?:\s+(?:to|for|of)\s[^.:\n]{{1,60}}?)?[\s*_`]*(?:{_IS})|\bfinal\s+answer\b|####|^A:|<answer>"
-    r"|^[^\w\n</]*(?:(?:the|our|my)\s+)?answer[^\w\n>]*$)[\s*_`:\uff1a]*",
+    rf"(?:(?:{_ANSWER})(?:\s+(?:to|for|of)\s[^.:\n]{{1,60}}?)?[\s*_`]*(?:{_IS})|\bfinal\s+answer\b|####|^A:"
+    r"|<(?:final_)?answer>|^[^\w\n</]*(?:(?:the|our|my)\s+)?answer[^\w\n>]*$)[\s*_`:\uff1a]*",
     re.IGNORECASE | re.MULTILINE,
 )
 _ANNOUNCEMENT = re.compile(
-    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</answer>|\n|\Z|[.!?](?:\s|\Z|</)|。"
-    r"|,?\s(?:not|because|since|which|rather)\b)",
+    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</|\n|\Z|[.!?](?:\s|\Z|</)|。|,\s(?:not|rather|i\.e)\b|,?\s(?:because|since|which)\b)",
     re.DOTALL,
 )
-_DENIED = re.compile(  # before any number: "is less than", "is never", "is wrong:"
-    r"[^\d\n]{0,40}?(?:(?<!\\)\b(?:not|cannot|never|less|more|fewer|greater|larger|smaller|bigger|lower|higher|below|above|under"
-    r"|over|at\s+(?:most|least)|up\s+to|between|other\s+than|different|wrong|incorrect|false)\b|n['\u2019]t\b)"
-    r"|(?:[\s$*:]|\\[(\[])*(?:\\(?:ne|neq|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥]|!=)",
+DENIED = re.compile(  # before any number: "less than 42", "never 42", "wrong: 42"; or after it
+    r"[^\d\n]{0,40}?(?:(?<!\\)\b(?:not|cannot|never|neither|unlikely|hardly|less|more|fewer|greater|larger|smaller|bigger"
+    r"|lower|higher|below|above|under|over|at\s+(?:most|least)|up\s+to|(?:close|nothing|far)\s+(?:to|like|from)|within"
+    r"|between|either|one\s+of|other\s+than|anything\s+but|different|divisible|multiple|wrong|incorrect|false)\b|n['\u2019]t\b)"
+    r"|(?:[\s$*:]|\\[(\[])*(?:\\(?:ne|neq|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥]|!=)"
+    r"|[^\n]{0,80}\b(?:is|be|are)\s+(?:wrong|incorrect|false)\b",
     re.IGNORECASE,
 )
 _HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
@@ -179,7 +182,7 @@ def _only_answer(text: str) -> str | None:
     """All of a text that is nothing but an answer; None for any other."""
     alone = text.strip()
     is_answer = "\n" not in alone and len(alone) <= LONGEST_BARE_ANSWER and _PROSE.search(alone) is None
-    return alone if alone and is_answer and "\\boxed" not in alone and not is_denied(alone) else None
+    return alone if alone and is_answer and "\\boxed" not in alone and not DENIED.match(alone) else None
 
 
 def is_torn(text: str) -> bool:
@@ -188,18 +191,14 @@ def is_torn(text: str) -> bool:
     return bool(boxes) and last_boxed(text[boxes[-1].start() :]) is None
 
 
-def is_denied(answer: str) -> bool:
-    """Whether an answer says what it is not, or only compares: "not 42", "less than 42"."""
-    return _DENIED.match(answer) is not None
-
-
 def last_announcement(text: str) -> tuple[int, str | None] | None:
     """Where the last announcement of an answer begins, and what it says: None if it denies or compares."""
     if not (places := list(_ANNOUNCED.finditer(text))):
         return None
-    said = _ANNOUNCEMENT.match(text, places[-1].end())
+    said = _ANNOUNCEMENT.match(text, place := places[-1].end())
     answer = said[0].strip(" *_`\"'\t") if said else ""
-    return places[-1].start(), None if not answer or is_denied(answer) else answer
+    is_asked = said is not None and text[said.end() : said.end() + 1] == "?"
+    return places[-1].start(), None if not answer or is_asked or DENIED.match(text, place) else answer
 
 
 def final_statement(text: str) -> str | None:

@@ -17,9 +17,9 @@ from sympy.core.relational import Relational
 from sympy.physics import units
 
 from openrlhf_swap.rewards.answers import (
+    DENIED,
     canonical,
     final_statement,
-    is_denied,
     join_thousands,
     last_announcement,
     last_boxed,
@@ -50,9 +50,9 @@ _UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that 
 )
 _CHOICE = re.compile(r"[A-Z]")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{([^{}]*)\}")
-_WORDS = re.compile(r"[^\W\d_]+(?:[\s'\u2019.-]+[^\W\d_]+)*")
-_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}(?![A-Za-z(])")
-_MATHEMATICS = re.compile(r"\$|\\[(\[]")
+_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
+_WORD = re.compile(r"(?<!\S)[A-Za-z]{3,}(?![A-Za-z(])|[^\W\d_A-Za-z]{2,}")
+_MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong)(?![A-Za-z])|≈")
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 
@@ -77,30 +77,31 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if statement is None:
         return NO_ANSWER
     text = canonical(remove_empty_boxes(statement))
-    answer_in = stated_answer(text)
-    stated = _bare(answer_in or "")
+    stated = _bare(stated_answer(text) or "")
     if not stated and ("\\boxed" in text or last_announcement(text)):
         return NO_ANSWER  # cut off, or denied
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if stated and _as_written(stated) == _as_written(bare):
         return Verdict(1.0)
-    if _CHOICE.fullmatch(bare) and (letter := find_letter(stated)) and len(stated) > 1:
-        return Verdict(float(letter == bare))
-    if not _is_words(bare) and not _parse_answer(bare):
+    if _CHOICE.fullmatch(bare) and len(stated) > 1 and (letter := find_letter(stated)):
+        return Verdict(float(letter.upper() == bare))
+    if bare.isascii() and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
-    if _differ_in_unit(bare, stated) or is_denied(stated) or _is_hedge(stated):
+    if _differ_in_unit(bare, stated) or _is_hedge(stated):
         return Verdict(0.0)
-    equal = any(_are_equal(gold, prediction) for gold, prediction in _readings(bare, text) if gold and prediction)
+    equal = any(
+        _are_equal(gold, prediction) for gold, prediction in _readings(bare, stated, text) if gold and prediction
+    )
     if equal or stated:
         return Verdict(float(equal))
     return NO_ANSWER
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
-    """A reference answer must be understood, and be correct when it is given as a response."""
+    """A reference answer is words in other letters, or must be understood and be correct when given as a response."""
     bare = _bare(canonical(strip_answer(normal_answer(answer))))
     gold = _parse_answer(bare)
-    if _is_words(bare) or (gold and _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))):
+    if not bare.isascii() or (gold and _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))):
         return None
     return UNPARSABLE_ANSWER
 
@@ -110,27 +111,27 @@ def _bare(answer: str) -> str:
 
 
 def _as_written(bare: str) -> str:
-    r"""An answer less `\text` and white space, its accents composed, to compare as it stands."""
-    return unicodedata.normalize("NFC", "".join(_TEXT.sub(r"\1", bare).replace("~", " ").replace("\\ ", " ").split()))
-
-
-def _is_words(bare: str) -> bool:
-    """Whether an answer is words in letters that are not ASCII, which the parser does not know."""
-    return not bare.isascii() and _WORDS.fullmatch(_TEXT.sub(r"\1", bare)) is not None
+    r"""An answer less `\text` and spaces, its accents composed, to compare as it stands."""
+    plain = _SPACE.sub("", _TEXT.sub(r"\1", bare).replace("~", " ").replace("\\ ", " "))
+    return unicodedata.normalize("NFC", plain)
 
 
 def _is_hedge(stated: str) -> bool:
-    r"""Whether an answer is two: `3 \approx 4`. An approximation of a variable is one."""
-    sides = _NEARLY.split(stated)
-    return len(sides) > 1 and not any(character.isdigit() for character in sides[-1])
+    r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or a number is one."""
+    if len(stated) <= LONGEST_QUANTITY and DENIED.match(stated):
+        return True
+    sides = _NEARLY.split(_MATHEMATICS.sub("", stated))
+    if len(sides) == 1:
+        return False
+    equation = _parse_answer("=".join(sides))
+    return not re.search(r"\d", sides[-1]) or (bool(equation) and _is_false(equation[0]))
 
 
-def _readings(bare: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
+def _readings(bare: str, stated: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
     """Reference answer and response, parsed, in each way to read both: as they stand first.
 
     Of a response that states an answer this answer alone is read, so that no response states two.
     """
-    stated = _bare(stated_answer(text) or "")
     is_box = last_boxed(text) is not None
     read = stated or text
     ways = [(bare, read), (join_thousands(bare), join_thousands(read))]
@@ -204,10 +205,7 @@ def _differ_slightly(gold: Any, prediction: Any) -> bool:
 
     Values of variables are tried at a place, and lists item by item.
     """
-    if isinstance(prediction, Eq) and not isinstance(gold, Eq):
-        prediction = prediction.rhs
-    elif isinstance(gold, Eq) and not isinstance(prediction, Eq):
-        gold = gold.rhs
+    gold, prediction = (side.rhs if isinstance(side, Eq) else side for side in (gold, prediction))
     if not (isinstance(gold, Expr) and isinstance(prediction, Expr)):
         pairs = zip(getattr(gold, "args", ()), getattr(prediction, "args", ()), strict=False)
         return any(_differ_slightly(*pair) for pair in pairs)
@@ -215,13 +213,13 @@ def _differ_slightly(gold: Any, prediction: Any) -> bool:
         return False
     variables = sorted(gold.free_symbols | prediction.free_symbols, key=str)
     place = {variable: Rational(3 + i, 7) for i, variable in enumerate(variables)}
-    values = [abs(side.subs(place).evalf(EXACT_DIGITS)) for side in (gold, prediction)]
-    apart = abs(gold.subs(place).evalf(EXACT_DIGITS) - prediction.subs(place).evalf(EXACT_DIGITS))
-    if not (apart.is_Float and all(value.is_number for value in values)) or apart > CHOPPED:
+    left, right = (side.subs(place).evalf(EXACT_DIGITS) for side in (gold, prediction))
+    apart = abs(left - right)
+    if not apart.is_Float or apart > CHOPPED:
         return False
     if gold.has(Float) or prediction.has(Float):
-        return bool(apart > 10**-DIGITS * max(values))
-    return bool(apart > Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * max(1, *values))
+        return bool(apart > 10**-DIGITS * max(abs(left), abs(right)))
+    return bool(apart > Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * max(1, abs(left), abs(right)))
 
 
 def _differ_in_base(gold: str, prediction: str) -> bool:

@@ -60,7 +60,7 @@ def graded(answer, response, closed=True):
         ("4", r"3 \approx 4", False),
         ("4", "x=3=4", False),
         ("3", r"x \approx 3", True),
-        (r"\frac13", r"\frac{1}{3} \approx 0.33", True),
+        (r"\frac13", r"\frac{1}{3} \approx 0.333", True),
         (r"\emptyset", "1<2", False),
         (r"(-\infty, 2)", "x<2", True),
         ("42", r"\ne 42", False),
