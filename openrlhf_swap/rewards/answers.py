@@ -44,7 +44,7 @@ _ANNOUNCED = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _ANNOUNCEMENT = re.compile(
-    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</|\n|\Z|[.!?](?:\s|\Z|</)|。|,\s(?:not|rather|i\.e)\b|,?\s(?:because|since|which)\b)",
+    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</|\n|\Z|[.!?](?:\s|\Z|</)|。|,\s(?:not|rather|i\.e)\b|,?\s(?:because|since)\b)",
     re.DOTALL,
 )
 DENIED = re.compile(  # before any number: "less than 42", "never 42", "wrong: 42"; or after it
@@ -195,10 +195,10 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
     """Where the last announcement of an answer begins, and what it says: None if it denies or compares."""
     if not (places := list(_ANNOUNCED.finditer(text))):
         return None
-    said = _ANNOUNCEMENT.match(text, place := places[-1].end())
+    said = _ANNOUNCEMENT.match(text, places[-1].end())
     answer = said[0].strip(" *_`\"'\t") if said else ""
     is_asked = said is not None and text[said.end() : said.end() + 1] == "?"
-    return places[-1].start(), None if not answer or is_asked or DENIED.match(text, place) else answer
+    return places[-1].start(), None if not answer or is_asked or DENIED.match(answer) else answer
 
 
 def final_statement(text: str) -> str | None:

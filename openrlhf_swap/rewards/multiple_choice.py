@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from openrlhf_swap.rewards.answers import final_statement, is_torn, last_announcement, last_boxed, remove_empty_boxes
+from openrlhf_swap.rewards.answers import final_statement, is_torn, last_announcement, last_boxes, remove_empty_boxes
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -18,11 +18,11 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol|bm)\s*\
 # "A" and "I" are words, too, so what follows a letter must end it or explain it.
 _LETTER = re.compile(
     r"(?:[\s*_$`]|\\[(\[])*(?:[Oo]ption\s+)?(?:\(([A-Za-z])\)|([A-Za-z])\)|"
-    r"([A-Z])(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|--)|\s+(?:because|since|as|for|which)\b)"
+    r"([A-Z])(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|-[-\s])|\s+(?:\([\d$\\]|(?:because|since|as|for|which)\b))"
     r"|([A-Za-z])(?=(?:[.:](?:\s|$)|[\s*_$`]|\\[)\]])*$))"
 )
 _ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chosen
-    r"(?:[\s*_$]|\\[)\]])*(?:[/&,]|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
+    r"(?:[\s*_$]|\\[)\]])*(?:[/&,;-]|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
     r"(?:(?:or|and|maybe|perhaps|possibly|option)\s+)*(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
 )
 
@@ -48,7 +48,7 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
 
 def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
     """The letter that a text states as its answer, in upper case; None if there is none."""
-    boxed = None if is_torn(text) else last_boxed(remove_empty_boxes(text))
+    boxed = None if is_torn(text) else last_boxes(remove_empty_boxes(text))
     letter = find_letter(boxed) or _letter_of_option(boxed, options) if boxed else None
     if letter is None and (place := last_announcement(text if boxed is None else text.rpartition(boxed)[2])):
         letter = find_letter(place[1] or "")

@@ -55,6 +55,17 @@ def grade(graders):
         (r"\boxed{Paris}", "C"),  # the text of the third option
         (r"\boxed{\text{paris}}", "C"),
         (r"The answer is \(\text{C}\).", "C"),
+        # Announcements of every kind, also after a box that holds no letter.
+        ("We get \\boxed{x \\ll y}.\n\n**Answer: C**", "C"),
+        *((text, "C") for text in ("ANSWER: C", "### Answer\nC", "The correct option is C.", "<answer>C</answer>")),
+        *((text, "C") for text in ("答案是C", "The best choice is (C).", "Answer: C) 42 J", "Answer: C - as asked")),
+        *((text, "C") for text in ("The answer is C, not A.", "The answer is C because A is wrong.", "Answer: c")),
+        *((text, None) for text in ("The answer is A, B, C, D", "Answer: A good choice would be B", "Answer: A; C")),
+        *(
+            (text, None)
+            for text in ("The answer is not C.", "The answer is C?", "Answer: either A or C", "Answer: A-C")
+        ),
+        *((text, None) for text in (r"\boxed{A} or \boxed{C}", r"\boxed{A}, no: \boxed{C", "Answer: $\\boxed{C")),
         ("Answer: A or C", None),  # whoever names two has not chosen
         (r"\boxed{(A) \text{ or } (C)}", None),
         (r"\boxed{London or Paris}", None),
