@@ -89,7 +89,7 @@ _STOP = r"(?<=[\w!%|})\]])(?<!\\right)\."  # `\right.` is a delimiter
 _LAST_STOP = re.compile(rf"{_STOP}\Z")
 _FULL_STOP = re.compile(rf"{_STOP}(?=\s*\$?\s*\}}|\s*\$\s*\Z)|(?<=[\d}})\]])\.(?=\s*\Z)")
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
-_UPRIGHT_E = re.compile(r"\\(?:mathrm|text|textrm|textup|mathit|operatorname)\s*\{\s*e\s*\}|\{\s*\\rm\s+e\s*\}")
+_UPRIGHT_E = re.compile(r"\\(?:mathrm|text|textrm|mathit|mathsf|operatorname)\s*\{\s*e\s*\}|\{\s*\\rm\s+e\s*\}")
 _FUNCTION = re.compile(
     r"\\(?:operatorname\*?|mathrm|text|textrm)\s*\{\s*\\?((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp)\s*\}"
     r"(?=[\s\d({\\_^A-Za-z]|\Z)"

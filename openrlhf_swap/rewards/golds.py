@@ -41,7 +41,7 @@ _NOT_IN_WORDS = re.compile(r"\\[A-Za-z]+|[^\w?-]|_")
 _PLACEHOLDERS = {
     *("proof", "seeproof", "proofomitted", "solution", "seesolution", "seethesolution", "seeabove", "omitted"),
     *("none", "null", "nil", "nan", "na", "notfound", "notapplicable", "notavailable", "notgiven", "notprovided"),
-    *("noanswer", "unknown", "tbd", "todo"),
+    *("noanswer", "unknown", "tbd", "todo", "略", "证明略", "见解析"),
 }
 _TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
@@ -103,7 +103,7 @@ def visible_fault(answer: str) -> str | None:
     if len(bare) > LONGEST:
         return LONG_ANSWER
     words = _NOT_IN_WORDS.sub("", bare).casefold()
-    if words in _PLACEHOLDERS or not bare.strip("-\u2013\u2014?_. "):
+    if words in _PLACEHOLDERS or not bare.strip("-\u2013\u2014?_. []"):
         return PLACEHOLDER_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
     number_of_words = len(_WORD.findall(plain))

@@ -53,7 +53,7 @@ _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{([^{}]*)\}"
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)[A-Za-z]{3,}(?![A-Za-z(])|[^\W\d_A-Za-z]{2,}")
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
-_NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong)(?![A-Za-z])|≈")
+_NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong|Rightarrow|implies)(?![A-Za-z])|≈")
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 
 
