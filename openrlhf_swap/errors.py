@@ -52,7 +52,5 @@ def reader_errors(message: str, kind: type[SwapError] = DataError) -> Iterator[N
     """
     try:
         yield
-    except ModuleNotFoundError:  # a package to install: `run_command` says which
-        raise
     except Exception as error:  # no common base: hub, JSON, parquet, weights; tokenizers raises Exception itself
         raise kind(message.replace("{reason}", first_line(error))) from error

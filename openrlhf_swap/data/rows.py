@@ -107,7 +107,7 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
     entries = read_entries(path, "--input", needs_all=True) if has_rows(path) else []
     files = ", ".join(DATA_FILES)
     remedy = f"check the name, --config, --split and the connection, or give a file that ends in {files}"
-    with reader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"), causes_of_loaders():
+    with loader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"):
         if entries:
             return as_table(readable_rows(entries))
         from datasets import load_dataset
@@ -135,14 +135,15 @@ def revision_of(table: Dataset) -> str | None:
 
 
 @contextmanager
-def causes_of_loaders() -> Iterator[None]:
-    """Raise what a loader of `datasets` failed at; its own message only says that an error occurred."""
+def loader_errors(message: str) -> Iterator[None]:
+    """As `reader_errors`, with what a loader of `datasets` failed at: its own message says that an error occurred."""
     from datasets.exceptions import DatasetGenerationError
 
-    try:
-        yield
-    except DatasetGenerationError as error:
-        raise error.__cause__ or error from None
+    with reader_errors(message):
+        try:
+            yield
+        except DatasetGenerationError as error:
+            raise error.__cause__ or error from None
 
 
 def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:

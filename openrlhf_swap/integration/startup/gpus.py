@@ -17,9 +17,8 @@ from ray._private.utils import estimate_available_memory
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import gpu_actors, policy_ranks
-from openrlhf_swap.sizing.models import GIB, gib
 
-SHARED_MEMORY = GIB  # least of /dev/shm for several GPUs
+SHARED_MEMORY = 2**30  # least of /dev/shm for several GPUs
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,10 @@ def check(configuration: Configuration) -> None:
     # Ray reads the limits of a container, and psutil what other containers leave.
     available = min(estimate_available_memory(), psutil.virtual_memory().available)
     check_main_memory(pinned_memory(configuration), available)
+
+
+def gib(size: float) -> str:
+    return f"{size / 2**30:.1f}"
 
 
 def read_gpus(args: SimpleNamespace) -> list[Gpu]:

@@ -14,10 +14,10 @@ from tqdm import tqdm
 from openrlhf_swap.data.references import find_faults, labelled, read_references, try_grader
 from openrlhf_swap.data.rows import (
     as_table,
-    causes_of_loaders,
     check_columns,
     describe_faults,
     has_rows,
+    loader_errors,
     read_entries,
     readable_rows,
 )
@@ -78,7 +78,7 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[Data
     def cut(table: Dataset) -> Dataset:
         return table.select(range(min(args.data.max_samples, len(table))))
 
-    with reader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"), causes_of_loaders():
+    with loader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"):
         parts = [cut(load(name)) for name in sources]
         if for_training and args.data.prompt_probs:
             shares = [float(share) for share in args.data.prompt_probs.split(",")]
