@@ -25,7 +25,6 @@ _BRACES = re.compile(r"\\boxed\s*\{|\{|\}")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
 _HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
 _EMPTY_BOX = re.compile(rf"\\boxed\s*\{{{_HOLDS_NOTHING}")
-_BOX_START = re.compile(r"\\boxed\s*\{\Z")
 _FILLED_BOX = re.compile(rf"\\boxed\s*\{{(?!{_HOLDS_NOTHING})")
 # How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
 _IS = (
@@ -133,35 +132,31 @@ def last_boxed(text: str) -> str | None:
     Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
     """
     boxes = _boxes(text)
-    return text[slice(*boxes[-1])] if boxes else None
+    return text[slice(*boxes[-1][1:])] if boxes else None
 
 
-def _boxes(text: str) -> list[tuple[int, int]]:
-    """Where the contents of every complete box begin and end, in order of their beginnings."""
-    open_braces: list[tuple[bool, int]] = []
+def _boxes(text: str) -> list[tuple[int, int, int]]:
+    """Where every complete box begins, and its contents begin and end, in order."""
+    open_braces: list[re.Match[str]] = []
     boxes = []
     for brace in _BRACES.finditer(text):
         if brace[0] != "}":
-            open_braces.append((len(brace[0]) > 1, brace.end()))
-        elif open_braces:
-            is_box, start = open_braces.pop()
-            if is_box:
-                boxes.append((start, brace.start()))
+            open_braces.append(brace)
+        elif open_braces and len((opened := open_braces.pop())[0]) > 1:
+            boxes.append((opened.start(), opened.end(), brace.start()))
     return sorted(boxes)
 
 
 def last_boxes(text: str) -> str | None:
     r"""The contents of the last box, and of those right before it: `\boxed{1}, \boxed{2}` is one answer."""
-    if not (boxes := _boxes(text)):
-        return None
+    boxes = _boxes(text)
     first = len(boxes) - 1
     while first > 0:
-        before, start = boxes[first - 1][1] + 1, boxes[first][0]
-        between = _BOX_START.sub("", text[before:start])
-        if not before < start or len(between) > LONGEST_BARE_ANSWER or not _BETWEEN_BOXES.fullmatch(between):
+        end, start = boxes[first - 1][2] + 1, boxes[first][0]
+        if not 0 <= start - end <= LONGEST_BARE_ANSWER or not _BETWEEN_BOXES.fullmatch(text, end, start):
             break
         first -= 1
-    return ", ".join(text[start:end] for start, end in boxes[first:])
+    return ", ".join(text[start:end] for _, start, end in boxes[first:]) if boxes else None
 
 
 def stated_answer(text: str) -> str | None:
