@@ -53,6 +53,8 @@ def find_model_code(flag: str, model: str) -> str | None:
             "and weights, or a hub model id"
         )
         with reader_errors(message, ConfigError):
+            if model.startswith(("/", "./", "../", "~")):
+                raise FileNotFoundError("no such folder")
             folder = Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
     if (folder / GENERATE).exists():
         return GENERATE
