@@ -51,7 +51,7 @@ _UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that 
 _CHOICE = re.compile(r"[A-Z]")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
-_WORD = re.compile(r"(?<!\S)[A-Za-z]{3,}(?![A-Za-z(])|[^\W\d_A-Za-z]{2,}")
+_WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong|Rightarrow|implies)(?![A-Za-z])|≈")
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
