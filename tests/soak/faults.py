@@ -11,7 +11,7 @@ from openrlhf_swap.runs import checkpoints
 
 # What a command line holds, by the role of the process.
 MARKS = {
-    "driver": "openrlhf_swap.train",
+    "driver": "openrlhf_swap train",
     "policy": "ray::IntrinsicRewardActor",
     "trainer": "ray::SwapTrainer",
     "rollout actor": "ray::CpuRolloutActor",

@@ -29,12 +29,12 @@ def training(output: Path, prompts: Path, *extra: str) -> dict:
 
 
 def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
-    """Let trainings run a module of tests/ instead of openrlhf_swap.train: by another `python` in front of PATH."""
+    """Let trainings run a module of tests/ instead of `openrlhf_swap train`: by another `python` in front of PATH."""
     tool = folder / "bin" / "python"
     tool.parent.mkdir()
     tool.write_text(
         f"""#!/bin/bash
-if [[ "$2" == openrlhf_swap.train ]]; then set -- -m {module} "${{@:3}}"; fi
+if [[ "$2 $3" == "openrlhf_swap train" ]]; then set -- -m {module} "${{@:4}}"; fi
 exec {sys.executable} "$@"
 """
     )

@@ -58,7 +58,7 @@ def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, k
 @pytest.mark.parametrize(
     ("command", "role"),
     [
-        ("python -m openrlhf_swap.train --swap.output_dir x", "driver"),
+        ("python -m openrlhf_swap train --swap.output_dir x", "driver"),
         ("ray::SwapTrainer.fit", "trainer"),
         ("ray::CpuRolloutActor", "rollout actor"),
         ("VLLM::EngineCore", "engine"),
