@@ -25,7 +25,7 @@ from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import RUN_NAME, SECRET, Configuration, configure, training_parser
 from openrlhf_swap.flags.defaults import DEFAULTS, FOLDERS
-from openrlhf_swap.flags.paths import with_whole_paths
+from openrlhf_swap.flags.paths import use_whole_paths
 from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import check, columns_of
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
@@ -139,12 +139,12 @@ def _train(configuration: Configuration, words: list[str]) -> None:
         configuration,
         method=method.replaced(options=options),
         run=configuration.run.replaced(output_dir=str(output)),
-    ).with_flags({RUN_NAME: names["run_name"]})
+    ).replace_flags({RUN_NAME: names["run_name"]})
     resolved = resolve_run(configuration)
     as_given = replace(configuration, method=resolved.method)  # records have the data sets that were given
     _write_records(as_given, resolved, words, names)
     print(f"[swap] {_summary(resolved)}")
-    launch(with_whole_paths(resolved))
+    launch(use_whole_paths(resolved))
     try_write_card(Path(resolved.args.ckpt.output_dir), output)
     policy, rest = map(os.path.relpath, (resolved.args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
@@ -180,7 +180,7 @@ def _write_records(given: Configuration, resolved: Configuration, words: list[st
     settings = {**given.method.to_dict(), **given.run.to_dict()}
     content = {"swap": settings, "flags": given.dump(), **made_of(COMMAND, words, **inputs), **names}
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
-    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(with_whole_paths(given)))
+    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(use_whole_paths(given)))
 
 
 def _as_yaml(configuration: Configuration) -> str:

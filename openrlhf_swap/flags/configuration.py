@@ -75,7 +75,7 @@ class Configuration:
         args = nested(self.values)
         return args, complete(args)
 
-    def with_flags(self, changes: Mapping[str, Any]) -> Configuration:
+    def replace_flags(self, changes: Mapping[str, Any]) -> Configuration:
         """A copy with other values of OpenRLHF's flags."""
         return replace(self, values={**self.values, **changes})
 

@@ -18,7 +18,7 @@ def special_in(path: Path | str, characters: str = SEPARATORS + PATTERNS) -> str
     return next((character for character in str(path) if character in characters), None)
 
 
-def with_whole_paths(configuration: Configuration) -> Configuration:
+def use_whole_paths(configuration: Configuration) -> Configuration:
     """The configuration with whole paths for what is on this machine: Ray's actors may run in another folder."""
     values = configuration.values
     changes = {name: str(Path(values[name]).absolute()) for name in WRITTEN if values[name]}
@@ -26,7 +26,7 @@ def with_whole_paths(configuration: Configuration) -> Configuration:
     for name, whole in (("reward.remote_url", _whole), *((name, _whole_data_set) for name in DATA_SETS)):
         if values[name]:
             changes[name] = ",".join(whole(source.strip()) for source in values[name].split(","))
-    return configuration.with_flags(changes)
+    return configuration.replace_flags(changes)
 
 
 def _whole(name: str) -> str:

@@ -9,7 +9,7 @@ import math
 import random
 import re
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,17 @@ from openrlhf_swap.rollouts.rollout import Batch, prompt_key
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 PROMISE = "I will answer the question with {n} tokens."
 _PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
+
+
+def stage_limits(example: str) -> Any:
+    """The setting `limits` of an objective with as many stages as the example has numbers."""
+    stages = example.count(",") + 1
+    return setting(
+        "",
+        f"token limit of each stage, such as {example}; empty: the run's in all",
+        f"use {stages} token limits such as {example}",
+        pattern="^$|" + numbers_pattern(f"{{{stages - 1}}}"),
+    )
 
 
 class _Staged(Objective):
@@ -103,12 +114,7 @@ class LAPO(_Staged):
         120.0, "deviation, in tokens, that the second stage forgives", "use a positive number", gt=0
     )
     unknown: int = setting(4096, "what is promised for a problem without a known length", ge=1)
-    limits: str = setting(
-        "",
-        "token limit of each stage, such as 4096,2048; empty: the run's in both",
-        "use 2 token limits such as 4096,2048",
-        pattern="^$|" + numbers_pattern("{1}"),
-    )
+    limits: str = stage_limits("4096,2048")
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -175,12 +181,7 @@ class AutoThink(_Staged):
     second_stage: int = setting(200, "training step with which the second stage begins (ours)", ge=0)
     third_stage: int = setting(400, "training step with which the third one begins (ours)", ge=0)
     ellipsis: str = setting("...\\n", "put at the beginning of each thought, and not trained on; \\n is a newline")
-    limits: str = setting(
-        "",
-        "token limit of each stage, such as 8192,16384,24576; empty: the run's in all three",
-        "use 3 token limits such as 8192,16384,24576",
-        pattern="^$|" + numbers_pattern("{2}"),
-    )
+    limits: str = stage_limits("8192,16384,24576")
 
     def eval_prompt(self, prompt: str) -> str:
         opened = open_thought(prompt, self.config.start_of_thought)

@@ -57,7 +57,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
         used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
     if evaluation != args.eval.dataset:
         used |= {"eval.dataset": evaluation, "eval.split": "train"}
-    return replace(configuration, method=method).with_flags(used)
+    return replace(configuration, method=method).replace_flags(used)
 
 
 def settings_of(configuration: Configuration) -> Row:
