@@ -6,7 +6,6 @@
 #   --seed 7         of the faults and of their times
 #   --steps 60       of each round of training
 #   --apart 120 240  least and most seconds between two faults
-#   --into PAGE      a page with the soak's marks, between which the report is put
 set -euo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 

@@ -28,7 +28,6 @@ def main():
     parser.add_argument("--steps", type=int, default=60, help="of each round of training")
     parser.add_argument("--apart", type=float, nargs=2, default=[120, 240], metavar="SECONDS", help="between faults")
     parser.add_argument("--output", type=Path, required=True, help="folder of runs and records; the same goes on")
-    parser.add_argument("--into", type=Path, help="page whose section between the soak's marks the report replaces")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     settings = {"minutes": f"{args.minutes:g}", "seed": args.seed, "steps": args.steps}
@@ -38,9 +37,8 @@ def main():
     events = list(read_rows(args.output / EVENTS))
     text = report.report(events, settings)
     print(text)
-    if args.into:
-        report.insert(text, args.into)
-        report.draw(events, args.into.parent.parent / "pictures" / "soak.png")
+    (args.output / "report.md").write_text(text, encoding="utf-8")
+    report.draw(events, args.output / "soak.png")
     return int(bool(report.defects(events)))
 
 

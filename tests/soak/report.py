@@ -7,7 +7,6 @@ from textwrap import fill
 
 from tabulate import tabulate
 
-BEGIN, END = "<!-- soak -->\n", "<!-- end of the soak -->\n"
 FEWEST = 8  # samples of memory that a trend needs
 HEADERS = ["processes", "calm: 1st quarter", "2nd", "3rd", "4th", "an hour", "all: 1st quarter", "4th", "an hour"]
 HEADERS += ["growth in a start: median", "largest", "starts"]
@@ -124,7 +123,7 @@ def report(events, settings):
         "",
         tabulate(list(_memory_rows(events)), HEADERS, "github", disable_numparse=True),
         "",
-        "![Memory of each kind of process over the soak](../pictures/soak.png)",
+        "![Memory of each kind of process over the soak](soak.png)",
     ]
     return "\n".join(lines) + "\n"
 
@@ -151,13 +150,6 @@ def _fault_rows(soak):
         told = ", ".join(f"{words[name]} {runs.count(name)}" for name in words if name in runs)
         statuses = sorted({status for _, status in outcomes if status is not None})
         yield kind, target, len(outcomes), told, "status " + ", ".join(map(str, statuses)) if statuses else ""
-
-
-def insert(text, page):
-    """Replace what stands between the soak's marks in a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def draw(events, path):

@@ -155,9 +155,5 @@ def test_the_report_replaces_its_section_alone(tmp_path):
     row = next(line for line in text.splitlines() if line.startswith("| engine"))
     cells = [cell.strip() for cell in row.split("|")[2:-1]]
     assert cells == ["900", "902", "904", "906", "360", "900", "906", "360", "6", "6", "1"]
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n")
-    report.insert(text, page)
-    assert page.read_text() == f"before\n{report.BEGIN}\n{text}\n{report.END}after\n"
     report.draw(events, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").stat().st_size > 1000
