@@ -26,7 +26,8 @@ from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check
 from openrlhf_swap.sizing.memory import PHASES
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
-from openrlhf_swap.sizing.plan import PROMPT, make_plan
+from openrlhf_swap.sizing.plan import make_plan
+from openrlhf_swap.sizing.settings import PROMPT
 from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS
 
 Size = tuple[int, tuple[float, ...]]

@@ -19,12 +19,12 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, gib
 from openrlhf_swap.sizing.remedies import Machine, find_remedy
-from openrlhf_swap.sizing.settings import Settings, read_run
+from openrlhf_swap.sizing.residence import running_responses
+from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
 from openrlhf_swap.sizing.speed import step_flops, step_seconds
 
 DEEPSCALER_ROWS = 40_315
 MASK = 3  # bytes of an element of SDPA's mask: a boolean, and a number in bf16 that torch makes of it
-PROMPT = 200  # assumed mean tokens of a prompt
 
 
 def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
@@ -111,8 +111,7 @@ def _vllm(model: Model, settings: Settings, gpu: int, mean: int) -> dict[str, An
         "cache_tokens": tokens,
         "full_sequences": tokens // settings.context,
         "mean_sequences": tokens // mean,
-        # vLLM is not told: it starts as many as fit and queues the others.
-        "most_sequences": settings.sequences or max(1, min(settings.engine_responses, tokens // mean, MOST_SEQUENCES)),
+        "most_sequences": running_responses(model, settings, gpu, mean),
         "sequences_a_step": settings.engine_responses,
     }
 

@@ -102,11 +102,14 @@ def _changed(model: Model, now: Settings, machine: Machine, choices: Iterable[Ch
         score, update = max(changed.context, changed.score_tokens), max(changed.context, changed.update_tokens)
     rows = score // changed.context
     changed = replace(changed, score_tokens=score, score_rows=rows, update_tokens=update)
-    if share is None:  # as much as all phases leave
-        phases_without = phases(model, replace(changed, utilization=0.0), machine.gpu).values()
-        taken = max(sum(parts.values()) for parts in phases_without if "vLLM" in parts)
-        share = min(MOST_UTILIZATION, max(0, math.floor(100 - 100 * taken / machine.gpu)) / 100)
-    return replace(changed, utilization=share)
+    return replace(changed, utilization=free_share(model, changed, machine.gpu) if share is None else share)
+
+
+def free_share(model: Model, settings: Settings, gpu: int) -> float:
+    """The share of a GPU that all phases leave to vLLM, in whole hundredths."""
+    without = phases(model, replace(settings, utilization=0.0), gpu).values()
+    taken = max(sum(parts.values()) for parts in without if "vLLM" in parts)
+    return min(MOST_UTILIZATION, max(0, math.floor(100 - 100 * taken / gpu)) / 100)
 
 
 def host_remedy(held: dict[str, int]) -> str:

@@ -11,6 +11,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.models import Model, read_model
 
 BIT16, FP32 = 2, 4  # bytes of a number
+PROMPT = 200  # assumed mean tokens of a prompt
 BRANCH, ANSWER = 24, 6  # assumed: tokens of close template and answer together, and of the answer
 
 
