@@ -65,8 +65,8 @@ def read_runs(folder: Path) -> list[Point]:
         rows = list(read_rows(evaluations))
         _check_last(rows, result.parent)
         for row in rows:
-            (accuracy,) = (value for name, value in row.items() if name.endswith("/pass1"))
-            tokens, lines = row["eval/length"], {}
+            (accuracy,) = (value for name, value in row.items() if name.endswith("_pass1"))
+            tokens, lines = row["eval_response_length_mean"], {}
             if row is rows[-1]:
                 accuracy, tokens = (accuracy + at_end["accuracy"]) / 2, (tokens + at_end["tokens"]) / 2
                 lines = {name: at_end.get(name, math.nan) for name in ("missing", "redundant")}

@@ -135,7 +135,7 @@ def watch(
 
 def check_weights(findings: Findings, row: Row) -> None:
     """Whether vLLM generated a step's responses with the trainer's weights."""
-    value = row.get("policy/vllm_kl")  # null where it was not a number
+    value = row.get("vllm_kl")  # null where it was not a number
     kl, wanted = float("inf") if value is None else abs(value), f"< {MOST_KL:.0e}"
     remedy = "vLLM has other weights than the trainer: do not train; try VLLM_USE_V2_MODEL_RUNNER=0"
     findings.add("vllm_kl", f"{kl:.1e} in step {row['step']}", wanted, kl < MOST_KL, remedy, fatal=True)

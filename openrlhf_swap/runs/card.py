@@ -69,7 +69,7 @@ def write_card(policy: Path, run: Path) -> None:
     )
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
-    evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval/")}
+    evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
     unused = {} if objective in ABLATION else SwapConfig().to_dict()
     settings = {name: _without_folder(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
     if len(steps):
@@ -87,7 +87,7 @@ def write_card(policy: Path, run: Path) -> None:
         paper=objective in ABLATION,
         grader=flags["swap.grader"].replace("|", "\\|"),
         steps=len(steps),
-        responses=f"{steps['swap/responses'].sum():,.0f}" if len(steps) else "0",
+        responses=f"{steps['rollout/num_samples'].sum():,.0f}" if len(steps) else "0",
         time=timedelta(seconds=round(steps["timing/step_total"].sum())) if len(steps) else "no time",
         hardware=hardware(),
         measures=measures(steps).to_markdown(floatfmt=",.1f") if len(steps) else "",

@@ -1,8 +1,4 @@
-"""The metrics of a run: how a training step becomes them, and OpenRLHF's under our names.
-
-OpenRLHF logs some numbers under two or three names, without groups. Here each has one name and one explanation, which
-stands in docs/use/metrics.md. A metric that is not declared there keeps its own name.
-"""
+"""Our metrics of a training step, and the meaning of each metric of a run; OpenRLHF's keep OpenRLHF's names."""
 
 from __future__ import annotations
 
@@ -24,33 +20,6 @@ SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in 
 
 # Name -> meaning; a `*` stands for the part that differs between runs.
 METRICS = dict(re.findall(r"^\| `(.+?)` +\| (.+?) +\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-# OpenRLHF's name, or the sampler's -> ours.
-NAMES = {
-    "rollout/reward_mean": "reward/mean",
-    "rollout/reward_std": "reward/std",
-    "group_reward_std": "reward/group_std",
-    "score": "reward/score",
-    "return": "reward/return",
-    "dynamic_filtering_pass_rate": "reward/filter_pass_percent",
-    "rollout/truncated_rate": "length/truncated_frac",
-    "total_length": "length/with_prompt",
-    "rollout/num_samples": "swap/responses",
-    "policy_loss": "policy/loss",
-    "actor_grad_norm": "policy/grad_norm",
-    "actor_lr": "policy/learning_rate",
-    "ppo_clip_ratio": "policy/clip_frac",
-    "ppo_kl": "policy/kl",
-    "vllm_kl": "policy/vllm_kl",
-    "is_filter_ratio": "policy/vllm_filtered_frac",
-    "kl": "policy/reference_kl",
-    "logprobs_diff": "policy/reference_logprobs_diff",
-    "entropy_loss": "policy/entropy",
-    "aux_loss": "policy/aux_loss",
-    "swap/continued_seconds": "timing/continuations",
-}
-# Duplicates of reward/mean, length/mean and length/truncated_frac.
-DUPLICATES = {"reward", "response_length", "rollout/response_length_mean", "truncated", "response_clip_ratio"}
-_OF_EVALUATION = {"response_length_mean": "length", "truncated_rate": "truncated_frac", "num_samples": "samples"}
 
 # Phase of a training step -> the metric of its seconds.
 STEP_PHASES = {
@@ -147,28 +116,12 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
     return (penalties[chosen] / mass[chosen] - uniform).abs().sum(-1) / 2
 
 
-def named(status: dict[str, Any]) -> dict[str, float]:
-    """Rename the numbers of a training step, and add those that follow from them."""
-    numbers = {name: float(value) for name, value in status.items() if isinstance(value, int | float)}
-    metrics = {NAMES.get(name, name): value for name, value in numbers.items() if name not in DUPLICATES}
-    if metrics.get("reward/score") == numbers.get("reward"):
-        metrics.pop("reward/score", None)
-    tokens = metrics.get("length/mean", 0.0) * metrics.get("swap/responses", 0.0)
-    for name, phase in (("tokens_per_second", "step_total"), ("generated_tokens_per_second", "generation")):
-        if tokens and (seconds := metrics.get(f"timing/{phase}")):
-            metrics[f"timing/{name}"] = tokens / seconds
-    return metrics
-
-
-def named_evaluation(logs: dict[str, Any]) -> dict[str, float]:
-    """Rename the numbers of an evaluation during training."""
-    metrics = {}
-    for name, value in logs.items():
-        parts = re.fullmatch(rf"eval_(?:(.+)_)?(pass\d+|{'|'.join(_OF_EVALUATION)})", name)
-        source, what = parts.groups() if parts else (None, name)
-        words = ["eval", source.replace("/", "_") if source else None, _OF_EVALUATION.get(what, what)]
-        metrics["/".join(word for word in words if word)] = float(value)
-    return metrics
+def throughput(status: dict[str, Any]) -> dict[str, float]:
+    """Tokens of a step's responses for each second of the step, and of its generation."""
+    tokens = status.get("length/mean", 0.0) * status.get("rollout/num_samples", 0.0)
+    phases = {"timing/tokens_per_second": "step_total", "timing/generated_tokens_per_second": "generation"}
+    seconds = {name: status.get(f"timing/{phase}", 0.0) for name, phase in phases.items()}
+    return {name: tokens / spent for name, spent in seconds.items() if tokens and spent}
 
 
 def meaning(name: str) -> str | None:
@@ -176,14 +129,8 @@ def meaning(name: str) -> str | None:
     return next((text for declared, text in METRICS.items() if fnmatchcase(name, declared)), None)
 
 
-def step_line(step: int, last: int | None, metrics: dict[str, float]) -> str:
-    """Format a training step as one line, from its renamed metrics.
-
-    Args:
-        step: its number.
-        last: the number of the run's last step, if known.
-        metrics: the result of `named`.
-    """
+def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
+    """Format a training step as one line; `last` is the number of the run's last step, if known."""
 
     def show(name: str, form: str) -> str:
         value = metrics.get(name, math.nan)
@@ -192,5 +139,5 @@ def step_line(step: int, last: int | None, metrics: dict[str, float]) -> str:
     return (
         f"step {step}{f'/{last}' if last else ''}: accuracy {show('swap/accuracy', '{:.1%}')}, "
         f"{show('length/mean', '{:.0f}')} tokens, target {show('length/target', '{:.0f}')}, "
-        f"reward {show('reward/mean', '{:z.3f}')}, {show('timing/step_total', '{:.1f}')} s"
+        f"reward {show('rollout/reward_mean', '{:z.3f}')}, {show('timing/step_total', '{:.1f}')} s"
     )

@@ -72,7 +72,7 @@ def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(t
         rows = run_training(tmp_path / f"async_{size}", prompts_file, *flags, *ASYNC, str(size))
         assert of_the_run(rows)[0] == of_the_run(expected)[0]
         assert all(ours != theirs for ours, theirs in zip(of_the_run(rows)[2:], of_the_run(expected)[2:], strict=True))
-        ages, kls = ([row[name] for row in rows] for name in ("swap/batch_age", "policy/vllm_kl"))
+        ages, kls = ([row[name] for row in rows] for name in ("swap/batch_age", "vllm_kl"))
         assert ages[0] == 0 and min(ages[1:]) == 1 and max(ages) <= size
         assert all(row["swap/adv_process_absmean"] > 0 and row["timing/generation"] > 0 for row in rows)
         assert (tmp_path / f"async_{size}" / "policy" / "model.safetensors").exists()
@@ -83,7 +83,7 @@ def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(t
 
 
 def gap(rows):
-    return sum(abs(row["policy/vllm_kl"]) for row in rows) / len(rows)
+    return sum(abs(row["vllm_kl"]) for row in rows) / len(rows)
 
 
 @on_request

@@ -38,7 +38,7 @@ def fake_gpus(monkeypatch, tmp_path):
 def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts_file):
     """ZeRO-2, two actors and two engines: three rollouts agree with the trainer, the fourth is by older weights."""
     monkeypatch.setenv("DROPPED_UPDATE", "3")
-    *good, stale = (line["policy/vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH))
+    *good, stale = (line["vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH))
     assert len(good) == 3 and max(map(abs, good)) < ALIKE
     assert abs(stale) > 2 * ALIKE
 
@@ -46,13 +46,13 @@ def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts
 @on_request
 def test_sharded_weights_arrive(tmp_path, prompts_file):
     lines = run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH, "--ds.zero_stage", "3")
-    assert len(lines) == 4 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
+    assert len(lines) == 4 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
 
 
 def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
     flags = [*COLOCATED, *SMALL_STEPS, "--ds.lora.rank", "4", "--data.max_samples", "32"]
     lines = run_training(tmp_path / "run", prompts_file, *flags)
-    assert len(lines) == 2 and max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
+    assert len(lines) == 2 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]
     words += ["--suffix", "", "--max-tokens", "320", "--output", tmp_path / "evaluated"]
@@ -80,7 +80,7 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     )
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert max(abs(line["policy/vllm_kl"]) for line in lines) < ALIKE
+    assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
     assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
     report = json.loads((output / "gpu_check.json").read_text())
     assert report["complete"] and report["passed"] and str(tmp_path) not in json.dumps(report)

@@ -80,7 +80,7 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     repeated = list(read_rows(again / "metrics.jsonl"))
     assert [line["step"] for line in repeated] == [1, 2, 3, 4]
     # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order of arrival.
-    sampled = [name for name in metrics[0] if name.startswith(("length/", "swap/accuracy", "reward/mean"))]
+    sampled = [name for name in metrics[0] if name.startswith(("length/", "swap/accuracy", "rollout/reward_mean"))]
     assert {name: repeated[0][name] for name in sampled} == {name: metrics[0][name] for name in sampled}
     settings = [json.loads((folder / "swap_config.json").read_text())["swap"] for folder in (first, again)]
     assert settings[1] == {**settings[0], "output_dir": str(again)}

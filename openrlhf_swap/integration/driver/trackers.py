@@ -16,8 +16,6 @@ from openrlhf_swap.config import FlagSettings
 from openrlhf_swap.files import to_line
 from openrlhf_swap.runs import checkpoints
 
-SAMPLE = "generated_samples"  # OpenRLHF's name for one response of a step: its text and reward
-
 
 def hyper_parameters(args: Any) -> dict[str, Any]:
     """Every setting of a run by its flag, without API keys, and the run's provenance."""

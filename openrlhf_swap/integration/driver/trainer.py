@@ -16,7 +16,6 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 
 from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.integration.driver import trackers
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.patches import TRAINER, in_force, undecorated
@@ -26,7 +25,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.packages.replace import replaced
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
-from openrlhf_swap.runs.metrics import named, named_evaluation, step_line
+from openrlhf_swap.runs.metrics import step_line, throughput
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
@@ -120,7 +119,8 @@ class TrainerMixin(BasePPOTrainer):
 
         After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
         """
-        metrics = named({**(logs_dict or {}), **memory.host_metrics()})
+        metrics = {**(logs_dict or {}), **memory.host_metrics()}
+        metrics |= throughput(metrics)
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
@@ -142,14 +142,13 @@ class TrainerMixin(BasePPOTrainer):
                     f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True
                 )
                 changes.enter_context(replaced(self.args.ckpt, "save_steps", math.inf))
-            logs = {**metrics, trackers.SAMPLE: (logs_dict or {}).get(trackers.SAMPLE)}
-            super().save_logs_and_checkpoints(global_step, logs, states)
+            super().save_logs_and_checkpoints(global_step, metrics, states)
 
     def _report_evaluation(self, global_step: int, logs: dict) -> None:
-        metrics = named_evaluation(logs)
-        append_metrics(self._folder, global_step, metrics, EVALUATIONS)
-        correct = [f"{name.split('/')[1]} {value:.1%}" for name, value in metrics.items() if name.endswith("/pass1")]
-        summary = f"{', '.join(correct)} correct, {metrics.get('eval/length', math.nan):.0f} tokens"
+        append_metrics(self._folder, global_step, logs, EVALUATIONS)
+        sources = {name.removeprefix("eval_").removesuffix("_pass1"): name for name in logs if name.endswith("_pass1")}
+        correct = [f"{source} {logs[name]:.1%}" for source, name in sources.items()]
+        summary = f"{', '.join(correct)} correct, {logs.get('eval_response_length_mean', math.nan):.0f} tokens"
         print(f"[swap] evaluation after step {global_step}: {summary}", flush=True)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
@@ -160,19 +159,14 @@ class TrainerMixin(BasePPOTrainer):
     def restore_best_checkpoint_state(self, checkpoint_states: dict) -> None:
         """Overrides OpenRLHF's: `--ckpt.best_metric_key` wins over a checkpoint's, whose value then does not count."""
         asked, kept = self.args.ckpt.best_metric_key, checkpoint_states.get("best_eval_metric_key")
-        if not asked or not kept or asked == kept or asked in named_evaluation({kept: 0.0}):
+        if not asked or not kept or asked == kept:
             super().restore_best_checkpoint_state(checkpoint_states)
 
     def _detect_eval_metric_key(self, eval_metrics: dict) -> str | None:
-        """Overrides OpenRLHF's, which ignores a key that it does not know: takes our names too, and refuses others."""
-        if (asked := self.best_eval_metric_key) not in ("", "none"):
-            names = {name: stock for stock in eval_metrics for name in (stock, *named_evaluation({stock: 0.0}))}
-            if asked not in names:
-                known = ", ".join(named_evaluation(eval_metrics))
-                raise ConfigError(
-                    f"--ckpt.best_metric_key is {asked!r}, which no evaluation measures; use one of {known}"
-                )
-            self.best_eval_metric_key = names[asked]
+        """Overrides OpenRLHF's, which saves no best checkpoint for a key that it does not know: refuses it."""
+        if (asked := self.best_eval_metric_key) not in ("", "none", *eval_metrics):
+            known = ", ".join(eval_metrics)
+            raise ConfigError(f"--ckpt.best_metric_key is {asked!r}, which no evaluation measures; use one of {known}")
         key: str | None = super()._detect_eval_metric_key(eval_metrics)
         return key
 

@@ -136,7 +136,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             for sample in (sample for group in groups.values() for sample in group):
                 tokens = sample.rollout.metadata.get("continued_tokens", 0.0)
                 sample.info["swap/continued_tokens"] = torch.tensor([tokens])
-                sample.info["swap/continued_seconds"] = torch.tensor([self._continued_seconds])
+                sample.info["timing/continuations"] = torch.tensor([self._continued_seconds])
         return [groups[number] for number in range(len(parts))]
 
     def _continue_groups(

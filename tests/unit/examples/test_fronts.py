@@ -65,7 +65,10 @@ def test_runs_are_read(tmp_path):
     write_text(run / "result.json", '{"accuracy": 0.8, "tokens": 50, "missing": 1, "redundant": 2}')
     with pytest.raises(DataError, match=r"seed_2 has no evaluations\.jsonl; run compare\.sh with EVALUATE_EVERY=5"):
         read_runs(tmp_path)
-    rows = [{"step": step, "eval/test/pass1": 0.7 + step / 100, "eval/length": 60.0 - step} for step in (5, 10)]
+    rows = [
+        {"step": step, "eval_test_pass1": 0.7 + step / 100, "eval_response_length_mean": 60.0 - step}
+        for step in (5, 10)
+    ]
     write_rows(run / "evaluations.jsonl", rows)
     base, first, last = read_runs(tmp_path)
     assert (base.method, base.accuracy, base.redundant) == (BASE, 60.0, 9)

@@ -18,7 +18,7 @@ from openrlhf_swap.gpu_check.training import STEPS, check_steps, check_weights, 
 
 
 def step(number, kl=1e-4, **seconds):
-    return {"step": number, "policy/vllm_kl": kl, **{f"timing/{name}": value for name, value in seconds.items()}}
+    return {"step": number, "vllm_kl": kl, **{f"timing/{name}": value for name, value in seconds.items()}}
 
 
 def readings(*sizes):

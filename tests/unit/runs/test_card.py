@@ -46,7 +46,13 @@ def run(tmp_path):
         (tmp_path / "swap_config.json").write_text(json.dumps(about))
         steps = [(0.5, 100.0), (0.75, 60.0), (1.0, None)]
         rows = [
-            {"step": n, "swap/accuracy": a, "length/mean": m, "swap/responses": 700.0, "timing/step_total": 1300.0}
+            {
+                "step": n,
+                "swap/accuracy": a,
+                "length/mean": m,
+                "rollout/num_samples": 700.0,
+                "timing/step_total": 1300.0,
+            }
             for n, (a, m) in enumerate(steps, start=1)
         ]
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -103,11 +109,11 @@ def test_an_adapter_is_loaded_by_peft(run):
 
 
 def test_evaluations_during_training(run):
-    rows = [{"step": 1, "eval/gsm8k/pass1": 0.25}, {"step": 3, "eval/gsm8k/pass1": 0.8125, "other": 1}]
+    rows = [{"step": 1, "eval_gsm8k_pass1": 0.25}, {"step": 3, "eval_gsm8k_pass1": 0.8125, "other": 1}]
     policy, folder = run(rows, **{"eval.dataset": "test.jsonl"})
     write_card(policy, folder)
     assert "On `test.jsonl`, during training, after step 3" in card_of(policy)
-    assert re.search(r"\| eval/gsm8k/pass1 +\| +0.8125 \|\n\n## Limits", card_of(policy))
+    assert re.search(r"\| eval_gsm8k_pass1 +\| +0.8125 \|\n\n## Limits", card_of(policy))
 
 
 @pytest.mark.parametrize(

@@ -80,12 +80,12 @@ def test_a_role_by_the_kernels_name():
 
 
 def test_metrics_are_compared_to_the_last_bit_but_for_the_clock():
-    calm = {"step": 3, "policy/loss": 0.1, "swap/penalty_mass": 0.0, "timing/score": 1.0, "memory/host_used_gib": 4.0}
+    calm = {"step": 3, "policy_loss": 0.1, "swap/penalty_mass": 0.0, "timing/score": 1.0, "memory/host_used_gib": 4.0}
     assert differences({**calm, "timing/score": 2.0, "memory/host_used_gib": 5.0, "swap/grader_slow": 1.0}, calm) == []
-    assert differences({**calm, "policy/loss": math.nextafter(0.1, 1)}, calm) == ["policy/loss"]
+    assert differences({**calm, "policy_loss": math.nextafter(0.1, 1)}, calm) == ["policy_loss"]
     assert differences({**calm, "swap/penalty_mass": -0.0}, calm) == ["swap/penalty_mass"]
-    assert differences({**calm, "policy/kl": None}, calm) == ["policy/kl"]
-    assert differences(calm, {}) == ["policy/loss", "step", "swap/penalty_mass"]
+    assert differences({**calm, "ppo_kl": None}, calm) == ["ppo_kl"]
+    assert differences(calm, {}) == ["policy_loss", "step", "swap/penalty_mass"]
 
 
 def test_quarters_and_slope():
@@ -127,7 +127,7 @@ ENDED |= {
         ({"status": 1, "errors": []}, "ended with status 1 and 0 lines of error"),
         ({"struck": []}, "ended with status 2 though nothing had struck: ['error: x']"),
         ({"left_over": ["VLLM::EngineCore"]}, "alive after ten seconds: VLLM::EngineCore"),
-        ({"event": "unequal", "step": 4, "metrics": ["policy/loss"]}, "step 4 differs in policy/loss"),
+        ({"event": "unequal", "step": 4, "metrics": ["policy_loss"]}, "step 4 differs in policy_loss"),
         ({"event": "stuck"}, "no step was finished for a quarter of an hour"),
         ({"event": "round", "unequal": ["model.safetensors"], "complete": True}, "round 1 differs in model.safe"),
         ({"event": "round", "unequal": [], "complete": False}, "round 1 differs in its steps"),

@@ -40,17 +40,17 @@ def test_hyper_parameters_by_the_names_of_their_flags(args):
 def test_tensorboard_gets_the_settings_and_forgets_what_is_repeated(args, tmp_path):
     log = trackers.SwapTensorboard(args)
     for step in (1, 2, 3):
-        log.log_train(step, {"reward/mean": float(step), trackers.SAMPLE: ["a response", 1.0]})
+        log.log_train(step, {"rollout/reward_mean": float(step), "generated_samples": ["a response", 1.0]})
     log.close()
     again = trackers.SwapTensorboard(args)
     again.resume_after(2)  # the last checkpoint was of step 2
-    again.log_train(3, {"reward/mean": 30.0})
+    again.log_train(3, {"rollout/reward_mean": 30.0})
     again.log_eval(3, {"eval_math_pass1": 0.5})
     again.close()
     events = EventAccumulator(str(tmp_path / "tensorboard" / "a_run")).Reload()
-    means = [(event.step, event.value) for event in events.Scalars("train/reward/mean")]
+    means = [(event.step, event.value) for event in events.Scalars("train/rollout/reward_mean")]
     assert means == [(1, 1.0), (2, 2.0), (3, 30.0)]
-    assert events.Tags()["scalars"] == ["train/reward/mean", "eval/eval_math_pass1"]
+    assert events.Tags()["scalars"] == ["train/rollout/reward_mean", "eval/eval_math_pass1"]
     assert {"train/generated_samples/text_summary", "settings/text_summary"} <= set(events.Tags()["tensors"])
 
 
@@ -73,7 +73,7 @@ def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
         log = trackers.SwapWandb(args)
         assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
         assert log.handle.run.config["actor.adam.lr"] == 1e-6
-        log.log_train(step, {"reward/mean": 0.5, trackers.SAMPLE: ["a response", 1.0]})
+        log.log_train(step, {"rollout/reward_mean": 0.5, "generated_samples": ["a response", 1.0]})
         assert log.handle.run.summary["train/global_step"] == step
         log.close()
     runs = list((tmp_path / "wandb").glob("offline-run-*"))
@@ -84,7 +84,7 @@ def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
 def test_wandb_stores_a_step_without_the_steps_before_it(args, tmp_path, offline):
     log = trackers.SwapWandb(args)
     for step in range(3):
-        log.log_train(step, {trackers.SAMPLE: [f"response {step}", 1.0]})
+        log.log_train(step, {"generated_samples": [f"response {step}", 1.0]})
     log.close()
     files = (tmp_path / "wandb").glob("offline-run-*/files/**/*.table.json")
     rows = sorted(row for file in files for row in json.loads(file.read_text())["data"])

@@ -88,9 +88,8 @@ def keeper(monkeypatch, arguments, tmp_path, prompts_file):
 @pytest.mark.parametrize(
     ("key", "metric", "value"),
     [
-        ("eval/a_b/pass1", "eval_a/b_pass1", 0.5),
         ("eval_a/b_pass1", "eval_a/b_pass1", 0.5),
-        ("eval/length", "eval_response_length_mean", 90.0),
+        ("eval_response_length_mean", "eval_response_length_mean", 90.0),
         ("", "eval_a/b_pass1", 0.5),
     ],
 )
@@ -105,11 +104,11 @@ def test_the_best_checkpoint_goes_by_the_metric_of_the_flag(keeper, key, metric,
 
 
 def test_a_metric_that_no_evaluation_measures_is_an_error(keeper):
-    maker, saved = keeper("eval/default/pass1")
+    maker, saved = keeper("eval_default_pass1")
     with pytest.raises(ConfigError) as error:
         maker.save_best_checkpoint(LOGS, 4)
-    known = "eval/a_b/pass1, eval/c/pass1, eval/length"
-    told = f"--ckpt.best_metric_key is 'eval/default/pass1', which no evaluation measures; use one of {known}"
+    known = "eval_a/b_pass1, eval_c_pass1, eval_response_length_mean"
+    told = f"--ckpt.best_metric_key is 'eval_default_pass1', which no evaluation measures; use one of {known}"
     assert (str(error.value), saved) == (told, [])
 
 
@@ -124,8 +123,7 @@ def test_none_saves_no_best_checkpoint(keeper):
     [
         ("", "eval_c_pass1", 0.2),
         ("eval_c_pass1", "eval_c_pass1", 0.2),
-        ("eval/c/pass1", "eval_c_pass1", 0.2),
-        ("eval/a_b/pass1", "eval_a/b_pass1", -math.inf),  # 0.2 was the other metric's
+        ("eval_a/b_pass1", "eval_a/b_pass1", -math.inf),  # 0.2 was the other metric's
     ],
 )
 def test_after_a_resume_the_flag_wins_over_the_checkpoint(keeper, key, metric, best_before):
@@ -145,7 +143,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(
     asked = []
     changes = {"eval.dataset": str(prompts_file), "eval.steps": 4, "eval.temperature": 0.5}
     maker, saved = keeper("", **changes, **{"eval.n_samples_per_prompt": 3})
-    append_metrics(tmp_path, 8, {"eval/length": 9}, EVALUATIONS)
+    append_metrics(tmp_path, 8, {"eval_response_length_mean": 9}, EVALUATIONS)
     monkeypatch.setattr(maker, "broadcast_to_vllm", lambda: asked.append("weights"))
     monkeypatch.setattr(
         trainer._StockTrainer, "evaluate", lambda self, step, **sampling: asked.append((step, sampling)) or LOGS
