@@ -1,7 +1,4 @@
-"""What was checked and found, as a table and as gpu_check.json, which holds no secrets and no paths of this machine.
-
-docs/use/troubleshooting.md has a line for each check.
-"""
+"""What was checked and found: a table, and gpu_check.json without secrets and without paths of this machine."""
 
 from __future__ import annotations
 

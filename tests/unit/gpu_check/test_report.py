@@ -11,8 +11,6 @@ from openrlhf_swap.gpu_check.__main__ import Gpu, check
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings, scrubbed
 from openrlhf_swap.gpu_check.training import watch
 
-PAGE = (ROOT / "docs" / "use" / "troubleshooting.md").read_text(encoding="utf-8")
-
 
 def training(tmp_path, monkeypatch, script):
     """A `python` that runs a shell script in the output folder instead of a training."""
@@ -87,11 +85,3 @@ def test_hidden_is_what_is_private_and_nothing_else(monkeypatch):
     text = "sesame-open hf_abcdefghijklmnopqrst --x=/home/jane/a/b.py 10.1.2.3 https://host/a/b outputs/run/x 1/2"
     assert scrubbed(text) == "*** *** --x=~/a/b.py <address> https://host/a/b outputs/run/x 1/2"
     assert scrubbed("File '/opt/venv/lib/a.py'") == "File '.../a.py'"
-
-
-def test_the_page_on_trouble_has_a_line_for_each_check():
-    names = {
-        line["name"] for line in example()["findings"] if line["wanted"] and not line["wanted"].startswith("planned")
-    }
-    for name in {*names, "scoring on the GPU", "training", "progress"}:
-        assert f"\n| `{name}` |" in PAGE
