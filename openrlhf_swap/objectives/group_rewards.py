@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -213,3 +214,24 @@ class PrimeLinear(Objective):
         lengths = batch.lengths.double()
         price = correct.mean(-1, keepdim=True) * self.weight * lengths / lengths.amax(-1, keepdim=True)
         return correct - price * (correct if self.gated else 1.0)
+
+
+class PassRatePenalty(Objective):
+    """R = c max(0, 1 - weight p L/longest correct L), p the group's accuracy; normalised in the group.
+
+    So easy problems press on the length and hard ones do not. NeMo-RL's `pass_rate_length_penalty_weight`, after its
+    code (commit 1643600), where it is off by default and .2 in its tests. The form `alp` is that of ALP as two reviews
+    quote it: R = c - beta max(p, 1/N) L, of wrong answers too; no code of its authors was found.
+    """
+
+    form: Literal["relative", "alp"] = setting("relative", "relative: NeMo-RL's; alp: ALP's", "use relative or alp")
+    weight: float = setting(0.2, "relative: most that a correct answer can lose", ge=0)
+    beta: float = setting(1e-7, "alp: taken off for each token, at an accuracy of 1", ge=0)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct, lengths = batch.correct.double(), batch.lengths.double()
+        accuracy = correct.mean(-1, keepdim=True)
+        if self.form == "alp":
+            return correct - self.beta * accuracy.clamp(min=1 / correct.shape[-1]) * lengths
+        longest = largest_of(lengths, batch.correct).clamp(min=1)  # of nothing: any, as nothing is correct
+        return correct * (1 - self.weight * accuracy * lengths / longest).clamp(min=0)

@@ -46,6 +46,7 @@ OBJECTIVES = {  # name -> module and class
     "gr3": "group_rewards:GR3",
     "arlcp": "group_rewards:ARLCP",
     "prime_linear": "group_rewards:PrimeLinear",
+    "pass_rate_penalty": "group_rewards:PassRatePenalty",
     "cosine": "group_rewards:Cosine",
     "o1_pruner": "group_rewards:O1Pruner",
     "short_rl": "memory:ShortRL",

@@ -145,6 +145,23 @@ def test_prime_linear_gated():
         objective("prime_linear", gated=2)
 
 
+def test_pass_rate_penalty():
+    # p = .75, the longest correct has 2000: .2 x .75 L/2000 = .15 (.25, .5, -, 1).
+    assert_rows(rewards("pass_rate_penalty"), [[0.9625, 0.925, 0, 0.85]])
+    # The wrong answer's 40 tokens do not count as the longest: 1 - .2 x .5.
+    assert_rows(rewards("pass_rate_penalty", group((20, 40), (True, False))), [[0.9, 0]])
+    # A reward is used up, never turned: 1 - 1.5.
+    assert_rows(rewards("pass_rate_penalty", group((40, 20), (True, True)), weight=1.5), [[0, 0.25]])
+    assert_rows(rewards("pass_rate_penalty", group((40, 20), (False, False))), [[0, 0]])
+
+
+def test_pass_rate_penalty_as_reviews_quote_alp():
+    # c - .0001 max(.75, 1/4) L, wrong answers too; without a correct one 1/4 is left.
+    assert_rows(rewards("pass_rate_penalty", form="alp", beta=1e-4), [[0.9625, 0.925, -0.1125, 0.85]])
+    nothing = group(correct=(False,) * 4)
+    assert_rows(rewards("pass_rate_penalty", nothing, form="alp", beta=1e-4), [[-0.0125, -0.025, -0.0375, -0.05]])
+
+
 def test_gr3():
     # Mean length 1250: 1/(1 + .33 L/1250).
     assert_rows(rewards("gr3"), [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]])
@@ -225,9 +242,22 @@ def test_hbpo():
     assert_rows(rewards("hbpo", nothing, budgets="512"), [[-2 * 3.9231] * 2], 2e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["arora", "dler", "gdpo", "gfpo", "grpo_lead", "kimi", "lapo", "o1_pruner", "short_rl", "smartthinker"]
-)
+FINITE = [
+    "arora",
+    "dler",
+    "gdpo",
+    "gfpo",
+    "grpo_lead",
+    "kimi",
+    "lapo",
+    "o1_pruner",
+    "pass_rate_penalty",
+    "short_rl",
+    "smartthinker",
+]
+
+
+@pytest.mark.parametrize("name", FINITE)
 @pytest.mark.parametrize("correct", [(True,) * 4, (False,) * 4, CORRECT])
 @pytest.mark.parametrize("lengths", [LENGTHS, (7, 7, 7, 7)])
 def test_no_group_gives_a_reward_that_is_not_finite(name, correct, lengths):
