@@ -42,7 +42,10 @@ Lengths count tokens. What is left of a difference is float32 and the constant a
 1e-9, verl 1e-6, TRL 1e-4).
 """
 OWN = {
-    "swap": "the paper gives a formula and no code: its worked group is in `tests/unit/algorithm`",
+    "swap": (
+        "the paper gives a formula and no code: its worked group is in `tests/unit/algorithm`, and so are slow "
+        "versions of `--swap.step_price weights` and `--swap.weights_from monotone`, which are ours"
+    ),
     **dict.fromkeys(
         ("step_only", "no_penalty", "static_penalty", "uniform_penalty"), "rows of the paper's ablation, as `swap`"
     ),

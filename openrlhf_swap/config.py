@@ -138,9 +138,16 @@ class SwapConfig(FlagSettings):
     )
     tau: float | str = setting(
         1.0,
-        "tau, in nats, or in standard deviations of a group's local gains, such as 0.5sd: a small value concentrates "
+        "tau, in nats, or in standard deviations of a group's gains, such as 0.5sd: a small value concentrates "
         "the penalty on the steps with the least gain, inf spreads it evenly (no value in the paper)",
         "use a positive number of nats, a number of deviations such as 0.5sd, or inf for a uniform penalty",
+    )
+    weights_from: Literal["local", "monotone"] = setting(
+        "local",
+        "the gains that decide which steps pay: local (the paper's g), so that a step that lowered the answer's "
+        "probability pays the most; monotone (Delta), so that all steps without progress pay alike (not in the "
+        "paper)",
+        "use local or monotone",
     )
     outcome_weight: float = setting(1.0, "beta: weight of the group-normalised outcome advantage", **_WEIGHT)
     process_weight: float = setting(
@@ -151,6 +158,12 @@ class SwapConfig(FlagSettings):
         "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
         "charges none; state: from A_proc, what the policy's states predict of it (both not in the paper)",
         "use mean, zero or state",
+    )
+    step_price: Literal["steps", "weights"] = setting(
+        "steps",
+        "how a response's steps share what the mean charges: steps (the paper's), all alike; weights, by the "
+        "penalty's weights, so that steps with the least gain pay (not in the paper)",
+        "use steps or weights",
     )
     step_noise: float = setting(
         0.0,
@@ -201,6 +214,11 @@ class SwapConfig(FlagSettings):
         """Check rules about several settings."""
         if self.objective == "step_only" and self.process_weight == 0:
             raise ConfigError("--swap.process_weight is 0.0; step_only has no other signal: use a value above 0")
+        if self.step_price == "weights" and self.step_baseline != "mean":
+            raise ConfigError(
+                f"--swap.step_price is weights, but --swap.step_baseline {self.step_baseline} charges steps nothing "
+                "that could be shared; use --swap.step_baseline mean"
+            )
 
 
 class RunConfig(FlagSettings):

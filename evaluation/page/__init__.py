@@ -27,11 +27,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show")
     parser.add_argument("--limit", type=int, default=200, help="maximum number of problems on the page (default: 200)")
-    args = parse_with_settings(parser, ("length_coef", "tau"), argv)  # of the penalty that is shown
-    penalty = SwapConfig(tau=args.tau, length_coef=args.length_coef)
+    names = ("length_coef", "tau", "weights_from", "step_price")  # of the penalty that is shown
+    args = parse_with_settings(parser, names, argv)
+    penalty = SwapConfig(**{name: getattr(args, name) for name in names})
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
-    data = page_data(args.inputs, penalty.length_coef, penalty.tau, args.limit)
+    data = page_data(args.inputs, penalty, args.limit)
     evaluations = [place for place in args.inputs if place.is_dir()]
     if args.metrics or evaluations:
         from openrlhf_swap.evaluation.measures import measure_evaluations

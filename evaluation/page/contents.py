@@ -11,11 +11,11 @@ from typing import Any
 
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
-from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.config import nats_or_deviations
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 from openrlhf_swap.files import Row
+from openrlhf_swap.objectives.ablation import coefficients
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
 UNKNOWN = "\u2013"
@@ -26,13 +26,13 @@ CHARTS = {
 }
 
 
-def add_penalties(rows: Sequence[Row], length_coef: float, tau: float | str) -> None:
-    """Add `penalties`, P w_k of each step, to each row; its group is the file's responses to the same problem.
+def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
+    """Add `penalties`, what each step pays in nats, to each row; its group is the file's responses to its problem.
 
-    None for each step of a response whose length, step ends or log-probabilities are missing or do not fit.
+    P w_k, and with `step_price` weights the step's share K w_k mu of the price, too. None for each step of a response
+    whose length, step ends or log-probabilities are missing or do not fit.
     """
-    number, in_deviations = nats_or_deviations(tau)
-    coefficients = Coefficients(length_coef=length_coef, tau=number, in_deviations=in_deviations)
+    numbers = coefficients(config)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         row["penalties"] = [None] * len(row["gains"])
@@ -40,7 +40,11 @@ def add_penalties(rows: Sequence[Row], length_coef: float, tau: float | str) -> 
             groups[row.get("benchmark", ""), row["problem"]].append(row)
     for group in groups.values():
         batch = StepBatch.from_traces([[_trace(row) for row in group]])
-        for row, penalties in zip(group, step_signals(batch, coefficients).penalties[0].tolist(), strict=True):
+        signals = step_signals(batch, numbers)
+        paid = signals.penalties
+        if numbers.price_by_weights:
+            paid = paid + signals.charges * (signals.deviation.nan_to_num() + numbers.eps)
+        for row, penalties in zip(group, paid[0].tolist(), strict=True):
             if _trace(row).step_ends:
                 count = len(row["gains"])
                 row["penalties"] = (penalties + [0.0] * count)[:count]  # none is scored where all are incorrect
@@ -80,13 +84,12 @@ def _numbers(values: Any, count: int) -> list[float | None]:
     return finite + [None] * (count - len(finite))
 
 
-def page_data(files: Sequence[Path], length_coef: float, tau: float | str, limit: int) -> dict[str, Any]:
+def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str, Any]:
     """Column names, the problems with each column's responses, and the formulas in them.
 
     Args:
         files: scored traces, one column each: files, or the folders of evaluations.
-        length_coef: lambda of the penalties.
-        tau: tau of the penalties, nats or deviations, as --swap.tau takes it.
+        config: the settings of the penalties.
         limit: maximum number of problems.
 
     Raises:
@@ -95,7 +98,7 @@ def page_data(files: Sequence[Path], length_coef: float, tau: float | str, limit
     problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
     for column, file in enumerate(files):
         rows = list(map(complete, read_scored(file)))
-        add_penalties(rows, length_coef, tau)
+        add_penalties(rows, config)
         for row in rows:
             problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][column].append(row)
     fullest = sorted(problems.items(), key=lambda item: -sum(map(bool, item[1])))

@@ -22,6 +22,7 @@ import thoughts
 from tabulate import tabulate
 
 from openrlhf_swap import plan, score
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.samples import graded_samples, read_problems
@@ -216,7 +217,7 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
         words = ["--model", model, "--input", file, "--output", files[-1], "--swap.close_template", thoughts.CLOSE]
         words += ["--swap.step_tokens", thoughts.STEP_TOKENS, "--swap.newline_patience", thoughts.PATIENCE]
         score.main([str(word) for word in words])
-    text, path = render(page_data(files, 1.0, 1.0, SHOWN) | {"summary": summary}), folder / "page.html"
+    text, path = render(page_data(files, SwapConfig(), SHOWN) | {"summary": summary}), folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:
         raise DataError(f"{path} would have {len(text.encode())} bytes; show fewer problems than {SHOWN}")
     write_text(path, text)

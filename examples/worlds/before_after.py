@@ -8,6 +8,7 @@ from pathlib import Path
 
 from report import HEADER, cells, seconds
 
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.files import write_text
 
 NOTES = (
@@ -23,7 +24,8 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
 
     swap = json.loads((output / "train" / "swap_config.json").read_text(encoding="utf-8"))["swap"]
     files = [score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()]
-    data = page_data(files, swap["length_coef"], swap["tau"], limit=100)
+    names = swap.keys() & {"length_coef", "tau", "weights_from", "step_price"}
+    data = page_data(files, SwapConfig(**{name: swap[name] for name in names}), limit=100)
     responses = len(data["problems"][0]["columns"][0])
     data["title"] = "Addition, before and after"
     data["summary"] = {

@@ -51,17 +51,17 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
     return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
 
 
-def penalty_weights(local_gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
+def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
-    (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as g is: a number, or a
-    tensor that broadcasts to (..., 1); infinity gives uniform weights.
+    (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the gains are: a
+    number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
     """
     if step_mask.shape[-1] == 0:
-        return torch.zeros_like(local_gains)
-    least = torch.where(step_mask, local_gains, torch.inf).amin(dim=-1, keepdim=True)
+        return torch.zeros_like(gains)
+    least = torch.where(step_mask, gains, torch.inf).amin(dim=-1, keepdim=True)
     # The least gain is subtracted before the division, so that no tau can overflow.
-    scores = torch.where(step_mask, (least - local_gains) / tau, -torch.inf)
+    scores = torch.where(step_mask, (least - gains) / tau, -torch.inf)
     return torch.where(step_mask, scores.softmax(dim=-1), 0.0)
 
 
@@ -69,42 +69,57 @@ def penalty_weights(local_gains: Tensor, step_mask: Tensor, tau: float | Tensor)
 class StepSignals:
     """What SWAP computes from the markers; (G, N, K) float64, except `penalty_mass` (G, N) and the last two (G,).
 
-    `deviation` is sigma in nats; `price` is what the normalisation subtracts from every step: mu/(sigma + eps). Both
-    are NaN for a group whose steps get no signal.
+    `weights` are w, `penalties` P w. `charges` is what the mean takes off each step's normalised reward: mu/(sigma +
+    eps) of every step, or K w mu/(sigma + eps). `deviation` is sigma in nats, `price` mu/(sigma + eps); both are NaN
+    for a group whose steps get no signal, whose charges are 0.
     """
 
     gains: Tensor
     local_gains: Tensor
     penalty_mass: Tensor
+    weights: Tensor
     penalties: Tensor
     rewards: Tensor
+    charges: Tensor
     normalised: Tensor
     deviation: Tensor
     price: Tensor
 
 
 def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
-    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward, norm_step)."""
-    gains = monotone_gains(batch.answer_logprobs, batch.step_mask)
-    changes = local_gains(batch.answer_logprobs, batch.step_mask)
+    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward, norm_step).
+
+    With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as before, but its steps
+    share it by w (docs/method/method.md).
+    """
+    mask, eps, noise = batch.step_mask, coefficients.eps, coefficients.step_noise
+    gains = monotone_gains(batch.answer_logprobs, mask)
+    changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    tau = step_tau(changes, batch.step_mask, coefficients)
-    penalties = mass.unsqueeze(-1) * penalty_weights(changes, batch.step_mask, tau)
+    ranked = gains if coefficients.monotone_weights else changes
+    weights = penalty_weights(ranked, mask, step_tau(ranked, mask, coefficients))
+    penalties = mass.unsqueeze(-1) * weights
     rewards = gains - penalties
-    eps, centre, noise = coefficients.eps, coefficients.centres_steps, coefficients.step_noise
-    normalised = normalise_step_rewards(rewards, batch.step_mask, eps, centre, noise)
-    normalised = torch.where(batch.step_mask, normalised - coefficients.step_constant, 0.0)
-    mean, deviation, spreads = _moments(rewards.flatten(1), batch.step_mask.flatten(1), eps)
-    deviation = torch.where(spreads, deviation, math.nan)
-    price = mean / (deviation.clamp(min=noise) + eps) * centre
-    return StepSignals(gains, changes, mass, penalties, rewards, normalised, deviation.squeeze(-1), price.squeeze(-1))
+
+    mean, deviation, spreads = _moments(rewards.flatten(1), mask.flatten(1), eps)
+    price = mean / (deviation.clamp(min=noise) + eps) * coefficients.centres_steps
+    charges = torch.where(mask & spreads.unsqueeze(-1), price.unsqueeze(-1), 0.0)
+    if coefficients.price_by_weights:
+        charges = charges * mask.sum(-1, keepdim=True) * weights
+        normalised = normalise_step_rewards(rewards, mask, eps, False, noise) - charges
+    else:
+        normalised = normalise_step_rewards(rewards, mask, eps, coefficients.centres_steps, noise)
+    normalised = torch.where(mask, normalised - coefficients.step_constant, 0.0)
+    deviation, price = (torch.where(spreads, values, math.nan).squeeze(-1) for values in (deviation, price))
+    return StepSignals(gains, changes, mass, weights, penalties, rewards, charges, normalised, deviation, price)
 
 
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
-    """Tau in nats: the number itself, or that many standard deviations of each group's local gains.
+    """Tau in nats: the number itself, or that many standard deviations of each group's gains.
 
     The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too. It gives (G, 1, 1)
-    float64, infinite (uniform weights) for a group with fewer than two steps or no spread. `gains` are (G, N, K) g.
+    float64, infinite (uniform weights) for a group with fewer than two steps or no spread. `gains` are (G, N, K), g or
+    Delta.
     """
     if not coefficients.in_deviations:
         return coefficients.tau

@@ -48,7 +48,9 @@ def plain_coefficients(config: SwapConfig) -> Coefficients:
         in_deviations=in_deviations,
         outcome_weight=config.outcome_weight,
         process_weight=config.process_weight,
+        monotone_weights=config.weights_from == "monotone",
         centres_steps=config.step_baseline == "mean",
+        price_by_weights=config.step_price == "weights",
         step_noise=config.step_noise,
         eps=config.eps,
     )

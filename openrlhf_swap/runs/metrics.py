@@ -72,6 +72,7 @@ def step_metrics(
         "swap/groups_without_excess_frac": (signals.penalty_mass == 0).all(-1)[correct.any(-1)],
         "swap/groups_of_noise_frac": signals.deviation[signalled] < SCORE_NOISE,
         "swap/step_price": prices,
+        "swap/step_price_negative_frac": prices < 0,
         # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N) in A_out.
         "swap/step_break_even": process_weight * prices / signals.penalty_mass.shape[-1] ** 0.5,
         "swap/penalty_mass": signals.penalty_mass[correct],

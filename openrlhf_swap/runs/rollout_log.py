@@ -96,6 +96,7 @@ def rollout_rows(
                         "gain": signals.gains[g, n, k].item(),
                         "local_gain": signals.local_gains[g, n, k].item(),
                         "penalty": signals.penalties[g, n, k].item(),
+                        "price": signals.charges[g, n, k].item(),
                         "reward": signals.normalised[g, n, k].item(),
                     }
                 if left:

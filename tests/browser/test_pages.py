@@ -6,6 +6,7 @@ import pytest
 from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
 from support.traces import HARM, row, write_traces
 
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data, render
 from openrlhf_swap.files import write_rows
 
@@ -24,7 +25,7 @@ def browser():
 def file(tmp_path_factory):
     """The page of four problems: F(ind), W(hat is) became correct, H(ow much) became wrong, one means harm."""
     folder = tmp_path_factory.mktemp("page")
-    data = page_data(write_traces(folder), 1.0, 1.0, 100)
+    data = page_data(write_traces(folder), SwapConfig(), 100)
     table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
     curve = {"title": "tokens", "steps": [1, 2, 3], "lines": {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]}}
     data["summary"] = {"notes": ["a note"], "tables": [table], "charts": [curve]}
@@ -162,7 +163,7 @@ def test_twenty_megabytes_open_at_once(browser, tmp_path, name):
     trace = row("p", "3", True, {f"step {k}: {text}": 0.1 for k in range(count)}, "</think>" + rest, 10 * count)
     write_rows(tmp_path / "big.jsonl", [trace])
     page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "big.jsonl"], 1.0, 1.0, 100)))
+    page.write_text(render(page_data([tmp_path / "big.jsonl"], SwapConfig(), 100)))
     assert page.stat().st_size > 16e6
     started = time.monotonic()
     browser.open(page)
@@ -179,7 +180,7 @@ def test_all_of_a_long_text_can_be_shown(browser, tmp_path):
     text = "".join(f"{k} and ${k}$, " for k in range(20_000))
     write_rows(tmp_path / "long.jsonl", [row("p", "3", True, {text: 0.1}, "</think>", 10)])
     page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "long.jsonl"], 1.0, 1.0, 100)))
+    page.write_text(render(page_data([tmp_path / "long.jsonl"], SwapConfig(), 100)))
     browser.open(page)
     browser.press("m")  # formulas as they were written
     while browser.ask("document.querySelector('.step .more') !== null"):
@@ -197,7 +198,7 @@ def test_what_is_missing_or_no_number_is_a_dash(browser, tmp_path):
     ]
     write_rows(tmp_path / "odd.jsonl", rows)
     page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "odd.jsonl"], 1.0, 1.0, 100)))
+    page.write_text(render(page_data([tmp_path / "odd.jsonl"], SwapConfig(), 100)))
     browser.open(page)
     numbers = "[...document.querySelectorAll('.numbers')].map(n => n.innerText.replaceAll('\\n', ' '))"
     assert browser.ask(numbers) == [

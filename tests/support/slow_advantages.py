@@ -7,7 +7,19 @@ EPS = 1e-6
 
 
 def slow_advantages(
-    group, lam=1.0, tau=1.0, beta=1.0, theta=0.3, static=0.0, shaped=False, eps=EPS, centre=1, noise=0.0, to_go=False
+    group,
+    lam=1.0,
+    tau=1.0,
+    beta=1.0,
+    theta=0.3,
+    static=0.0,
+    shaped=False,
+    eps=EPS,
+    centre=1,
+    noise=0.0,
+    to_go=False,
+    monotone=False,
+    by_weights=False,
 ):
     """The equations in plain Python, one token at a time, one response at a time."""
     correct_lengths = [t.length for t in group if t.correct]
@@ -23,7 +35,7 @@ def slow_advantages(
     mean = statistics.fmean(outcomes)
     outcome_terms = [(r - mean) / (spread + eps) if spread > eps else 0.0 for r in outcomes]
 
-    rewards = []
+    rewards, charged = [], []
     for trace in group:
         row = []
         steps = len(trace.step_ends) if trace.correct else 0
@@ -31,19 +43,23 @@ def slow_advantages(
         changes = [scores[k] - scores[k - 1] for k in range(1, steps + 1)]
         if to_go:
             changes = [max(scores[k : steps + 1]) - scores[k - 1] for k in range(1, steps + 1)]
+        if monotone:
+            changes = [max(0.0, scores[k] - max(scores[:k])) for k in range(1, steps + 1)]
         exponentials = [math.exp(-g / tau) for g in changes]
         for k in range(1, steps + 1):
             gain = max(0.0, scores[k] - max(scores[:k]))
             row.append(gain - mass(trace) * exponentials[k - 1] / sum(exponentials))
         rewards.append(row)
+        charged.append([steps * e / sum(exponentials) if by_weights else 1.0 for e in exponentials])
     pooled = [r for row in rewards for r in row]
     spread = statistics.stdev(pooled) if len(pooled) > 1 else 0.0
     normalised = [
         [
-            ((r - centre * statistics.fmean(pooled)) / (max(spread, noise) + eps) if spread > eps else 0.0) - static
-            for r in row
+            ((r - centre * share * statistics.fmean(pooled)) / (max(spread, noise) + eps) if spread > eps else 0.0)
+            - static
+            for r, share in zip(row, shares, strict=True)
         ]
-        for row in rewards
+        for row, shares in zip(rewards, charged, strict=True)
     ]
     return [
         [

@@ -19,7 +19,7 @@ from openrlhf_swap.algorithm.advantages import (
     target_lengths,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
-from openrlhf_swap.errors import NonFiniteError
+from openrlhf_swap.errors import ConfigError, NonFiniteError
 from openrlhf_swap.objectives.ablation import ABLATION, coefficients
 
 # The worked group: three correct responses and a wrong one (tau = lambda = beta = 1, theta = 0.3).
@@ -99,6 +99,58 @@ def test_baseline_and_noise_agree_with_the_slow_version(baseline, noise, group):
     slow = slow_advantages(group, centre=baseline == "mean", noise=noise)
     for row, expected in zip(fast, slow, strict=True):
         torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+@pytest.mark.parametrize(("price", "source"), [("steps", "monotone"), ("weights", "local"), ("weights", "monotone")])
+@given(group=groups)
+def test_price_and_weights_agree_with_the_slow_version(price, source, noise, group):
+    fast = swap_advantages(group, SwapConfig(step_price=price, weights_from=source, step_noise=noise))
+    slow = slow_advantages(group, by_weights=price == "weights", monotone=source == "monotone", noise=noise)
+    for row, expected in zip(fast, slow, strict=True):
+        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_price_by_weights_by_hand():
+    # Rewards 2, 0 and 1, mean 1, deviation 1, nobody pays; g is 2 and 0, so w = e^-2/(e^-2 + 1) and 1/(e^-2 + 1).
+    group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
+    row, other = swap_advantages(group, SwapConfig(step_price="weights"))
+    idle = 1 / (math.exp(-2) + 1)
+    # A step without a gain pays 2 * .88 of the response's 2, the other the rest; alone, a step pays its price.
+    assert row[[0, 3, 6]].tolist() == pytest.approx([0, -0.3 * 2 * idle, 0], abs=1e-5)
+    assert other.tolist() == pytest.approx([0.0] * 8, abs=1e-5)
+
+
+@given(groups, st.floats(0.05, 20), st.sampled_from(["local", "monotone"]))
+def test_shared_by_weights_the_price_of_a_response_stays_the_same(group, tau, source):
+    config = SwapConfig(tau=tau, weights_from=source)
+    batch = StepBatch.from_traces([group])
+    alike, shared = (
+        step_signals(batch, coefficients(config.replaced(step_price=price))) for price in ("steps", "weights")
+    )
+    torch.testing.assert_close(shared.charges.sum(-1), alike.charges.sum(-1), rtol=0, atol=1e-9)
+    torch.testing.assert_close(shared.normalised.sum(-1), alike.normalised.sum(-1), rtol=0, atol=1e-6)
+    uniform = SwapConfig(objective="uniform_penalty", weights_from=source)
+    rows = (swap_advantages(group, uniform.replaced(step_price=price)) for price in ("steps", "weights"))
+    for ours, theirs in zip(*rows, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_a_negative_price_pays_the_steps_that_would_otherwise_be_charged():
+    # Nothing is gained and the longer one pays 1/3: rewards -w/3 and 0, mean -1/9 over three steps.
+    group = [StepTrace(20, True, [-1.0, -1.0, -2.0], [4, 9]), StepTrace(10, True, [-1.0, -1.0], [4])]
+    batch = StepBatch.from_traces([group])
+    signals = step_signals(batch, coefficients(SwapConfig(step_price="weights")))
+    assert signals.price.item() < 0
+    assert signals.charges[0, 0, 1] < signals.charges[0, 0, 0] < 0  # the step that lost is paid the most
+    total = signals.penalties.sum(-1) / (signals.deviation + EPS) + signals.charges.sum(-1)
+    assert total[0, 0] > 0 > total[0, 1]  # longer than the target still pays, the other one is paid
+
+
+def test_a_price_that_nobody_is_charged_cannot_be_shared():
+    message = r"--swap.step_price is weights, but --swap.step_baseline zero .* use --swap.step_baseline mean"
+    with pytest.raises(ConfigError, match=message):
+        SwapConfig(step_price="weights", step_baseline="zero")
 
 
 def test_zero_baseline_by_hand():
@@ -187,9 +239,14 @@ def test_reductions_are_exact(group):
     assert same(SwapConfig(outcome_weight=0.0), SwapConfig(objective="step_only"))
 
 
-@given(st.lists(traces(), min_size=1, max_size=5), st.sampled_from(list(ABLATION)), st.floats(1e-300, 1e300))
-def test_finite_in_finite_out(group, objective, tau):
-    for row in swap_advantages(group, SwapConfig(objective=objective, tau=tau)):
+@given(
+    st.lists(traces(), min_size=1, max_size=5),
+    st.sampled_from(list(ABLATION)),
+    st.floats(1e-300, 1e300),
+    st.sampled_from(["steps", "weights"]),
+)
+def test_finite_in_finite_out(group, objective, tau, price):
+    for row in swap_advantages(group, SwapConfig(objective=objective, tau=tau, step_price=price)):
         assert row.isfinite().all()
 
 

@@ -44,6 +44,14 @@ def test_weights_in_deviations_by_hand():
         assert torch.allclose(ours, theirs)
 
 
+def test_weights_from_monotone_gains_by_hand():
+    # Delta is 1, 0, 0 and 2: mean 3/4, squares 1/16, 9/16, 9/16, 25/16, unbiased variance 11/12. The last step of the
+    # longer one lost a nat, and pays no more than the idle one before it.
+    found = signals(GROUP, HALF.replaced(weights_from="monotone"))
+    expected = [weight / 2 for weight in weights_of([1, 0, 0], math.sqrt(11 / 12) / 2)]
+    assert found.penalties[0, 0].tolist() == pytest.approx(expected)
+
+
 def test_the_unit_of_the_gains_and_other_groups_do_not_matter():
     alone = signals(GROUP, HALF).penalties[0]
     others = [stretched(trace, 7.0) for trace in GROUP]

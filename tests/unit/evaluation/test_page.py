@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from openrlhf_swap.command import run_command
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page import main
 from openrlhf_swap.evaluation.page.contents import SCRIPT, add_penalties, page_data
 from openrlhf_swap.files import write_rows
@@ -24,8 +25,11 @@ def test_penalties_of_the_viewer_by_hand(scored):
     rows = [scored("p", True, [1.0, 1.0], 100), scored("p", True, [1.0, 1.0], 200), scored("p", False, [1.0], 900)]
     for row in rows:
         row["length"] = row["tokens"]
-    add_penalties(rows, length_coef=1.0, tau=1.0)
+    add_penalties(rows, SwapConfig())
     assert [row["penalties"] for row in rows] == [[0, 0], pytest.approx([1 / 6, 1 / 6]), [0]]
+    # Rewards 1, 1, 5/6, 5/6: mu is 11/12, and each step's share of 2 mu is that, too.
+    add_penalties(rows, SwapConfig(step_price="weights"))
+    assert rows[1]["penalties"] == pytest.approx([1 / 6 + 11 / 12] * 2, abs=1e-5)
 
 
 def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
@@ -78,7 +82,7 @@ def test_formulas_are_kept_once(tmp_path, scored):
     traces = tmp_path / "base.jsonl"
     row = scored("Find $x$.", True, [0.5, 0.1], 20) | {"answer": r"\frac{1}{2}", "steps": ["so $x$\n", "$y\n"]}
     write_rows(traces, [row])
-    data = page_data([traces], 1.0, 1.0, 10)
+    data = page_data([traces], SwapConfig(), 10)
     (problem,) = data["problems"]
     assert problem["text"] == ["Find ", "$x$", "."]
     assert problem["answer"] == ["", r"$\frac{1}{2}$", ""]
