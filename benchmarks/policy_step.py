@@ -27,7 +27,7 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.models import GIB, PRESETS, Model
+from openrlhf_swap.sizing.models import GIB, Model, read_config
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_run
 from openrlhf_swap.sizing.speed import step_flops
 
@@ -70,12 +70,9 @@ def fill_in(args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses
 
 def save_random_model(name: str, folder: str) -> None:
     """Save a model of these sizes with random weights and the embedded policy's tokenizer."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if name in PRESETS:
-        config = AutoConfig.for_model(**{"model_type": "qwen2", **PRESETS[name]})
-    else:
-        config = AutoConfig.from_pretrained(name)
+    config = read_config(name)
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
@@ -202,7 +199,8 @@ def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamesp
 def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, own: argparse.Namespace) -> None:
     """Print the table; an update's seconds include Adam's."""
     work = step_flops(model, settings, PROMPT_TOKENS, settings.context - PROMPT_TOKENS, steps, 1)
-    planned = {name: sum(parts.values()) for name, parts in memory.phases(model, settings, gpu=0).items()}
+    phases = memory.phases(model, settings, gpu=0).items()
+    planned = {name: sum(parts.values()) - memory.ALLOWANCE for name, parts in phases}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{own.responses} responses of {settings.context} tokens, {device}, torch {torch.__version__}")
     print(

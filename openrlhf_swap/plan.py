@@ -1,4 +1,4 @@
-r"""Size a training run before any GPU is taken: memory, hours, disk, and what will not fit.
+r"""Size a training run before any GPU is taken: memory, days, disk, and what will not fit.
 
     openrlhf-swap plan --gpu h100 --config scripts/train_swap_1.5b.yaml
     openrlhf-swap plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
@@ -11,32 +11,33 @@ warnings, 2 after a one-line error.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, counted, run_command
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check
-from openrlhf_swap.sizing.memory import PHASES
-from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
-from openrlhf_swap.sizing.plan import make_plan
-from openrlhf_swap.sizing.settings import PROMPT
-from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.sizing import memory, optimizer_stays
+from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
+from openrlhf_swap.sizing.remedies import Machine, find_remedy
+from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
+from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS, generation_seconds, step_flops, step_seconds
 
+DEEPSCALER_ROWS = 40_315
 Size = tuple[int, tuple[float, ...]]
 """Bytes of a GPU; operations and bytes a second, if it is a known one."""
-LAYOUTS = {  # of vLLM and DeepSpeed, with the GPUs of vLLM
-    "in_turn": "in turn on all GPUs",
-    "apart": "at the same time, {:.0f} for vLLM,",
-    "fastest": "with the best split, {:.0f} for vLLM,",
-}
 SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
     "train.colocate_all": True,
     "vllm.enable_sleep": True,
@@ -66,12 +67,8 @@ def _parser() -> Parser:
     add("--response", type=int, metavar="TOKENS", help=response)
     correct = "share of correct responses, the only ones that are scored (default: 1)"
     add("--correct", type=float, default=1.0, metavar="SHARE", help=correct)
-    reserve = "memory of a GPU kept free for CUDA contexts, NCCL and fragmentation (default: 4)"
-    add("--reserve", type=float, default=4.0, metavar="GIB", help=reserve)
     node = "main memory of a node; warns if it is too small"
     add("--node-memory", type=float, metavar="GIB", help=node)
-    rate = "a step's response tokens divided by its seconds, measured in a run of yours: gives seconds and hours"
-    add("--tokens-per-second", type=float, metavar="N", help=rate)
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
@@ -113,9 +110,156 @@ def _placement(gpus: int, configuration: Configuration) -> dict[str, Any]:
     }
 
 
+def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
+    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, its warnings and notes.
+
+    `own` are the plan's own flags.
+
+    Raises:
+        ConfigError: for a model or setting that cannot be planned.
+    """
+    (gpu, peaks), config, args = own.gpu, training.method, training.args
+    model, settings = read_run(training)
+    if model.heads % settings.tensor_parallel:
+        raise ConfigError(
+            f"--vllm.tensor_parallel_size is {settings.tensor_parallel}, which does not divide the {model.heads} "
+            "attention heads; use a divisor"
+        )
+    machine = Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
+    prompt, response = own.prompt or min(PROMPT, settings.context // 2), own.response or settings.longest // 2
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    steps = min(config.max_steps, math.ceil(response / config.step_tokens))
+    flops = step_flops(model, settings, prompt, response, steps, args.train.max_epochs)
+    flops["score"] *= own.correct
+    vllm = memory.engine_capacity(model, settings, gpu, prompt + response)
+    seconds: dict[str, float] | None = None
+    if peaks:
+        generation = generation_seconds(model, settings, prompt, response, vllm["most_sequences"], peaks)
+        training_flops = responses * sum(value for phase, value in flops.items() if phase != "generate")
+        seconds = step_seconds(settings, generation, training_flops, peaks)
+    plan = {
+        "model": args.actor.model_name_or_path,
+        "parameters": model.parameters,
+        "adapters": model.adapters,
+        "gpu_bytes": gpu,
+        "gpus": settings.gpus,
+        "settings": dataclasses.asdict(settings),
+        "most_update_rows": _most_update_rows(model, settings, gpu),
+        "phases": memory.phases(model, settings, gpu),
+        "optimizer_stays": optimizer_stays(training, gpu),
+        "vllm": vllm,
+        "step": {
+            "responses": responses,
+            "mean_response": response,
+            "tokens": responses * response,
+            "most_tokens": responses * settings.longest,
+            "prefixes": steps + 1 if settings.branches else 0,
+            "flops": {phase: responses * value for phase, value in flops.items()},
+            "scoring_of_the_step": flops["score"] / sum(flops.values()),
+        },
+        "seconds": seconds,
+        "run": _run(own, args, memory.checkpoint_bytes(model, settings), seconds["step"] if seconds else None),
+        "host_bytes": memory.host_bytes(model, settings, machine.gpus_of_node),
+        "node_bytes": machine.node,
+    }
+    warnings, remedy = list(_warnings(plan)), None
+    if warnings:
+        remedy = find_remedy(model, settings, machine) or "more or larger GPUs, or nodes with more main memory"
+    if plan["run"].get("steps") == 0:
+        warnings.append(
+            f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
+            "no step is trained: take more prompts, or a smaller batch"
+        )
+    return plan | {
+        "warnings": warnings,
+        "remedy": remedy,
+        "notes": list(_notes(plan, training)),
+        "fits": not warnings,
+    }
+
+
+def _most_update_rows(model: Model, settings: Settings, gpu: int) -> int:
+    """Responses of full length that a micro-batch of the update can hold."""
+    for rows in range(1, settings.batch // settings.ranks + 1):
+        more = dataclasses.replace(settings, update_limit=rows * settings.context)
+        if sum(memory.phases(model, more, gpu)["update"].values()) > gpu:
+            return rows - 1
+    return settings.batch // settings.ranks
+
+
+def _run(
+    own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int], step_seconds: float | None
+) -> dict[str, Any]:
+    """Steps, hours and disk of the whole run, where the number of prompts is known."""
+    rows, path = own.rows, Path(args.data.prompt_dataset)
+    assumed = rows is None and not path.is_file() and "deepscaler" in args.data.prompt_dataset.lower()
+    if rows is None and path.is_file() and path.suffix == ".jsonl":
+        with open(path, encoding="utf-8") as file:
+            rows = sum(1 for line in file if line.strip())
+    run: dict[str, Any] = {"rows": DEEPSCALER_ROWS if assumed else rows, "rows_assumed": assumed}
+    run["checkpoint_bytes"] = disk
+    if run["rows"] is None:
+        return run
+    rollout, train, ckpt = args.rollout, args.train, args.ckpt
+    rows = min(run["rows"], args.data.max_samples)
+    steps = rows // rollout.batch_size * train.num_episodes  # an episode's incomplete last batch is dropped
+    saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
+    kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
+    responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
+    return run | {
+        "rows": rows,
+        "steps": steps,
+        "hours": step_seconds and steps * step_seconds / 3600,
+        "updates": responses // train.batch_size,
+        "left_out": rows % rollout.batch_size,
+        "saves": saves,
+        "disk_bytes": kept * disk["deepspeed"] + (saves * ckpt.save_hf + 1) * disk["model"],
+    }
+
+
+def _warnings(plan: dict[str, Any]) -> Iterator[str]:
+    """What does not fit."""
+    gpu, held, vllm = plan["gpu_bytes"], sum(plan["host_bytes"].values()), plan["vllm"]
+    for phase, parts in plan["phases"].items():
+        if (total := sum(parts.values())) > gpu:
+            largest = max(parts, key=lambda part: parts[part])
+            share = f"{gib(parts[largest])} of it for {largest}"
+            yield f"{memory.PHASES[phase]} needs {gib(total)} GiB of {gib(gpu)}, {share}"
+    if not vllm["full_sequences"]:
+        yield (
+            f"vLLM has {gib(vllm['cache_bytes'])} GiB for keys and values, less than one response of "
+            f"{plan['settings']['context']} tokens needs"
+        )
+    if plan["node_bytes"] and held > plan["node_bytes"]:
+        has = gib(plan["node_bytes"])
+        yield f"a node needs {gib(held)} GiB of main memory in addition to the processes, but has {has}"
+
+
+def _notes(plan: dict[str, Any], training: Configuration) -> Iterator[str]:
+    """What a reader of the plan should know of the run, and what is not counted."""
+    run, args, objective = plan["run"], training.args, training.method.objective
+    if args.ckpt.save_hf and run.get("saves", 0) > 1:
+        size = gib(run["saves"] * run["checkpoint_bytes"]["model"])
+        yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"
+    if "flash" not in args.ds.attn_implementation:
+        yield (
+            f"--ds.attn_implementation {args.ds.attn_implementation} makes masks or matrices of length x length, "
+            "which are not counted"
+        )
+    if args.ds.zero_stage == 2 and args.ds.grad_accum_dtype == "fp32":
+        yield "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2; --ds.zero_stage 3 honours it"
+    if args.actor.entropy_coef is not None:
+        yield "--actor.entropy_coef makes further copies of the logits, which are not counted"
+    if build(training.method).continues != "no":
+        yield (
+            f"{objective} also generates from parts of the responses, which is not counted here: "
+            "swap/continued_tokens and timing/continuations of a run's first steps show how much that is"
+        )
+
+
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
     """A plan as text."""
-    settings, vllm, step, run = plan["settings"], plan["vllm"], plan["step"], plan["run"]
+    settings, vllm, step = plan["settings"], plan["vllm"], plan["step"]
     held, node = plan["host_bytes"], plan["node_bytes"]
     trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
     yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
@@ -136,44 +280,33 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         "a step": f"{step['responses']:,} responses of {step['mean_response']:,} tokens: {step['tokens'] / 1e6:.1f}M "
         f"(at most {step['most_tokens'] / 1e6:.1f}M), {sum(step['flops'].values()):.2e} FLOPs, "
         f"{step['scoring_of_the_step']:.1%} of them for scoring",
-        "seconds": _seconds(plan),
-        "the run": "prompts unknown: give --rows",
+        "seconds": "unknown: give --gpu by its name",
+        "the run": _describe_run(plan["run"]),
     }
-    if run["rows"] is not None:
-        hours = f"{plan['time']['hours']:,.1f} hours; " if plan["time"] else ""
-        assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
-        facts["the run"] = (
-            f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {hours}"
-            f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
+    if seconds := plan["seconds"]:
+        facts["seconds"] = (
+            f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training {seconds['train']:.0f}"
+            f"{'' if settings['shared'] else ', at the same time'}). Assumes {OF_OPERATIONS:.0%} of the GPU's peak "
+            f"operations and {OF_BYTES:.0%} of its bandwidth"
         )
-        if run["left_out"]:
-            facts["the run"] += (
-                f"; the last {run['left_out']} prompts of an episode, too few for a batch, are left out"
-            )
+    if settings["shared"] and not settings["adam_offload"]:
+        stays, part = plan["optimizer_stays"], "can stay on the GPU while vLLM takes {:.0%} of it"
+        facts["optimizer"] = "must leave the GPU while vLLM generates" if stays is None else part.format(stays)
     labelled = [*facts.items(), *(("warning:", text) for text in plan["warnings"])]
     for label, text in [*labelled, *(("note:", text) for text in plan["notes"])]:
         yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)
     yield "It fits." if plan["fits"] else f"Remedy: {plan['remedy']}" if plan["remedy"] else "See the warnings."
 
 
-def _seconds(plan: dict[str, Any]) -> str:
-    """Of a step as measured; else in both layouts of vLLM and DeepSpeed, and which is faster."""
-    if rate := plan["time"] and plan["time"]["tokens_per_second"]:
-        return f"{plan['time']['step_seconds']:,.0f} a step, at {rate:,.0f} response tokens a second, as stated"
-    if plan["seconds"] is None:
-        return "unknown: give --gpu by its name"
-    parts = []
-    for name, times in plan["seconds"].items():
-        place = LAYOUTS[name].format(times["gpus"])
-        parts.append(
-            f"{place} {times['step']:.0f} (generation {times['generate']:.0f}, training {times['train']:.0f})"
-        )
-    if len(parts) > 1:
-        fastest = min(plan["seconds"].items(), key=lambda layout: layout[1]["step"])[0]
-        parts.append(f"{'in turn' if fastest == 'in_turn' else 'at the same time'} is faster")
+def _describe_run(run: dict[str, Any]) -> str:
+    if run["rows"] is None:
+        return "prompts unknown: give --rows"
+    time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); " if run["hours"] is not None else ""
+    assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
+    left = f"; the last {run['left_out']} prompts of an episode, too few for a batch, are left out"
     return (
-        f"a step, {'; '.join(parts)}. Assumes {OF_OPERATIONS:.0%} of the GPU's peak operations and {OF_BYTES:.0%} of "
-        "its bandwidth"
+        f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {time}"
+        f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk{left if run['left_out'] else ''}"
     )
 
 
@@ -184,7 +317,7 @@ def _memory_table(plan: dict[str, Any]) -> str:
     rows = {part: [phase.get(part, 0) for phase in phases] for part in parts}
     rows |= {"together": used, "left": [plan["gpu_bytes"] - total for total in used]}
     cells = [[name, *(size / GIB if size else None for size in sizes)] for name, sizes in rows.items()]
-    head = ["GiB on a GPU", *PHASES.values()]
+    head = ["GiB on a GPU", *memory.PHASES.values()]
     return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")
 
 

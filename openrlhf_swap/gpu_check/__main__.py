@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.gpu_check.memory import Step, check_memory, planned_bytes, polled
-from openrlhf_swap.gpu_check.report import FatalFinding, Findings, describe_gpu, write_report
+from openrlhf_swap.gpu_check.report import FatalFinding, Findings, write_report
 from openrlhf_swap.gpu_check.scoring import check_scoring
 from openrlhf_swap.gpu_check.training import METRICS, check_steps, phase_seconds, train_and_kill, training_flags
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
@@ -40,7 +40,6 @@ class Gpu:
     device: torch.device
     used: Callable[[], int]  # bytes in use, by any process
     total: int  # bytes
-    facts: dict[str, Any] = field(default_factory=dict)  # for the report
 
 
 def main(argv: list[str]) -> int:
@@ -60,10 +59,9 @@ def main(argv: list[str]) -> int:
     if own.output.exists():
         raise ConfigError(f"--output is {own.output}, which is there already; remove it, or name another folder")
     check_model_files("--model", own.model)
-    device = torch.device("cuda", 0)
-    facts = describe_gpu(device)
-    gpu = Gpu(device, lambda: torch.cuda.device_memory_used(device), facts["bytes"], facts)
-    print(f"[gpu_check] {facts['name']}; about three minutes on an H100, logs in {own.output}", flush=True)
+    device, properties = torch.device("cuda", 0), torch.cuda.get_device_properties(0)
+    gpu = Gpu(device, lambda: torch.cuda.device_memory_used(device), properties.total_memory)
+    print(f"[gpu_check] {properties.name}; about three minutes on an H100, logs in {own.output}", flush=True)
     return check(own.model, own.output, gpu, own.patience, extra, argv).print_table()
 
 
@@ -83,8 +81,9 @@ def check(
         """What the first process tells, while it still runs: nothing else is worth waiting for if it is wrong."""
         seconds["until the first step"] = steps[0][0] - start
         peaks = [row["memory/policy_peak_gib"] for _, row in steps if "memory/policy_peak_gib" in row]
-        memory.update(before=used[0][1], policy_peak_gib_by_torch=max(peaks, default=None))
-        memory["phases"] = check_memory(findings, used, steps, planned_bytes(output, gpu.total))
+        planned = planned_bytes(output, gpu.total)
+        memory.update(before=used[0][1], policy_peak_gib_by_torch=max(peaks, default=None), planned=planned)
+        check_memory(findings, used, steps, max(planned.values()))
 
     try:
         with suppress(FatalFinding):
@@ -105,7 +104,7 @@ def check(
             check_steps(findings, rows, len(resumed), "finished" in json.loads((output / CONFIGURATION).read_bytes()))
             measured["complete"] = True
     finally:
-        print(f"[gpu_check] report: {write_report(output, argv, findings, gpu.facts, measured)}", flush=True)
+        print(f"[gpu_check] report: {write_report(output, argv, findings, measured)}", flush=True)
     return findings
 
 

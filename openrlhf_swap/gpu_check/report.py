@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from tabulate import tabulate
+from torch.utils.collect_env import get_env_info
 
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.runs import provenance
 from openrlhf_swap.train import redacted
 
 NAME = "gpu_check.json"
-LOGS = ("console.log", "resumed.log", "train.log")  # in the output folder
-KERNELS = ("flash-attn", "flashinfer-python", "triton", "nvidia-nccl-cu13", "nvidia-cudnn-cu13")
-LAST, END = 30, 100_000  # lines of each log after a failure, and the bytes in which they are looked for
+MACHINE = (
+    "os",
+    "python_version",
+    "cuda_compiled_version",
+    "nvidia_driver_version",
+    "nvidia_gpu_models",
+    "pip_packages",
+)
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _FOLDERS = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\",:=()]+/)+")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
@@ -67,27 +68,20 @@ class Findings:
         return 1 if self.wrong else 0
 
 
-def write_report(
-    output: Path, argv: Sequence[str], findings: Findings, gpu: dict[str, Any], measured: dict[str, Any]
-) -> Path:
+def write_report(output: Path, argv: Sequence[str], findings: Findings, measured: dict[str, Any]) -> Path:
     """Write the report into the folder of the run, and return its path.
 
     `measured` has seconds by phase, memory in bytes, and whether all checks were made.
     """
-    made = provenance.made_of("openrlhf-swap gpu-check", redacted(list(argv)))
-    installed = {package.name: package.version for package in metadata.distributions()}
-    failed = findings.wrong or not measured["complete"]
+    made, machine = provenance.made_of("openrlhf-swap gpu-check", redacted(list(argv))), get_env_info()._asdict()
     content = {
-        "passed": not failed,
+        "passed": not findings.wrong and measured["complete"],
         "command": scrubbed(made["command"]),
         "commit": made["commit"],
-        "versions": made["versions"] | {name: installed[name] for name in KERNELS if name in installed},
-        "cuda": torch.version.cuda,
-        "gpu": gpu,
-        "machine": _describe_machine(),
+        "versions": made["versions"],
+        "machine": {name: machine[name] for name in MACHINE},
         **measured,
         "findings": [{key: value and scrubbed(value) for key, value in line.items()} for line in findings.lines],
-        "logs": {name: read_end(output / name) for name in LOGS if (output / name).exists()} if failed else {},
     }
     write_text(output / NAME, to_line(content, indent=2))
     return output / NAME
@@ -100,36 +94,3 @@ def scrubbed(text: str) -> str:
         text = text.replace(secret, "***")
     text = _FOLDERS.sub(".../", _HUB_TOKEN.sub("***", text).replace(str(Path.home()), "~"))
     return _ADDRESS.sub("<address>", text).replace(platform.node() or "\0", "<host>")
-
-
-def read_end(log: Path) -> list[str]:
-    """The last lines of a log."""
-    text = log.read_bytes()[-END:].decode("utf-8", errors="replace")
-    return [scrubbed(line) for line in text.splitlines()[-LAST:]]
-
-
-def describe_gpu(device: torch.device) -> dict[str, Any]:
-    properties, driver = torch.cuda.get_device_properties(device), None
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.CalledProcessError, IndexError):
-        driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    return {
-        "name": properties.name,
-        "bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "bfloat16": torch.cuda.is_bf16_supported(including_emulation=False),
-        "count": torch.cuda.device_count(),
-        "driver": driver,
-    }
-
-
-def _describe_machine() -> dict[str, Any]:
-    shared = Path("/dev/shm")
-    return {
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "dev_shm_bytes": shutil.disk_usage(shared).total if shared.exists() else None,
-    }

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.gpu_check.memory import Step
-from openrlhf_swap.gpu_check.report import Findings, read_end
+from openrlhf_swap.gpu_check.report import Findings
 from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, STEP_TOKENS, additions
 from openrlhf_swap.runs.metrics import STEP_PHASES
 
@@ -21,7 +21,6 @@ PROMPTS_A_STEP, RESPONSES = 16, 8
 CONTEXT = 400  # tokens of a prompt and its response
 MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
 METRICS, LIBRARIES = "metrics.jsonl", "train.log"  # in the output folder
-SAYS_EVERY = 15  # seconds
 # As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go over CUDA IPC.
 SHARED_GPU = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
 # The temperature is a real training's: at 1, logits that nobody scales would pass. With the correction, OpenRLHF
@@ -64,71 +63,58 @@ def train_and_kill(
             on_last(steps)
 
     seal = output / "checkpoints" / "_actor" / f"global_step{STEPS - 1}" / "complete.json"
-    watch(findings, flags, output, "console.log", patience, on_step, seal.exists)
+    watch(findings, flags, output, patience, on_step, seal.exists)
     print(f"[gpu_check] killed after step {STEPS - 1}; resuming", flush=True)
     time.sleep(5)  # until what it started has noticed
-    return watch(findings, flags, output, "resumed.log", patience, on_step)
+    return watch(findings, flags, output, patience, on_step)
 
 
 def watch(
     findings: Findings,
     flags: Sequence[str],
     output: Path,
-    log: str,
     patience: float,
     on_step: Callable[[list[Step]], None],
     done: Callable[[], bool] = lambda: False,
 ) -> list[Step]:
-    """Run a training until it ends or `done`, kill it then, and show meanwhile what it prints and is waited for.
-
-    What it prints goes to the file `log` too. `on_step` gets all steps so far after each of them.
+    """Run a training until it ends or `done`, and kill it then; `on_step` gets all steps so far after each of them.
 
     Returns:
         Its steps, each with the time at which it was seen to have ended.
 
     Raises:
-        FatalFinding: if it ends with an error, or if neither a log nor the metrics grow for `patience` seconds.
+        FatalFinding: if it ends with an error, or if neither train.log nor the metrics grow for `patience` seconds.
     """
-    metrics, logs = output / METRICS, [output / log, output / LIBRARIES]
-    known = len(list(read_rows(metrics)))
+    metrics, errors = output / METRICS, output / "errors.log"
+    known, size, ended = len(list(read_rows(metrics))), 0, False
     steps: list[Step] = []
-    start = shown_at = grew_at = time.monotonic()
-    size, ended = 0, False
-    with open(logs[0], "w", encoding="utf-8") as file, open(logs[0], encoding="utf-8") as console:
-        command = [sys.executable, "-m", "openrlhf_swap.train", *flags]
-        process = subprocess.Popen(command, stdout=file, stderr=file)
-        try:
-            while not done():
-                ended = process.poll() is not None  # before anything is read, so that nothing is missed
-                if text := console.read():
-                    print(text, end="", flush=True)
-                    shown_at = time.monotonic()
-                for row in list(read_rows(metrics))[known + len(steps) :]:
-                    steps.append((time.monotonic(), row))
-                    on_step(steps)
-                if ended:
-                    break
-                now = time.monotonic()
-                if now - shown_at > SAYS_EVERY:
-                    phase = "generating, scoring, updating" if steps else "starting vLLM and DeepSpeed, the first step"
-                    print(f"[gpu_check] {now - start:.0f} s: {phase}", flush=True)
-                    shown_at = now
-                before, size = size, sum(path.stat().st_size for path in (*logs, metrics) if path.exists())
-                grew_at = grew_at if size == before else now
-                if now - grew_at > patience:
-                    silence = f"nothing for {now - grew_at:.0f} s after {len(steps)} steps"
-                    remedy = (
-                        "if a compiler is running (nvcc, ptxas or g++ in top), start again with a larger --patience; "
-                        "otherwise try it with --vllm.enforce_eager"
-                    )
-                    findings.add("progress", silence, f"something every {patience:.0f} s", False, remedy, fatal=True)
-                time.sleep(0.1)
-        finally:
-            process.kill()
-            status = process.wait()
+    grew_at = time.monotonic()
+    with open(errors, "w", encoding="utf-8") as file:
+        process = subprocess.Popen([sys.executable, "-m", "openrlhf_swap.train", *flags], stderr=file)
+    try:
+        while not (ended or done()):
+            ended = process.poll() is not None  # before anything is read, so that nothing is missed
+            for row in list(read_rows(metrics))[known + len(steps) :]:
+                steps.append((time.monotonic(), row))
+                on_step(steps)
+            now, before = time.monotonic(), size
+            size = sum(path.stat().st_size for path in (output / LIBRARIES, metrics) if path.exists())
+            grew_at = grew_at if size == before else now
+            if now - grew_at > patience:
+                silence = f"nothing for {now - grew_at:.0f} s after {len(steps)} steps"
+                remedy = (
+                    "if a compiler is running (nvcc, ptxas or g++ in top), start again with a larger --patience; "
+                    "otherwise try it with --vllm.enforce_eager"
+                )
+                findings.add("progress", silence, f"something every {patience:.0f} s", False, remedy, fatal=True)
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        status = process.wait()
     if ended and status:
         remedy = f"see the end of {LIBRARIES} and docs/use/troubleshooting.md; attach gpu_check.json to a report"
-        error = (read_end(logs[0]) or ["it said nothing"])[-1].removeprefix("error: ") + f" (status {status})"
+        lines = errors.read_text(encoding="utf-8", errors="replace").splitlines() or ["it said nothing"]
+        error = f"{lines[-1].removeprefix('error: ')} (status {status})"
         findings.add("training", error, "no error", False, remedy, fatal=True)
     return steps
 
@@ -147,7 +133,7 @@ def check_steps(findings: Findings, rows: Sequence[Row], resumed: int, finished:
     good, remedy = steps == wanted and resumed > 0 and finished, "docs/use/faults.md says what a resumed run does"
     trained = f"{steps}, {resumed} after the kill" + ("" if finished else ", not finished")
     name = "steps, resumed after a kill"
-    findings.add(name, trained, f"{wanted}, 1 after the kill", good, f"{remedy}; see resumed.log")
+    findings.add(name, trained, f"{wanted}, 1 after the kill", good, f"{remedy}; see train.log")
     for phase, seconds in phase_seconds(rows).items():
         findings.add(f"seconds a step: {phase}", f"{seconds:.2f}")
 

@@ -1,5 +1,5 @@
 """What a run needs, computed before it starts: memory, compute, disk."""
 
-from openrlhf_swap.sizing.residence import optimizer_stays
+from openrlhf_swap.sizing.remedies import optimizer_stays
 
 __all__ = ["optimizer_stays"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from openrlhf_swap.flags.placement import MOST_SEQUENCES
 from openrlhf_swap.sizing.models import GIB, Model
 from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, FP32, Settings
 
@@ -22,6 +23,7 @@ MASK_ELEMENTS = 2**27  # of their attention mask: `MOST_MASK` of scoring/shared_
 MIB = 2**20
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
 LARGE, LARGE_ROUNDING = 10 * MIB, 2 * MIB
+ALLOWANCE = 4 * GIB  # of a GPU of the actor: CUDA contexts, NCCL, CUDA graphs, what sleeps there, fragmentation
 VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run and memory outside torch
 PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
 """Phases of a training step -> how reports name them."""
@@ -153,7 +155,7 @@ def kept_cache(model: Model, tokens: int) -> int:
 
 def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     """What is allocated at the two possible peaks of the log-probability pass: its logits, and the answer branches."""
-    n, rows = settings.score_tokens, settings.score_rows
+    n, rows = settings.score_tokens, settings.score_tokens // settings.context
     resident = {**weights_in_forward(model, settings), **idle(model, settings)}
     cache = {"kept cache": kept_cache(model, n)} if settings.branches else {}
     # In bf16 and float32. A chunk's are computed from a copy of its hidden states, beside those of all tokens.
@@ -180,9 +182,9 @@ def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
 
 def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
     """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
-    vllm, reserve = {"vLLM": int(settings.utilization * gpu)}, {"allowance": settings.reserve}
-    beside = {**weights(model, settings), **idle(model, settings), **reserve} if settings.shared else {}
-    others = {**(vllm if settings.shared and not settings.vllm_sleeps else {}), **reserve}
+    vllm, allowance = {"vLLM": int(settings.utilization * gpu)}, {"allowance": ALLOWANCE}
+    beside = {**weights(model, settings), **idle(model, settings), **allowance} if settings.shared else {}
+    others = {**(vllm if settings.shared and not settings.vllm_sleeps else {}), **allowance}
     return {
         "generate": {**vllm, **beside},
         "score": {**_peak(scoring_moments(model, settings)), **others},
@@ -191,16 +193,24 @@ def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
     }
 
 
-def vllm_capacity(model: Model, settings: Settings, gpu: int) -> Parts:
-    """Memory of vLLM on one GPU: weights, what is left for keys and values (may be negative), and one token's."""
+def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> Parts:
+    """Memory of vLLM on one GPU, and the responses of full length and of `mean` tokens, prompt included, in it."""
     share = math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
     # Averaged over a response of full length: vLLM keeps no more of a layer than its window.
     seen = sum(min(window / settings.context, 1.0) for window in model.windows)
     token = BIT16 * model.cached * seen + FP32 * model.states / settings.context
+    cache = max(0, int(settings.utilization * gpu) - share - VLLM_OVERHEAD)
+    tokens = cache // math.ceil(token / settings.tensor_parallel)
+    # vLLM is not told: it starts as many as fit and queues the others.
+    most = settings.sequences or max(1, min(settings.engine_responses, tokens // mean, MOST_SEQUENCES))
     return {
-        "weights": share,
-        "cache": int(settings.utilization * gpu) - share - VLLM_OVERHEAD,
-        "token": math.ceil(token / settings.tensor_parallel),
+        "weights_bytes": share,
+        "cache_bytes": cache,
+        "cache_tokens": tokens,
+        "full_sequences": tokens // settings.context,
+        "mean_sequences": tokens // mean,
+        "most_sequences": most,
+        "sequences_a_step": settings.engine_responses,
     }
 
 

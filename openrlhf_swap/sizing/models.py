@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from openrlhf_swap.errors import ConfigError, reader_errors
 
@@ -23,35 +26,7 @@ GPUS = {
     "l40s": (44.4, 362e12, 0.864e12),
     "rtx4090": (23.5, 165e12, 1.008e12),
 }
-_DIMENSIONS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-)
-_MIXTURE = {
-    "model_type": "qwen3_moe",
-    "max_position_embeddings": 40_960,
-    "head_dim": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-}
-_R1, _QWEN = {"max_position_embeddings": 131_072}, {"max_position_embeddings": 32_768, "tie_word_embeddings": True}
-PRESETS: dict[str, dict[str, Any]] = {  # configurations that are known without the hub
-    name: dict(zip(_DIMENSIONS, numbers, strict=True)) | others
-    for name, numbers, others in (
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", (1536, 28, 12, 2, 8960, 151_936), _R1),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", (3584, 28, 28, 4, 18_944, 152_064), _R1),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", (5120, 48, 40, 8, 13_824, 152_064), _R1),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", (5120, 64, 40, 8, 27_648, 152_064), _R1),
-        ("Qwen/Qwen2.5-0.5B-Instruct", (896, 24, 14, 2, 4864, 151_936), _QWEN),
-        ("Qwen/Qwen2.5-1.5B-Instruct", (1536, 28, 12, 2, 8960, 151_936), _QWEN),
-        ("Qwen/Qwen3-30B-A3B", (2048, 48, 32, 4, 6144, 151_936), _MIXTURE),
-    )
-}
+PRESETS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "models.yaml").read_text("utf-8"))
 # Short names such as r1-7b and qwen2.5-0.5b.
 SHORT_NAMES = {
     path.rpartition("/")[2].lower().replace("deepseek-r1-distill-qwen", "r1").removesuffix("-instruct"): path
@@ -122,7 +97,7 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     model = _without_weights(path)
     config = model.config.get_text_config()
     refused = f"--actor.model_name_or_path is {path}, "
-    for name in (*_DIMENSIONS, "max_position_embeddings"):
+    for name in ("num_key_value_heads", "intermediate_size", "max_position_embeddings"):
         if not hasattr(config, name):
             raise ConfigError(
                 f"{refused}whose configuration has no {name}; the plan supports models like Qwen and Llama"
@@ -196,17 +171,18 @@ def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
 
 def _mlp(config: Any, model: Any) -> tuple[int, int]:
     """Parameters of experts that a token is not routed to, and the width of all MLPs that it passes in a layer."""
-    names = ("num_experts", "num_local_experts", "n_routed_experts")
-    experts = next((number for name in names if (number := getattr(config, name, None))), 0)
-    if not experts:
+    # The experts of a layer are stacked in one weight.
+    stacked = [weight for name, weight in model.named_parameters() if ".experts." in name]
+    if not stacked:
         return 0, config.intermediate_size
-    chosen = config.num_experts_per_tok
-    routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
-    width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    shared = getattr(config, "shared_expert_intermediate_size", 0) or width * (
-        getattr(config, "n_shared_experts", 0) or 0
+    experts, chosen, routed = (
+        stacked[0].shape[0],
+        config.num_experts_per_tok,
+        sum(weight.numel() for weight in stacked),
     )
-    return routed - routed * chosen // experts, chosen * width + shared
+    width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    shared = getattr(config, "shared_expert_intermediate_size", 0) or width * getattr(config, "n_shared_experts", 0)
+    return routed - routed * chosen // experts, chosen * width + (shared or 0)
 
 
 def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
@@ -222,10 +198,17 @@ def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
     return [rank * size for layer in layers for size in (layer.in_features, layer.out_features)]
 
 
+def read_config(path: str) -> Any:
+    """The model's configuration, from the known ones or as transformers finds it."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**PRESETS[path]) if path in PRESETS else AutoConfig.from_pretrained(path)
+
+
 @cache
 def _without_weights(path: str) -> Any:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     make_model: Any = AutoModelForCausalLM.from_config  # untyped
     message = (
@@ -233,6 +216,4 @@ def _without_weights(path: str) -> Any:
         f"config.json, a model id of the hub, or one that is known offline: {', '.join(PRESETS)}"
     )
     with reader_errors(message, ConfigError), torch.device("meta"):
-        if path in PRESETS:
-            return make_model(AutoConfig.for_model(**{"model_type": "qwen2", **PRESETS[path]}))
-        return make_model(AutoConfig.from_pretrained(path))
+        return make_model(read_config(path))

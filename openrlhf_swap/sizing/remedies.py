@@ -1,4 +1,4 @@
-"""Which flags make a run fit."""
+"""Which flags make a run fit, and whether the optimizer can stay on the GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
 
-from openrlhf_swap.sizing.memory import host_bytes, phases, vllm_capacity
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.sizing.memory import engine_capacity, host_bytes, phases
 from openrlhf_swap.sizing.models import Model
-from openrlhf_swap.sizing.settings import Settings
+from openrlhf_swap.sizing.settings import Settings, read_run
 
 Choice = tuple[str, dict[str, Any]]
 """A flag, which may name settings, and the settings that it changes."""
@@ -32,18 +34,17 @@ class Machine:
         """Whether each phase fits the GPU, vLLM's part of it one response of full length, and a node the rest."""
         if self.node and sum(host_bytes(model, settings, self.gpus_of_node).values()) > self.node:
             return False
-        vllm = vllm_capacity(model, settings, self.gpu)
-        enough = vllm["cache"] >= settings.context * vllm["token"]
+        enough = engine_capacity(model, settings, self.gpu, settings.mean)["full_sequences"] > 0
         return enough and all(sum(parts.values()) <= self.gpu for parts in phases(model, settings, self.gpu).values())
 
 
-def find_remedy(model: Model, settings: Settings, machine: Machine, response: int) -> str | None:
+def find_remedy(model: Model, settings: Settings, machine: Machine) -> str | None:
     """The flags with which everything fits, all of them together; None if no flags are enough.
 
     All combinations are tried. A flag is part of the remedy only if no combination of cheaper flags fits: first those
-    of `_cheap`, then those of `_costly`, each in its order. `response` is the most tokens of a response.
+    of `_cheap`, then those of `_costly`, each in its order.
     """
-    cheap, costly = _cheap(settings), _costly(model, settings, machine, response)
+    cheap, costly = _cheap(settings), _costly(model, settings, machine)
     smallest = [choices[-1] for choices in cheap]  # each of them only lowers what a phase needs
     for chosen in product(*reversed(costly)):  # the last one varies fastest
         if not machine.holds(model, _changed(model, settings, machine, [*chosen, *smallest])):
@@ -52,9 +53,32 @@ def find_remedy(model: Model, settings: Settings, machine: Machine, response: in
             choices = [*reversed(others), *reversed(chosen)]
             changed = _changed(model, settings, machine, choices)
             if machine.holds(model, changed):
-                longest = response - settings.context + changed.context
-                return " ".join(flag.format(changed, longest) for flag, _ in choices if flag)
+                return " ".join(flag.format(changed) for flag, _ in choices if flag)
     return None
+
+
+def optimizer_stays(configuration: Configuration, gpu: int) -> float | None:
+    """The share of a GPU that vLLM takes beside an optimizer that stays there; None where the optimizer must leave.
+
+    It stays if every phase of a step fits without --ds.enable_sleep, and vLLM still holds one response of full length
+    and as many of mean length (half of the longest) at a time as with the share that the run gives it. The share is
+    the run's, or as much less as it takes.
+
+    Args:
+        configuration: a run with vLLM and DeepSpeed in turn on the same GPUs.
+        gpu: bytes of one of them, all of it.
+    """
+    try:
+        model, asleep = read_run(configuration)
+    except ConfigError:  # there is no formula for it
+        return None
+    if asleep.adam_offload or not asleep.shared:
+        return None
+    awake = replace(asleep, actor_sleeps=False)
+    if any(sum(parts.values()) > gpu for parts in phases(model, awake, gpu).values()):
+        awake = replace(awake, utilization=min(asleep.utilization, _free_share(model, awake, gpu)))
+    running, before = (engine_capacity(model, run, gpu, run.mean)["most_sequences"] for run in (awake, asleep))
+    return awake.utilization if running >= before and Machine(gpu, 1).holds(model, awake) else None
 
 
 def _cheap(now: Settings) -> list[list[Choice]]:
@@ -65,18 +89,18 @@ def _cheap(now: Settings) -> list[list[Choice]]:
         rows = range(getattr(now, f"{name}_rows") - 1, 0, -1)
         flag = f"--{section}.micro_batch_size {{0.{name}_rows}}"
         fewer: list[Choice] = [(flag, {f"{name}_rows": n}) for n in rows if now.batch % (n * now.ranks) == 0]
-        if now.dynamic:
-            fewer = [(f"--{section}.max_tokens_per_gpu {{0.context}}", {f"{name}_tokens": 0})]
+        if now.update_limit:
+            fewer = [(f"--{section}.max_tokens_per_gpu {{0.context}}", {f"{name}_limit": 1})]  # a response at a time
         choices.append([UNCHANGED, *fewer])
     return choices
 
 
-def _costly(model: Model, now: Settings, machine: Machine, response: int) -> list[list[Choice]]:
+def _costly(model: Model, now: Settings, machine: Machine) -> list[list[Choice]]:
     """Flags that cost time in each step, cheapest first; then those that change the run."""
     places = now.engines * now.tensor_parallel
     sizes = [n for n in range(now.tensor_parallel + 1, places + 1) if places % n == 0 and model.heads % n == 0]
     tensor_parallel = "--vllm.tensor_parallel_size {0.tensor_parallel} --vllm.num_engines {0.engines}"
-    contexts = range((now.context - 1) // 1000 * 1000, max(0, now.context - response), -1000)
+    contexts = range((now.context - 1) // 1000 * 1000, max(0, now.context - now.longest), -1000)
     flags: list[list[Choice]] = [
         *([(flag, {name: True})] for name, flag in SAVE_GPU_MEMORY.items() if now.shared and not getattr(now, name)),
         [("--actor.gradient_checkpointing_enable", {"checkpointing": True})],
@@ -84,7 +108,7 @@ def _costly(model: Model, now: Settings, machine: Machine, response: int) -> lis
         [("--vllm.gpu_memory_utilization {0.utilization:.2f}", {"utilization": None})],
         [("--ds.zero_stage 3", {"stage": 3})] if now.can_shard else [],
         [] if now.adam_offload else [("--ds.adam_offload", {"adam_offload": True})],
-        [("--data.max_len {0.context} --rollout.max_new_tokens {1}", {"context": n}) for n in contexts],
+        [("--data.max_len {0.context} --rollout.max_new_tokens {0.longest}", {"context": n}) for n in contexts],
     ]
     if machine.node:
         given = ((name, flag) for name, flag in TAKE_MAIN_MEMORY.items() if getattr(now, name))
@@ -97,27 +121,11 @@ def _changed(model: Model, now: Settings, machine: Machine, choices: Iterable[Ch
     changes = dict(chain.from_iterable(change.items() for _, change in choices))
     share = changes.pop("utilization", now.utilization)
     changed = replace(now, **changes)
-    score, update = changed.score_rows * changed.context, changed.update_rows * changed.context
-    if now.dynamic:
-        score, update = max(changed.context, changed.score_tokens), max(changed.context, changed.update_tokens)
-    rows = score // changed.context
-    changed = replace(changed, score_tokens=score, score_rows=rows, update_tokens=update)
-    return replace(changed, utilization=free_share(model, changed, machine.gpu) if share is None else share)
+    return replace(changed, utilization=_free_share(model, changed, machine.gpu) if share is None else share)
 
 
-def free_share(model: Model, settings: Settings, gpu: int) -> float:
+def _free_share(model: Model, settings: Settings, gpu: int) -> float:
     """The share of a GPU that all phases leave to vLLM, in whole hundredths."""
     without = phases(model, replace(settings, utilization=0.0), gpu).values()
     taken = max(sum(parts.values()) for parts in without if "vLLM" in parts)
     return min(MOST_UTILIZATION, max(0, math.floor(100 - 100 * taken / gpu)) / 100)
-
-
-def host_remedy(held: dict[str, int]) -> str:
-    """The flag that frees the most of a node's main memory, given `host_bytes`."""
-    flags = {
-        "weights of sleeping vLLM": "a larger --vllm.tensor_parallel_size",
-        "moving average": "no --train.enable_ema",
-        "optimizer": "no --ds.adam_offload",
-        "sleeping optimizer": "no --ds.enable_sleep",
-    }
-    return f"{flags[max(held, key=lambda part: held[part])]} (if the GPUs have the capacity), or nodes with more"

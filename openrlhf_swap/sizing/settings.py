@@ -11,7 +11,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.models import Model, read_model
 
 BIT16, FP32 = 2, 4  # bytes of a number
-PROMPT = 200  # assumed mean tokens of a prompt
+PROMPT = 200  # assumed: mean tokens of a prompt
 BRANCH, ANSWER = 24, 6  # assumed: tokens of close template and answer together, and of the answer
 
 
@@ -27,13 +27,13 @@ class Settings:
     checkpointing: bool  # each layer is recomputed in the backward pass
     temperature: float  # of sampling; OpenRLHF divides the logits by it
     context: int  # most tokens of prompt and response together
+    prompt_limit: int  # most tokens of a prompt
     batch: int  # responses per update
     update_rows: int  # responses per micro-batch of the update
-    update_tokens: int  # their tokens
+    update_limit: int  # tokens by which micro-batches are filled instead; 0 for none
     score_rows: int  # the same for the log-probability pass
-    score_tokens: int
+    score_limit: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
-    dynamic: bool  # micro-batches are filled by tokens
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool  # vLLM shares the actor's GPUs
@@ -46,33 +46,40 @@ class Settings:
     tensor_parallel: int  # GPUs per engine
     utilization: float  # share of a GPU's memory that vLLM takes
     can_shard: bool  # whether the run would take ZeRO-3
-    reserve: int  # bytes per GPU of the actor for CUDA contexts, NCCL, CUDA graphs and fragmentation
 
     @property
     def gpus(self) -> int:  # of the whole run
         return self.ranks + (0 if self.shared else self.engines * self.tensor_parallel)
 
+    @property
+    def longest(self) -> int:  # tokens of a response
+        return self.context - self.prompt_limit
 
-def read_run(configuration: Configuration, reserve: int = 0) -> tuple[Model, Settings]:
-    """Read a run's model and the settings that determine its size; `reserve` as in `Settings`.
+    @property
+    def mean(self) -> int:  # tokens of prompt and response, where nobody says more
+        return min(PROMPT, self.context // 2) + self.longest // 2
+
+    @property
+    def update_tokens(self) -> int:  # of a micro-batch
+        return max(self.context, self.update_limit or self.update_rows * self.context)
+
+    @property
+    def score_tokens(self) -> int:
+        return max(self.context, self.score_limit or self.score_rows * self.context)
+
+
+def read_run(configuration: Configuration) -> tuple[Model, Settings]:
+    """Read a run's model and the settings that determine its size.
 
     Raises:
         ConfigError: for a model or an optimizer that the plan has no formula for.
     """
-    settings, args = _read_settings(configuration, reserve), configuration.args
-    lora = args.ds.lora
-    return read_model(args.actor.model_name_or_path, settings.context, lora.rank, lora.target_modules), settings
-
-
-def _read_settings(configuration: Configuration, reserve: int) -> Settings:
     method, run, args = configuration.method, configuration.run, configuration.args
     ds, train, rollout, vllm = args.ds, args.train, args.rollout, args.vllm
     if args.actor.optim != "adam":
         raise ConfigError(f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out")
-    shared, dynamic, context = train.colocate_all, train.dynamic_batch_enable, args.data.max_len
-    score_most = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
-    score_tokens = max(context, score_most) if dynamic else rollout.micro_batch_size * context
-    return Settings(
+    shared, context, by_tokens = train.colocate_all, args.data.max_len, train.dynamic_batch_enable
+    settings = Settings(
         ranks=policy_ranks(args),
         stage=ds.zero_stage,
         adam_offload=ds.adam_offload,
@@ -81,13 +88,13 @@ def _read_settings(configuration: Configuration, reserve: int) -> Settings:
         checkpointing=args.actor.gradient_checkpointing_enable,
         temperature=rollout.temperature,
         context=context,
+        prompt_limit=context - rollout.max_new_tokens if rollout.max_new_tokens else 0,
         batch=train.batch_size,
         update_rows=train.micro_batch_size,
-        update_tokens=max(context, train.max_tokens_per_gpu) if dynamic else train.micro_batch_size * context,
-        score_rows=max(1, score_tokens // context),
-        score_tokens=score_tokens,
+        update_limit=train.max_tokens_per_gpu if by_tokens else 0,
+        score_rows=rollout.micro_batch_size,
+        score_limit=(rollout.max_tokens_per_gpu or train.max_tokens_per_gpu) if by_tokens else 0,
         logits_chunk=run.logits_chunk,
-        dynamic=dynamic,
         branches=method.max_steps + 1 if build(method).scores_steps else 0,
         reference=args.algo.kl.init_coef > 0 and (shared or train.colocate_actor_ref) and not args.ref.offload,
         shared=shared,
@@ -100,5 +107,6 @@ def _read_settings(configuration: Configuration, reserve: int) -> Settings:
         tensor_parallel=vllm.tensor_parallel_size,
         utilization=vllm.gpu_memory_utilization,
         can_shard=policy_ranks(args) > 1 and not (train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"),
-        reserve=reserve,
     )
+    lora = ds.lora
+    return read_model(args.actor.model_name_or_path, context, lora.rank, lora.target_modules), settings

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from openrlhf_swap.sizing.memory import kept_cache
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, Settings
@@ -51,59 +48,27 @@ def step_flops(
 
 
 def generation_seconds(
-    model: Model,
-    settings: Settings,
-    gpus: int,
-    step: dict[str, Any],
-    prompt: int,
-    at_a_time: int,
-    peaks: Peaks,
+    model: Model, settings: Settings, prompt: int, response: int, at_a_time: int, peaks: Peaks
 ) -> float:
-    """Seconds to generate all responses of a step.
+    """Seconds to generate all responses of a step, of `response` tokens on average.
 
-    Each decoding step of an engine adds a token to every running response, and reads the weights and the keys and
-    values so far once. An engine takes at least as many steps as its longest response has tokens.
-
-    `gpus` are those of the engines, `step` the plan's numbers for a step, `prompt` the mean tokens of a prompt and
-    `at_a_time` the responses that an engine runs at a time.
+    Each decoding step of an engine adds a token to every running response, `at_a_time` of them, and reads the weights
+    and the keys and values so far once. An engine takes at least as many steps as its longest response has tokens.
     """
-    size = settings.tensor_parallel
-    tokens = step["tokens"] * size / gpus  # per engine
-    started = min(at_a_time, math.ceil(step["responses"] * size / gpus))
-    decodings: float = max(tokens / started, step["most_tokens"] / step["responses"])
+    tokens = settings.engine_responses * response
+    decodings = max(tokens / at_a_time, settings.longest)
     running = tokens / decodings
-    read = BIT16 * model.parameters + running * kept_cache(model, prompt + step["mean_response"] // 2)
+    read = BIT16 * model.parameters + running * kept_cache(model, prompt + response // 2)
     operations = 2 * running * model.multiplying
-    slowest: float = max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
-    return decodings / size * slowest
+    slowest = max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
+    return decodings / settings.tensor_parallel * slowest
 
 
-def step_seconds(
-    model: Model, settings: Settings, step: dict[str, Any], prompt: int, at_a_time: int, peaks: Peaks
-) -> dict[str, dict[str, float]]:
-    """Seconds of a step with vLLM and DeepSpeed in turn on all GPUs and, on some of them each, at the same time.
+def step_seconds(settings: Settings, generation: float, training: float, peaks: Peaks) -> dict[str, float]:
+    """Seconds of a step: vLLM and DeepSpeed take turns on their GPUs, or work at the same time on GPUs of their own.
 
-    Returns:
-        `in_turn`, `fastest` of all splits, and `apart`, the run's own split if it has one. Each has the GPUs that
-        generate (`gpus`), and the seconds of `generate`, `train` and the whole `step`: their sum or the longer one.
+    `generation` are seconds, `training` the FLOPs of all responses in the other phases.
     """
-    flops = sum(value for phase, value in step["flops"].items() if phase != "generate")
-    size, gpus = settings.tensor_parallel, settings.gpus
-
-    def times(generating: int, training: int) -> dict[str, float]:
-        generate = generation_seconds(model, settings, generating, step, prompt, at_a_time, peaks)
-        return {"gpus": generating, "generate": generate, "train": flops / (training * OF_OPERATIONS * peaks[0])}
-
-    in_turn = times(gpus // size * size, gpus)
-    layouts = {"in_turn": in_turn | {"step": in_turn["generate"] + in_turn["train"]}}
-    splits = {
-        number: split | {"step": max(split["generate"], split["train"])}
-        for number in range(size, gpus, size)
-        for split in [times(number, gpus - number)]
-        if settings.dynamic or settings.batch % ((gpus - number) * settings.update_rows) == 0
-    }
-    if splits:
-        layouts["fastest"] = min(splits.values(), key=lambda split: split["step"])
-    if not settings.shared:
-        layouts["apart"] = splits[settings.engines * size]
-    return layouts
+    train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
+    step = generation + train if settings.shared else max(generation, train)
+    return {"generate": generation, "train": train, "step": step}

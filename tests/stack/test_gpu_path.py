@@ -70,7 +70,6 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
         torch.device("cpu"),
         used=lambda: (later.choice([1, 3]) if next(reading) else 0) * 2**30,
         total=8 * 2**30,
-        facts={"name": "a fake"},
     )
     findings = check(str(POLICY), output, gpu, PATIENCE, lora, ["--output", str(output), *lora])
     assert findings.print_table() == 0, findings.wrong
@@ -81,7 +80,6 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
-    assert "resuming from checkpoint global_step" in (output / "resumed.log").read_text()
     report = json.loads((output / "gpu_check.json").read_text())
     assert report["complete"] and report["passed"] and str(tmp_path) not in json.dumps(report)
 
@@ -95,8 +93,7 @@ def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
     (wrong,) = findings.wrong
     assert wrong.startswith("vllm_kl: ") and "in step 2; vLLM has other weights than the trainer" in wrong
     report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
-    assert not report["complete"] and not report["passed"] and report["logs"]["train.log"]
-    assert not (tmp_path / "run" / "resumed.log").exists()
+    assert not report["complete"] and not report["passed"]
 
 
 @on_request

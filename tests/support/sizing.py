@@ -1,6 +1,5 @@
 """The run that most formulas are tested with: one response per GPU on a node of eight."""
 
-from openrlhf_swap.sizing.models import GIB
 from openrlhf_swap.sizing.settings import Settings
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-"
@@ -13,13 +12,13 @@ NODE = Settings(
     checkpointing=True,
     temperature=0.6,
     context=14_000,
+    prompt_limit=2_000,
     batch=2048,
     update_rows=1,
-    update_tokens=14_000,
+    update_limit=0,
     score_rows=1,
-    score_tokens=14_000,
+    score_limit=0,
     logits_chunk=1024,
-    dynamic=False,
     branches=26,
     reference=False,
     shared=True,
@@ -32,5 +31,4 @@ NODE = Settings(
     tensor_parallel=1,
     utilization=0.7,
     can_shard=True,
-    reserve=4 * GIB,
 )

@@ -94,12 +94,10 @@ def check_shared_memory(free: int) -> None:
 def check_main_memory(pinned: dict[str, int], available: int) -> None:
     """Raise ConfigError when the run pins more than is available; both in bytes, `pinned` by use."""
     if (total := sum(pinned.values())) > available:
-        from openrlhf_swap.sizing.remedies import host_remedy
-
         parts = ", ".join(f"{name} {gib(size)}" for name, size in pinned.items())
         raise ConfigError(
             f"{gib(available)} GiB of main memory are available, but the run keeps {gib(total)} there ({parts}); "
-            f"use {host_remedy(pinned)}"
+            f"openrlhf-swap plan --node-memory {available / 2**30:.0f} with these flags names some that fit"
         )
 
 

@@ -21,36 +21,33 @@ def training(tmp_path, monkeypatch, script):
     (tmp_path / "run").mkdir()
 
 
-def test_a_training_that_fails_ends_the_check(tmp_path, monkeypatch, capsys):
-    training(tmp_path, monkeypatch, "echo '[swap] starting'; echo 'error: an engine died; see train.log'; exit 2")
+def test_a_training_that_fails_ends_the_check(tmp_path, monkeypatch, capfd):
+    script = "echo '[swap] starting'; echo 'error: an engine died; see train.log' >&2; exit 2"
+    training(tmp_path, monkeypatch, script)
     findings = Findings()
     with pytest.raises(FatalFinding):
-        watch(findings, [], tmp_path / "run", "console.log", 60, lambda steps: None)
+        watch(findings, [], tmp_path / "run", 60, lambda steps: None)
     (wrong,) = findings.wrong
     assert wrong.startswith("training: an engine died; see train.log (status 2); see the end of train.log")
-    assert "[swap] starting" in capsys.readouterr().out
+    assert "[swap] starting" in capfd.readouterr().out
 
 
-def test_a_training_that_does_nothing_ends_the_check(tmp_path, monkeypatch, capsys):
-    """What says something now and then goes on, however long; while it is silent, we say what it should be doing."""
-    monkeypatch.setattr("openrlhf_swap.gpu_check.training.SAYS_EVERY", 1)
-    script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done; echo '{\"step\": 1}' > metrics.jsonl; exec sleep 600"
-    training(tmp_path, monkeypatch, script)
+def test_a_training_that_does_nothing_ends_the_check(tmp_path, monkeypatch):
+    """One that writes something now and then goes on, however long."""
+    script = "for i in 1 2 3 4 5 6; do echo $i >> train.log; sleep 0.3; done; echo '{\"step\": 1}' > metrics.jsonl"
+    training(tmp_path, monkeypatch, f"{script}; exec sleep 600")
     findings, seen = Findings(), []
     with pytest.raises(FatalFinding):
-        watch(findings, [], tmp_path / "run", "console.log", 1.5, seen.append)
+        watch(findings, [], tmp_path / "run", 1.5, seen.append)
     (wrong,) = findings.wrong
     assert wrong.startswith("progress: nothing for 2 s after 1 steps; ") and len(seen) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:6] == list("123456") and lines[-1].endswith(" s: generating, scoring, updating")
 
 
 def test_the_report_of_a_failed_check_has_everything_and_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "sesame-open")
     monkeypatch.setattr("openrlhf_swap.gpu_check.__main__.check_scoring", lambda *_: None)
-    script = "echo done > train.log; echo error: sesame-open in /data/me/x.py; exit 2"
-    training(tmp_path, monkeypatch, script)
-    gpu = Gpu(torch.device("cpu"), lambda: 5, 10, {"name": "a fake", "capability": "9.0"})
+    training(tmp_path, monkeypatch, "echo error: sesame-open in /data/me/x.py >&2; exit 2")
+    gpu = Gpu(torch.device("cpu"), lambda: 5, 10)
     argv = ["--model", str(tmp_path / "policy"), "--logger.wandb.key", "key-of-mine", "--swap.step_tokens", "8"]
     assert check("policy", tmp_path / "run", gpu, 60, [], argv).print_table() == 1
     text = (tmp_path / "run" / "gpu_check.json").read_text()
@@ -58,13 +55,11 @@ def test_the_report_of_a_failed_check_has_everything_and_no_secrets(tmp_path, mo
     report = json.loads(text)
     assert set(report) == set(example())
     assert report["command"].endswith("gpu-check --model .../policy --logger.wandb.key '***' --swap.step_tokens 8")
-    assert not report["passed"] and not report["complete"] and report["gpu"] == gpu.facts
+    assert not report["passed"] and not report["complete"]
+    assert report["machine"]["os"] and report["machine"]["python_version"].startswith("3.")
     assert report["memory"] == {"peak": 5} and report["seconds"]["scoring"] >= 0
-    assert (
-        report["findings"][-1]["name"] == "training"
-        and report["findings"][-1]["found"] == "*** in .../x.py (status 2)"
-    )
-    assert report["logs"] == {"console.log": ["error: *** in .../x.py"], "train.log": ["done"]}
+    last = report["findings"][-1]
+    assert (last["name"], last["found"]) == ("training", "*** in .../x.py (status 2)")
 
 
 def example():
@@ -73,7 +68,7 @@ def example():
 
 def test_the_example_is_a_complete_report():
     report = example()
-    assert report["passed"] and report["complete"] and report["memory"]["phases"]["update"]["planned"]
+    assert report["passed"] and report["complete"] and report["memory"]["planned"]["update"]
     assert {"generate", "score", "update", "sync", "total"} <= set(report["seconds"]["a step"])
     names = {line["name"] for line in report["findings"]}
     assert {"vllm_kl", "GiB while vLLM sleeps", "GiB at most", "steps, resumed after a kill"} <= names

@@ -202,7 +202,7 @@ def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
     config, model = wide_model(tmp_path, vocabulary)
     # So many rows that the gradients of the weights, which the peak has too, do not count.
     rows, tokens = 2000, 3000
-    shape = {"checkpointing": checkpointing, "temperature": temperature, "update_tokens": rows * tokens}
+    shape = {"checkpointing": checkpointing, "temperature": temperature, "context": tokens, "update_rows": rows}
     settings = replace(NODE, **shape, logits_chunk=0)
     parts = memory.update_moments(model, settings)[moment]
     names = ("kept activations", "logits", "gradients of logits", "layer at work")
@@ -217,7 +217,7 @@ def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
 @pytest.mark.parametrize(("chunk", "tokens"), [(1024, 3000), (4096, 14_000), (1024, 1000)])
 def test_the_update_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk, tokens):
     config, model = wide_model(tmp_path, 151_936)
-    parts = memory.update_moments(model, replace(NODE, update_tokens=tokens, logits_chunk=chunk))["loss"]
+    parts = memory.update_moments(model, replace(NODE, context=tokens, logits_chunk=chunk))["loss"]
     planned = sum(parts[name] for name in ("kept activations", "logits", "gradients of the head"))
     traced = traced_peak(monkeypatch, config, 1, tokens, True, 0.6, train=True, chunk=chunk)
     assert planned == pytest.approx(traced, rel=0.005)
@@ -241,7 +241,9 @@ def test_lora_trains_and_keeps_its_adapters_only():
         "deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000),
         "model": 2_000_000,
     }
-    assert memory.vllm_capacity(model, NODE, 80 * GIB)["weights"] == 2 * SMALL.parameters  # vLLM gets merged weights
+    assert (
+        memory.engine_capacity(model, NODE, 80 * GIB, 6200)["weights_bytes"] == 2 * SMALL.parameters
+    )  # vLLM gets merged weights
     few = {"vocabulary": 1000, "layers": 1}
     scoring = [memory.scoring_moments(replace(m, **few), NODE)["logits"]["logits"] for m in (SMALL, model)]
     assert scoring[1] - scoring[0] == 14_000 * 2 * 8_960  # an adapter's scaled output, before it is added
@@ -254,7 +256,7 @@ def test_lora_trains_and_keeps_its_adapters_only():
 @pytest.mark.parametrize("chunk", [0, 1024, 4096])
 def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
     config, model = wide_model(tmp_path, 151_936)
-    settings = replace(NODE, score_rows=2, score_tokens=6000, logits_chunk=chunk)
+    settings = replace(NODE, context=3000, score_rows=2, logits_chunk=chunk)
     parts = memory.scoring_moments(model, settings)["logits"]
     traced = traced_peak(monkeypatch, config, 2, 3000, False, 0.6, train=False, chunk=chunk)
     assert parts["logits"] + parts["kept cache"] == pytest.approx(traced, rel=0.001)

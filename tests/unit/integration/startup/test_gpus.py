@@ -45,8 +45,8 @@ def test_a_machine_that_has_everything_is_left_alone():
             gpus.check_main_memory,
             (PINNED, 325 * GIB),
             "325.0 GiB of main memory are available, but the run keeps 326.0 there (weights of sleeping vLLM 214.0, "
-            "sleeping optimizer 112.0); use a larger --vllm.tensor_parallel_size (if the GPUs have the capacity), or "
-            "nodes with more",
+            "sleeping optimizer 112.0); openrlhf-swap plan --node-memory 325 with these flags "
+            "names some that fit",
         ),
     ],
 )
