@@ -49,6 +49,7 @@ OWN = {
     **dict.fromkeys(
         ("step_only", "no_penalty", "static_penalty", "uniform_penalty"), "rows of the paper's ablation, as `swap`"
     ),
+    "attnpo": "the scale is after its code, whose score of a step is not published: worked by hand in `tests/unit`",
     "vsrm_scores": "not published: ours, after `vsrm`",
     "length_critic": "not published: ours",
 }

@@ -82,6 +82,8 @@ class Objective:
     """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
     reshapes_responses: ClassVar[bool] = False
     """Whether responses differ from what the engine sampled (forced, deleted or joined tokens)."""
+    rewrites_evaluation: ClassVar[bool] = False
+    """Whether `rewrite_problem` also writes the rows of the evaluation data set."""
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
     state: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""Objectives that ask for a number of tokens: L1-Exact, L1-Max and HBPO."""
+"""Objectives that ask for a number of tokens: L1-Exact, L1-Max, SABER and HBPO."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
-from openrlhf_swap.objectives.formats import UNFORMATTED, base_scores
 from openrlhf_swap.objectives.groups import EPS
-from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rollouts.families import opens_thought
+from openrlhf_swap.rewards.answers import SUFFIX, last_boxed
+from openrlhf_swap.rollouts.families import open_thought, opens_thought
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
 EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."
 _BUDGET = re.compile(r" Think for (maximum )?(\d+) tokens\.")
+NO_THOUGHT, NO_LIMIT = " Answer without thinking.", 32768
 PROMISE = "I will answer the question with {n} tokens"
 
 
@@ -39,6 +39,7 @@ class L1Exact(Objective):
     """
 
     boxes_answers = True
+    rewrites_evaluation = True
     shortest: int = setting(100, "smallest budget, in tokens")
     longest: int = setting(4000, "largest; drawn uniformly once a row")
     alpha: float = setting(0.0003, "taken off for each token of difference")
@@ -89,6 +90,51 @@ class L1Max(L1Exact):
         return within.where(is_maximum, super().rewards(batch))
 
 
+class SABER(Objective):
+    """R = c - .2 [bad format] - .4 [thought > n]; in the group. A wrong format earns no c, and pays for no length.
+
+    Each row asks for one of the budgets n: 0 tokens, for which the prompt closes the thought, a number, or as many as
+    it takes. The format is one thought, closed once. After github.com/bilibili/saber_rl (commit fc93067), which does
+    not hold the making of its data: the wording and the even shares of the budgets are ours.
+    """
+
+    boxes_answers = True
+    rewrites_evaluation = True
+    budgets: str = setting(
+        "0,128,4096,32768",
+        "thinking tokens, one of them for each row; 0: no thought; 32768: no limit",
+        "use tokens such as 0,128,4096,32768",
+        pattern=numbers_pattern("*", r"\d+"),
+    )
+
+    def rewrite_problem(self, problem: str, rng: random.Random) -> str:
+        n = rng.choice(parse_numbers(self.budgets))
+        return problem + {0: NO_THOUGHT, NO_LIMIT: ""}.get(n, MAXIMUM.format(n=n))
+
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+        return [SamplingRequest(self.eval_prompt(prompt), count, max_new_tokens)]
+
+    def eval_prompt(self, prompt: str) -> str:
+        if NO_THOUGHT not in prompt:
+            return prompt
+        return f"{open_thought(prompt, self.config.start_of_thought)}\n{self.config.end_of_thought}\n\n"
+
+    def rewards(self, batch: Batch) -> Tensor:
+        reader = batch.reader
+
+        def reward(rollout: Rollout) -> float:
+            text, closed = reader.text(rollout.response_ids), NO_THOUGHT in rollout.prompt
+            if text.count(reader.end_of_thought) != 1 - closed or self.config.start_of_thought.strip() in text:
+                return -0.2
+            thought = 0 if closed else reader.reasoning_length(rollout.response_ids)
+            if thought and reader.text(rollout.response_ids[thought - 1 : thought]) == "\n":
+                thought -= 1
+            limit = math.inf if closed or not _BUDGET.search(rollout.prompt) else asked_budget(rollout)[0]
+            return rollout.correct - 0.4 * (thought > limit)
+
+        return batch.each(reward)
+
+
 class HBPO(Objective):
     """A = GRPO(R) + weight (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
 
@@ -132,7 +178,14 @@ class HBPO(Objective):
         lengths, longest, best = batch.lengths.double(), self.max_length, self._best(budgets)
         near = (self._best(lengths) - (budgets - lengths).abs() / longest).minimum(best)
         rewards = torch.where(batch.correct & (lengths <= longest), near, 0.0)
-        rewards = torch.where(base_scores(batch) == UNFORMATTED, -1.0, rewards)
+        end = batch.reader.end_of_thought
+
+        def is_formatted(rollout: Rollout) -> bool:
+            """A box after the first end of a thought, and before a second one."""
+            pieces = batch.reader.text(rollout.response_ids).split(end)
+            return len(pieces) > 1 and last_boxed(pieces[1]) is not None
+
+        rewards = torch.where(batch.each(is_formatted).bool(), rewards, -1.0)
         same = budgets.unsqueeze(-1) == budgets.unsqueeze(-2)
         means = (same * rewards.unsqueeze(-2)).sum(-1) / same.sum(-1)
         return outcome_advantages(rewards, EPS) + self.budget_weight * (means - best)

@@ -21,11 +21,13 @@ from openrlhf_swap.objectives.groups import (
     variance_of,
     z_scores,
 )
+from openrlhf_swap.rewards.answers import last_boxed
 from openrlhf_swap.rollouts.rollout import Batch
 
 REFLECTION_WORDS = (
     "wait|alternatively|hold on|another thought|verify|think again|but|however|alternative|check|double-check|oh|hmm"
 )
+_WAIT = re.compile(r"(?<![A-Za-z])Wait(?![A-Za-z])")
 REFLECTION = re.compile(rf"\b(?:{REFLECTION_WORDS})\b", re.IGNORECASE)
 
 
@@ -43,6 +45,23 @@ class Kimi(Objective):
         length_reward = (0.5 - relative_place(batch.lengths, everyone)).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
         return batch.correct.double() + self.weight * length_reward
+
+
+class StepGRPO(Objective):
+    """R = .9 c (1 - beta tanh((k - mu)/mu)) + .1 [box]; k - 1 counts the word "Wait", mu is the correct ones' mean k.
+
+    Normalised in the group. After github.com/davidweidawang/Step-GRPO (commit df76889).
+    """
+
+    boxes_answers = True
+    beta: float = setting(0.5, "most that many steps can cost, or few can earn", "use a number in [0, 1]", ge=0, le=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        steps = batch.each(lambda r: 1 + len(_WAIT.findall(batch.reader.text(r.response_ids))))
+        boxed = batch.each(lambda r: last_boxed(batch.reader.text(r.response_ids)) is not None)
+        mean = mean_of(steps, batch.correct)
+        earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
+        return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed
 
 
 class O1Pruner(Objective):

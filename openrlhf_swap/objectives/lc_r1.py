@@ -93,7 +93,8 @@ class LCR1(_Extracting):
         formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(end) == 1)
         base = formatted + batch.correct.double()
         correct = base == 2
-        lengths = batch.lengths.double()
+        # The released code counts the tokens before the end token.
+        lengths = batch.each(lambda r: len(r.response_ids) - (r.response_ids[-1] == batch.reader.end_token))
         longest_correct = torch.where(correct, lengths, 0.0).amax(-1, keepdim=True)
         shortness = torch.where(correct.any(-1, keepdim=True), 1 - lengths / (longest_correct + 1e-4), 0.0)
         return base + self.length_weight * shortness

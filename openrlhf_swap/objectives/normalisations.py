@@ -84,18 +84,15 @@ class GFPO(Objective):
 class OnPolicySFT(Objective):
     """A = T/T_correct for correct responses, 0 for the others: the loss is the cross entropy of the correct ones.
 
-    Every correct response within the limit is imitated, and nothing else is done: no baseline, no deviation, no KL
+    Every correct response is imitated, cut off or not, and nothing else is done: no baseline, no deviation, no KL
     term. After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4; arXiv 2602.13407).
     """
 
     normaliser = "none"
 
-    def correct(self, batch: Batch) -> Tensor:
-        return batch.correct & ~batch.truncated
-
     def rewards(self, batch: Batch) -> Tensor:
         """T_correct are the batch's tokens of correct responses."""
-        correct = self.correct(batch).double()
+        correct = batch.correct.double()
         imitated = (batch.lengths * correct).sum()
         return correct * (batch.lengths.sum() / imitated.clamp(min=1))
 

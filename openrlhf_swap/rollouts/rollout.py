@@ -35,6 +35,7 @@ class Rollout:
         answer_logprobs: l_0..l_K in nats per answer token; empty before they are scored.
         states: (K+1, d) float32, the policy's hidden states at the last token of the prompt and of each step; None
             where they are not read.
+        logprobs: (L,) of its tokens under the policy, at the rollouts' temperature; None before the policy's forward.
         probes: (kept tokens, share of correct answers) for each prefix that was continued for grading, in order.
         graded_correct: whether the grader called it correct; None if it gave a reward only.
         metadata: numbers that the objective keeps about the response from its sampling to the update.
@@ -50,6 +51,7 @@ class Rollout:
     step_ends: Sequence[int] = ()
     answer_logprobs: Sequence[float] = ()
     states: Tensor | None = field(default=None, compare=False)
+    logprobs: Tensor | None = field(default=None, compare=False, repr=False)
     probes: Sequence[tuple[int, float]] = ()
     graded_correct: bool | None = None
     metadata: Mapping[str, float] = field(default_factory=dict)

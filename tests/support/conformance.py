@@ -147,10 +147,9 @@ class Path:
 
     def _sample(self, case, request, place):
         begun, forced = READER.ids(request), READER.ids(self._generator._sources[request][2].forced)
-        head, tail = (
-            self._known.get("heads", {}).get(case.get("mode", ""), ""),
-            TAILS[case["form"]][not case["correct"]],
-        )
+        head = self._known.get("heads", {}).get(case.get("mode", ""), "")
+        head *= place if self._known.get("repeats_heads") else 1
+        tail = TAILS[case["form"]][not case["correct"]]
         if case.get("mode") == "skip":
             tail = tail.removeprefix("#")
         tail += "" if case["truncated"] else "$"

@@ -9,13 +9,13 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 class CharacterReader:
-    """One character a token; `#` stands for `</think>`, so that it is one token as in real vocabularies."""
+    """One character a token; `#` stands for `</think>` and `¶` for a blank line, each one token as in real models."""
 
     end_of_thought = "</think>"
     end_token = ord("$")
 
     def text(self, ids):
-        return "".join(chr(i) for i in ids).replace("#", "</think>")
+        return "".join(chr(i) for i in ids).replace("#", "</think>").replace("¶", "\n\n")
 
     def ids(self, text):
         return [ord(c) for c in text.replace("</think>", "#")]

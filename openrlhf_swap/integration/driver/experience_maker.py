@@ -72,6 +72,11 @@ class SwapExperienceMaker(RemoteExperienceMaker):
                 self._remember(experiences[number], request.row, answer_logprobs=logprobs.tolist())
             for read, states in zip(reads[number], scored.states, strict=True):
                 self._remember(experiences[number], read.row, states=states)
+        for experience in experiences:
+            for row, index in enumerate(experience.index):
+                rollout = self._rollouts[index]
+                tokens = slice(rollout.start - 1, rollout.start - 1 + len(rollout.response_ids))
+                self._remember(experience, row, logprobs=experience.action_log_probs[row, tokens])
         if self._objective.reshapes_responses:
             for experience in experiences:
                 self._patch_behaviour(experience)

@@ -47,7 +47,9 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if objective.scores_steps:
         check_scoring(configuration)
     output = Path(run.output_dir)
-    evaluation = args.eval.dataset and write_usable_prompts(args, None, tokenizer, output, run.grader)
+    evaluation = args.eval.dataset and write_usable_prompts(
+        args, objective, tokenizer, output, run.grader, evaluates=True
+    )
     data = write_usable_prompts(args, objective, tokenizer, output, run.grader)
     prompts = {DATA: _identity_of_prompts(args, data)}
     _refuse_others(prompts, recorded, args)

@@ -116,10 +116,11 @@ def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTra
 
 def write_usable_prompts(
     args: SimpleNamespace,
-    objective: Objective | None,
+    objective: Objective,
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
     grader: str = MATH,
+    evaluates: bool = False,
 ) -> str:
     """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
 
@@ -128,8 +129,8 @@ def write_usable_prompts(
     normal form of their answers, the objective's own problem texts and, for another grader than math-verify, labels
     with the columns that it may look at. Where this changes anything they are written to `prompts.jsonl` in `output`.
 
-    Without an objective it does the same for the data set of `--eval.dataset`, and `eval_prompts.jsonl`: rows that
-    nothing can answer would count as wrong.
+    If it `evaluates`, it does the same for the data set of `--eval.dataset`, and `eval_prompts.jsonl`: rows that
+    nothing can answer would count as wrong. Problem texts change there for some objectives only.
 
     Returns:
         The data set to train or evaluate on: the given one, or that file.
@@ -140,17 +141,17 @@ def write_usable_prompts(
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
     check_chat_template(args, tokenizer)
-    if objective:
+    if not evaluates:
         flag, name, file, kind = "--data.prompt_dataset", args.data.prompt_dataset, "prompts.jsonl", "data"
     else:
         flag, name, file, kind = "--eval.dataset", args.eval.dataset, "eval_prompts.jsonl", "evaluation data"
     problem_key, answer_key = args.data.input_key, args.data.label_key
     capacity = prompt_capacity(args)
-    table, is_as_given = load_prompts(args, for_training=objective is not None)
+    table, is_as_given = load_prompts(args, for_training=not evaluates)
     given: list[Row] = list(table)
     references = read_references(given, problem_key, answer_key, grader, f"{flag} is {name}")
     rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
-    if objective:
+    if not evaluates or objective.rewrites_evaluation:
         for row in rows:
             row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
     prompts = render_prompts(rows, args, tokenizer)
@@ -161,7 +162,7 @@ def write_usable_prompts(
     print(f"[swap] {kind}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
     if not kept:
         raise DataError(f"{flag} is {name}, of which no row can be used: {summary}")
-    if objective:
+    if not evaluates:
         if len(kept) < args.rollout.batch_size:
             raise DataError(
                 f"{flag} is {name}, whose {len(kept)} usable rows do not fill one batch of "

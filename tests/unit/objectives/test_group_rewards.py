@@ -5,6 +5,7 @@ have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a populat
 """
 
 import math
+import random
 import statistics
 from types import SimpleNamespace
 
@@ -81,6 +82,40 @@ def test_grpo_lead():
     assert_rows(values, by_hand, 1e-4)
     # Nothing correct: no advantage, though a thought that never closes (0) earns more than a wrong answer (-1).
     assert_rows(rewards("grpo_lead", [rollout("open", 50, False), rollout(RIGHT, 50, False)]), [[0, 0]])
+
+
+def test_step_grpo():
+    # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box alone.
+    texts = ("so#", "Wait, Wait#", "Wait#", "Wait: await, Waiting#")
+    four = [rollout(text + "\\boxed{42}", correct=number != 2) for number, text in enumerate(texts)]
+    change = 0.45 * math.tanh(0.5)
+    assert_rows(rewards("step_grpo", four), [[1 + change, 1 - change, 0.1, 1]])
+    # Two without a correct one, with and without a box: mu is not needed.
+    assert_rows(
+        rewards("step_grpo", [rollout("a#\\boxed{4}", correct=False), rollout("a#4", correct=False)]), [[0.1, 0]]
+    )
+
+
+def test_saber():
+    limited = "p Think for maximum 128 tokens.<a><think>\n"
+    # Thoughts of 128, 129, 129 tokens; the newline before the end does not count; an open one.
+    four = [rollout("#\\boxed{42}", 139, prompt=limited), rollout("#\\boxed{42}", 140, prompt=limited)]
+    four.append(rollout("#\\boxed{42}", 140, False, prompt=limited))
+    four.append(rollout("\n#\\boxed{42}", 140, prompt=limited))
+    four.append(rollout("\\boxed{42}", 20, prompt=limited))
+    assert_rows(rewards("saber", four), [[1, 0.6, -0.4, 1, -0.2]])
+    # Without a limit, and with a thought that the prompt has closed.
+    method = objective("saber")
+    closed = method.eval_prompt("p Answer without thinking.<a>")
+    assert closed == "p Answer without thinking.<a><think>\n\n</think>\n\n"
+    assert method.sampling("p Answer without thinking.<a><think>\n", 2, 9)[0].prompt == closed
+    both = [rollout(RIGHT, 900, prompt="p<a>"), rollout("\\boxed{42}", 900, prompt=closed)]
+    both.append(rollout("#\\boxed{42}", 900, prompt=closed))
+    assert_rows(method.rewards(batch(both)), [[1, 1, -0.2]])
+    # Every budget is asked for.
+    texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(60)}
+    sentences = ("", " Answer without thinking.", " Think for maximum 128 tokens.", " Think for maximum 4096 tokens.")
+    assert texts == {"q" + sentence for sentence in sentences}
 
 
 def test_cosine():
@@ -171,9 +206,9 @@ def test_gr3():
 def test_on_policy_sft():
     # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all tokens is their number.
     assert_rows(rewards("on_policy_sft"), [[10 / 7, 10 / 7, 0, 10 / 7]])
-    # What was cut off is not imitated: 500 of 1500 tokens are left.
-    cut = [rollout(RIGHT, 500), rollout(RIGHT, 1000, truncated=True)]
-    assert_rows(rewards("on_policy_sft", cut), [[3, 0]])
+    # Nor does it matter what was cut off: 150 of 200 tokens are correct ones'.
+    cut = [rollout(RIGHT, 100, truncated=True), rollout(RIGHT, 50), rollout(RIGHT, 50, False)]
+    assert_rows(rewards("on_policy_sft", cut), [[4 / 3, 4 / 3, 0]])
     assert_rows(rewards("on_policy_sft", group((5, 7), (False, False))), [[0, 0]])
     assert objective("on_policy_sft").normaliser == "none"
 
@@ -237,6 +272,11 @@ def test_hbpo():
     intra = [(3.5903 + 3.9231) / 2 - 3.9231] * 2 + [(earned[2] - 1) / 2 - 3.6955] * 2
     expected = [(r - mean) / deviation + 2 * term for r, term in zip(earned, intra, strict=True)]
     assert_rows(rewards("hbpo", both, budgets="512,1024"), [expected], 2e-4)
+    # Of two ends of a thought the first one counts: what stands between them has a box, or has none.
+    two = [rollout("a#\\boxed{42}#b", 400, part=0), rollout("a#b#\\boxed{42}", 400, part=0)]
+    earned = [3.9231 * 0.5**0.5 / 2 * 2, 0]  # as unequal rewards, of 3.9231 and -1: A = .7071 and -.7071
+    intra = 2 * ((3.9231 - 1) / 2 - 3.9231)
+    assert_rows(rewards("hbpo", two, budgets="512"), [[0.5**0.5 + intra, -(0.5**0.5) + intra]], 2e-4)
     # Wrong, and right beyond the longest: 0.
     nothing = [rollout(RIGHT, 400, False, part=0), rollout(RIGHT, 4097, part=0)]
     assert_rows(rewards("hbpo", nothing, budgets="512"), [[-2 * 3.9231] * 2], 2e-4)

@@ -25,7 +25,7 @@ def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
         method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))
     again.resume(0, json.loads(json.dumps(method.state_dict())))
     assert again.state_dict() == method.state_dict()
-    scored = ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty", "vsrm_scores")
+    scored = ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty", "vsrm_scores", "attnpo")
     assert method.scores_steps == (name in scored)
 
 
@@ -220,6 +220,13 @@ def test_lc_r1_rewards():
     torch.testing.assert_close(rewards, torch.tensor([[2.5, 2, 0.5, -1]]).double(), rtol=0, atol=1e-6)
     # Nothing right: no length reward.
     assert_rows(objective("lc_r1").rewards(batch([group[2], group[3]])), [[1, 0]])
+
+
+def test_lc_r1_does_not_count_the_end_token():
+    # 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it the second one has 21: 1 - 10/21.
+    short, long, cut = (rollout(tail, length) for tail, length in (("#$", 11), ("#$", 21), ("#", 21)))
+    assert_rows(objective("lc_r1").rewards(batch([short, long])), [[2.5, 2]], 1e-4)
+    assert_rows(objective("lc_r1").rewards(batch([short, cut])), [[3 - 10 / 21, 2]], 1e-4)
 
 
 def test_lc_r1_cuts_a_right_thought_after_the_answer():

@@ -38,8 +38,10 @@ def experiences_of(arguments, tokenizer):
             response |= {"reward": float(row % 2), "scores": 0.0, "rollout_log_probs": None}
             samples.append(make_sample(response))
         experiences = maker.split_rollout_samples(samples)
-        if objective.reads_states:  # as the policy would give them
-            maker._rollouts = [replace(r, states=torch.randn(len(r.step_ends) + 1, 3)) for r in maker._rollouts]
+        known = [{"logprobs": torch.zeros(len(r.response_ids))} for r in maker._rollouts]  # as the policy would
+        if objective.reads_states:
+            known = [{"states": torch.randn(len(r.step_ends) + 1, 3)} for r in maker._rollouts]
+        maker._rollouts = [replace(r, **values) for r, values in zip(maker._rollouts, known, strict=True)]
         for experience in experiences:
             experience.kl = torch.zeros(experience.action_mask.shape)
         return maker.compute_advantages_and_returns(experiences)

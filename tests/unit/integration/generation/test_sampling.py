@@ -113,4 +113,4 @@ def test_grpo_lead_keeps_a_group_whose_lengths_differ():
 
 def test_objectives_that_learn_from_every_group_are_known():
     drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
-    assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead"}
+    assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead", "sas"}

@@ -81,13 +81,14 @@ def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, to
     path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
     args = data_arguments("unused")
     args.eval.dataset = path
-    kept = write_usable_prompts(args, None, tokenizer, tmp_path / "out")
+    kept = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", evaluates=True)
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
     assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [{**rows[2], "answer": "102"}]
     report = capsys.readouterr().out
     assert "[swap] evaluation data: 1 of 4 rows usable; dropped 2 with an empty answer" in report
     args.eval.dataset = rows_file(tmp_path / "good.jsonl", [{**rows[2], "answer": "102"}])
-    assert write_usable_prompts(args, None, tokenizer, tmp_path / "new") == args.eval.dataset
+    again = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "new", evaluates=True)
+    assert again == args.eval.dataset
     assert not (tmp_path / "new").exists()
 
 
@@ -138,7 +139,8 @@ def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path
     expected = [dict(zip(header, line, strict=True)) for line in lines]
     args = data_arguments(str(path))
     args.eval.dataset = str(path)
-    assert read(write_usable_prompts(args, None, tokenizer, tmp_path / "out")) == expected
+    evaluated = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", evaluates=True)
+    assert read(evaluated) == expected
     assert read(write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")) == expected
 
 
@@ -218,6 +220,14 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     assert reasons_to_drop(prompts, [Reference("2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
 
 
+@pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
+def test_an_evaluation_asks_for_a_budget_where_the_training_does(tmp_path, tokenizer, name, written):
+    args = data_arguments("unused", max_len=1000)
+    args.eval.dataset = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}])
+    kept = write_usable_prompts(args, build(SwapConfig(objective=name)), tokenizer, tmp_path / "out", evaluates=True)
+    assert ("Think for" in Path(kept).read_text()) == written
+
+
 def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "What is 100 + 100?"}]
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
@@ -240,7 +250,9 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
         write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:crashes")
     args.eval.dataset = path
     capsys.readouterr()
-    kept = write_usable_prompts(args, None, tokenizer, tmp_path / "out", "support.verifiers:nearness")
+    kept = write_usable_prompts(
+        args, build(SwapConfig()), tokenizer, tmp_path / "out", "support.verifiers:nearness", evaluates=True
+    )
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
     (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
     assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
