@@ -18,7 +18,8 @@ from tabulate import tabulate
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
 from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
 from openrlhf_swap.flags.stock import stock_parser
-from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
+from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
+from openrlhf_swap.recipes import as_words
 
 REASONS = {
     "algo.advantage.estimator": "the outcome term is GRPO's",
@@ -96,8 +97,8 @@ def _objectives() -> str:
     plain, sections = [], []
     for name in OBJECTIVES:
         objective, parts = objective_class(name), [f"### {name}"]
-        if objective.flags:
-            flags = ", ".join(_code(f"--{flag} {value}") for flag, value in objective.flags.items())
+        if needed := default_flags(name):
+            flags = ", ".join(_code(" ".join(as_words({flag: value}))) for flag, value in needed.items())
             parts.append(f"Sets OpenRLHF's {flags}.")
         if objective.Settings.declared():
             parts.append(_settings_table(objective.Settings, f"swap.{name}"))

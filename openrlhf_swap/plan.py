@@ -27,7 +27,7 @@ from tabulate import tabulate
 from openrlhf_swap.command import Parser, counted, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
-from openrlhf_swap.flags.rules import check
+from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory, optimizer_stays
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
@@ -92,7 +92,8 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
     configuration = configure(words, on_cpu=False, defaults=defaults)
     if own.gpus is not None:
         configuration = configure(words, on_cpu=False, defaults={**defaults, **_placement(own.gpus, configuration)})
-    check(configuration)
+    check_flags(configuration)
+    check_objective(configuration)
     return configuration
 
 

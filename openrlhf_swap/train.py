@@ -27,7 +27,7 @@ from openrlhf_swap.flags.configuration import RUN_NAME, SECRET, Configuration, c
 from openrlhf_swap.flags.defaults import DEFAULTS, FOLDERS
 from openrlhf_swap.flags.paths import use_whole_paths
 from openrlhf_swap.flags.placement import crowded, policy_ranks
-from openrlhf_swap.flags.rules import check, columns_of
+from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
@@ -101,7 +101,7 @@ def _check_quickly(configuration: Configuration) -> None:
     Raises:
         SwapError: for a flag, a file that does not exist, or a checkpoint that would be overwritten.
     """
-    check(configuration)
+    check_flags(configuration)
     args, run = configuration.args, configuration.run
     for name, folder in {
         "swap.output_dir": run.output_dir,
@@ -115,6 +115,7 @@ def _check_quickly(configuration: Configuration) -> None:
                 check_quickly(flag, file, columns_of(args))
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
+    check_objective(configuration)  # last, because its import takes a second
 
 
 def _train(configuration: Configuration, words: list[str]) -> None:
@@ -201,7 +202,7 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
     recipe = configuration.recipe
     lines = [f"recipe {recipe.name}, after {recipe.origin}:"] if recipe.name else []
     for name, value in recipe.flags.items():
-        note, source = " (overruled)" * (name in configuration.given), recipe.sources[name]
+        note, source = " (overruled)" * (name in configuration.overruled), recipe.sources[name]
         lines.append(f"  {' '.join(as_words({name: value}))}{note}" + (f"  # {source}" if source else ""))
     return lines + [f"  not here: {missing}" for missing in recipe.cannot]
 

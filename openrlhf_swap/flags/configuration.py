@@ -18,24 +18,16 @@ from typing import Any
 from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.defaults import (
-    ASYNC_DEFAULTS,
-    CONTINUING_DEFAULTS,
-    CPU_DEFAULTS,
-    DEFAULTS,
-    FOLDERS,
-    REWARD_FILE,
-)
+from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CHOICES, CPU_DEFAULTS, DEFAULTS, FOLDERS, REWARD_FILE
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.flags.stock import complete, nested, stock_parser
-from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
-from openrlhf_swap.recipes import CONFIG, FlagFile, read_file, read_recipe
+from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
+from openrlhf_swap.recipes import CONFIG, FlagFile, as_words, layered, read_config, read_recipe, value_in
 
 SETTINGS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
 TEMPLATES = ("swap.start_of_thought", "swap.end_of_thought", "swap.close_template", "data.input_template")
 SECRET = "logger.wandb.key"
 RUN_NAME = "logger.wandb.run_name"
-NO_RECIPE = FlagFile("")
 
 
 @dataclass(frozen=True)
@@ -47,8 +39,8 @@ class Configuration:
         run: the run's own.
         values: each flag of OpenRLHF, without dashes -> its value.
         named: those that are given or have a default of ours.
-        given: the flags of files and of the command line, ours and OpenRLHF's, which win over the recipe's.
-        recipe: the recipe that they name, or an empty one.
+        recipe: the recipe that is named, or an empty one.
+        overruled: the recipe's flags over which a file or the command line wins.
         on_cpu: whether torch was built without an accelerator.
     """
 
@@ -56,8 +48,8 @@ class Configuration:
     run: RunConfig
     values: Mapping[str, Any]
     named: frozenset[str]
-    given: Mapping[str, Any]
     recipe: FlagFile
+    overruled: frozenset[str]
     on_cpu: bool
 
     @property
@@ -109,31 +101,32 @@ def configure(
             OpenRLHF's main refuses.
         CompatibilityError: for another version of OpenRLHF.
     """
+    filed, words = read_config(words)
+    name = value_in(words, "--swap.recipe") or filed.get("swap.recipe")
+    recipe = read_recipe(name) if name else FlagFile("")
+    typed = dict.fromkeys(map(_name_in, words))
+    below = layered(layered(recipe.flags, filed), typed)
+    words = [*as_words({name: value for name, value in below.items() if name not in typed}), *words]
     parser = training_parser(words)
-    actions = {action.dest: action for action in reversed(parser._actions) if action.dest != "help"}
-    stock = {name: _default(action) for name, action in actions.items()}
+    stock = {action.dest: _default(action) for action in reversed(parser._actions)}
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # the parser then says what was given
-    given = _parse(parser, words)
-    files = [read_file(Path(name)) for name in given.get("config", [])]
-    name = ""
-    for flags in (*(file.flags for file in files), given):
-        name = flags.get("swap.recipe", name)
-    recipe = read_recipe(name) if name else NO_RECIPE
-    for file in reversed(files):
-        given = _layered(_converted(file, parser, actions), given)
-    chosen = _layered(_converted(recipe, parser, actions), given)
+    chosen = _parse(parser, words)
 
     on_cpu = is_cpu_build() if on_cpu is None else on_cpu
-    objective = chosen.get("swap.objective", SwapConfig.model_fields["objective"].default)
-    kind = objective_class(objective)
-    method, run = _settings(objective, chosen)
+    method, run = _settings(chosen)
     ours = DEFAULTS | (CPU_DEFAULTS if on_cpu else {}) | (ASYNC_DEFAULTS if chosen.get("train.async_enable") else {})
-    ours |= (CONTINUING_DEFAULTS if kind.continues != "no" else {}) | kind.flags | _folders(run) | dict(defaults or {})
+    ours |= default_flags(method.objective) | _folders(run) | dict(defaults or {})
     ours |= _placement({**stock, **ours, **chosen})
     values = {name: value for name, value in {**stock, **ours, **chosen}.items() if not _is_ours(name)}
     configuration = Configuration(
-        method, run, values, frozenset(values.keys() & (ours.keys() | chosen.keys())), given, recipe, on_cpu
+        method,
+        run,
+        values,
+        named=frozenset(values.keys() & (ours.keys() | chosen.keys())),
+        recipe=recipe,
+        overruled=frozenset(recipe.flags.keys() & {*filed, *typed}),
+        on_cpu=on_cpu,
     )
     _ = configuration.args  # OpenRLHF's main may refuse them
     return configuration
@@ -143,6 +136,7 @@ def training_parser(words: Sequence[str] = ()) -> Parser:
     """OpenRLHF's parser with our flags, those of single objectives that `words` name, and `--no-FLAG` for switches."""
     parser = stock_parser()
     for action in list(parser._actions):
+        action.choices = CHOICES.get(action.dest, action.choices)
         if isinstance(action, argparse._StoreTrueAction):
             off = f"--no-{action.dest}"
             parser.add_argument(off, dest=action.dest, action="store_false", help=argparse.SUPPRESS)
@@ -190,7 +184,8 @@ def _parse(parser: Parser, words: Sequence[str]) -> dict[str, Any]:
         if name.startswith("--no-"):
             remedy = "only switches can be turned off like this"
         raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
-    return {name: _with_newlines(name, value) for name, value in vars(namespace).items()}
+    values = vars(namespace)
+    return values | {name: values[name].replace("\\n", "\n") for name in TEMPLATES if name in values}
 
 
 def _default(action: argparse.Action) -> Any:
@@ -198,42 +193,15 @@ def _default(action: argparse.Action) -> Any:
     return action.type(action.default) if callable(action.type) and isinstance(action.default, str) else action.default
 
 
-def _with_newlines(name: str, value: Any) -> Any:
-    """A template with newlines in the place of backslash and n."""
-    return value.replace("\\n", "\n") if name in TEMPLATES else value
+def _name_in(word: str) -> str:
+    """The name of the flag in a word of a command line; empty for a value."""
+    name = word.partition("=")[0]
+    return name.removeprefix("--").removeprefix("no-") if name.startswith("--") else ""
 
 
-def _converted(file: FlagFile, parser: Parser, actions: Mapping[str, argparse.Action]) -> dict[str, Any]:
-    """The flags of a file as the parser would have read them; raises ConfigError for an unknown one or a bad value."""
-    values: dict[str, Any] = {}
-    for name, value in file.flags.items():
-        action = actions.get(name)
-        if action is None and not (name.startswith("swap.") and name.count(".") == 2):
-            raise ConfigError(f"{CONFIG} {file.name}: unknown flag {name}; {did_you_mean(name, actions)}")
-        convert = action.type if action is not None and callable(action.type) else str
-        try:
-            if action is not None and action.nargs == 0:
-                values[name] = bool(value)
-            elif isinstance(value, list):
-                values[name] = [convert(str(item)) for item in value]
-            else:
-                values[name] = _with_newlines(name, convert(str(value)))
-            if action is not None and action.choices:
-                parser._check_value(action, values[name])
-        except (ValueError, argparse.ArgumentError) as error:
-            raise ConfigError(f"{CONFIG} {file.name}: --{name} is {value!r} ({error})") from None
-    return values
-
-
-def _layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two layers of flags; a single clip also replaces a pair below it, which OpenRLHF would take."""
-    replaced = ("actor.eps_clip_low_high",) if "actor.eps_clip" in above else ()
-    return {name: value for name, value in below.items() if name not in replaced} | dict(above)
-
-
-def _settings(objective: str, chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:
+def _settings(chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:
     """Our settings out of the chosen flags; raises ConfigError for a bad value or another objective's setting."""
-    options = {}
+    objective, options = chosen.get("swap.objective", SwapConfig.model_fields["objective"].default), {}
     for name, value in chosen.items():
         if _is_ours(name) and name.count(".") == 2:
             owner, option = name.split(".")[1:]

@@ -29,8 +29,6 @@ DEFAULTS: dict[str, Any] = {
 }
 # Rollouts come from older weights: each token's gradient is weighted by how much likelier the policy has made it.
 ASYNC_DEFAULTS: dict[str, Any] = {"algo.advantage.is_correction_level": "token"}
-# Continuations begin with what the engine has seen; OpenRLHF empties the cache when it brings new weights.
-CONTINUING_DEFAULTS: dict[str, Any] = {"vllm.enable_prefix_caching": True}
 CPU_DEFAULTS: dict[str, Any] = {
     "vllm.sync_backend": "gloo",
     "vllm.enforce_eager": True,
@@ -40,3 +38,12 @@ CPU_DEFAULTS: dict[str, Any] = {
 }
 FOLDERS = {"ckpt.output_dir": "policy", "ckpt.path": "checkpoints", "logger.tensorboard_dir": "tensorboard"}
 """OpenRLHF's folders, below --swap.output_dir; there the first two are the same for every run."""
+CHOICES = {  # OpenRLHF takes any value, and fails when the models are loaded
+    "ds.zero_stage": (1, 2, 3),
+    "ds.grad_accum_dtype": ("fp32", "bf16", "fp16"),
+    "vllm.sync_backend": ("nccl", "gloo"),
+    "actor.lr_scheduler": (
+        *("constant", "constant_with_warmup", "cosine", "cosine_with_min_lr", "cosine_with_restarts", "inverse_sqrt"),
+        *("linear", "polynomial", "cosine_warmup_with_min_lr"),
+    ),
+}

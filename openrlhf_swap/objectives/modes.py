@@ -30,7 +30,6 @@ class AdaptThink(Objective):
     """
 
     normaliser = "none"
-    flags = {"actor.policy_loss_type": "gspo"}  # noqa: RUF012
     reshapes_responses = True
     reference: str = setting("", f"file with the reference policy's accuracies: {MAKER}", is_path=True)
     bonus: float = setting(0.05, "delta: what a response without thinking may lose in accuracy")

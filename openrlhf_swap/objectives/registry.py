@@ -6,7 +6,7 @@ An objective of your own needs no entry here: it is named `module:Class`, and im
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.command import did_you_mean
 from openrlhf_swap.errors import ConfigError
@@ -62,6 +62,21 @@ OBJECTIVES = {  # name -> module and class
     "jet": "continued:JET",
     "s_grpo": "continued:SGRPO",
 }
+
+# Continuations begin with what the engine has seen; OpenRLHF empties the cache when it brings new weights.
+_CONTINUES = {"vllm.enable_prefix_caching": True}
+FLAGS: dict[str, dict[str, Any]] = {  # name -> defaults of OpenRLHF's flags that it needs
+    "adaptthink": {"actor.policy_loss_type": "gspo"},
+    **dict.fromkeys(("vsrm", "jet", "s_grpo"), _CONTINUES),
+}
+
+
+def default_flags(name: str) -> dict[str, Any]:
+    """Defaults of OpenRLHF's flags that an objective needs; one of ours is not imported for them, nor is torch."""
+    if name in OBJECTIVES:
+        return FLAGS.get(name, {})
+    kind = objective_class(name)
+    return (_CONTINUES if kind.continues != "no" else {}) | kind.flags
 
 
 def objective_class(name: str) -> type[Objective]:

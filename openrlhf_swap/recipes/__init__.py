@@ -7,7 +7,7 @@ A file has a section `flags` (name without dashes: value; `true` and `false` for
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -76,29 +76,53 @@ def read_file(path: Path, name: str = "") -> FlagFile:
     return FlagFile(name or str(path), content.get("origin", str(path)), given, sources, content.get("cannot", []))
 
 
-def as_words(flags: dict[str, Any]) -> list[str]:
+def as_words(flags: Mapping[str, Any]) -> list[str]:
     """Flags as the words of a command line; a switch that is off becomes `--no-NAME`."""
     words: list[str] = []
     for name, value in flags.items():
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, list):
+            words += [f"--{name}", *map(str, value)]
         else:
-            words += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+            words.append(f"--{name}={value}")
     return words
 
 
-def expand_config(words: Sequence[str]) -> list[str]:
-    """A command line with the flags of the file that `--config` names in front, where later words win over them.
-
-    Switches that the file turns off are left out.
+def read_config(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The flags of the files that `--config` names, later files winning, and the words without it.
 
     Raises:
         ConfigError: for a file that cannot be read.
     """
-    files = [word.partition("=")[2] for word in words if word.startswith(f"{CONFIG}=")]
-    files += [after for word, after in pairwise(words) if word == CONFIG]
-    pairs = zip(["", *words], words, strict=False)
-    rest = [word for before, word in pairs if CONFIG not in (before, word) and not word.startswith(f"{CONFIG}=")]
-    layers = (read_file(Path(file)).flags for file in files)
-    flags = {name: value for layer in layers for name, value in layer.items() if value is not False}
-    return [*as_words(flags), *rest]
+    flags, rest, left = dict[str, Any](), list[str](), iter(words)
+    for word in left:
+        name, _, value = word.partition("=")
+        if name == CONFIG:
+            flags = layered(flags, read_file(Path(value or next(left, ""))).flags)
+        else:
+            rest.append(word)
+    return flags, rest
+
+
+def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two layers of flags; a single clip also replaces a pair below it, which OpenRLHF would take."""
+    replaced = {"actor.eps_clip_low_high"} if "actor.eps_clip" in above else {}
+    return {name: value for name, value in below.items() if name not in replaced} | dict(above)
+
+
+def value_in(words: Sequence[str], flag: str) -> str | None:
+    """The last value that a command line gives a flag, as `FLAG VALUE` or as `FLAG=VALUE`."""
+    values = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+    values += [after for word, after in pairwise(words) if word == flag]
+    return values[-1] if values else None
+
+
+def expand_config(words: Sequence[str]) -> list[str]:
+    """A command line with the flags of `--config` in front, where later words win; without switches that are off.
+
+    Raises:
+        ConfigError: for a file that cannot be read.
+    """
+    flags, rest = read_config(words)
+    return [*as_words({name: value for name, value in flags.items() if value is not False}), *rest]

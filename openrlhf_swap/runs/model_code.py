@@ -46,8 +46,6 @@ def find_model_code(flag: str, model: str) -> str | None:
     """Where a model refers to code of its own, in words; None for nowhere."""
     folder = Path(model)
     if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
         message = (
             f"{flag} is {model}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json "
             "and weights, or a hub model id"
@@ -55,6 +53,8 @@ def find_model_code(flag: str, model: str) -> str | None:
         with reader_errors(message, ConfigError):
             if model.startswith(("/", "./", "../", "~")):
                 raise FileNotFoundError("no such folder")
+            from huggingface_hub import snapshot_download
+
             folder = Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
     if (folder / GENERATE).exists():
         return GENERATE

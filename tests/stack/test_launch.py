@@ -5,7 +5,7 @@ from support.paths import ROOT
 from support.scripts import MULTINODE, bash, make_smi
 
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.rules import check
+from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.flags.stock import nested, stock_parser
 
 
@@ -59,7 +59,8 @@ def parse_submission(output):
     bash_word, script, name, *flags = shlex.split(training)
     assert (bash_word, script) == ("bash", "scripts/train_swap.sh")
     run = configure(["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu=False)
-    check(run)
+    check_flags(run)
+    check_objective(run)
     words = shlex.split(submission)
     assert words[:3] == ["ray", "job", "submit"]
     params = parse_click(submit, words[3:])

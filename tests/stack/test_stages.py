@@ -17,7 +17,7 @@ from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.rules import check
+from openrlhf_swap.flags.rules import check_flags, check_objective
 
 PATHS = os.pathsep.join([str(ROOT), *(str(ROOT / "examples" / name) for name in ("smollm2", "worlds"))])
 
@@ -146,7 +146,8 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     """Both parsers and all rules that are checked before anything starts."""
     example = Example(tmp_path, SMALL, objective, "mine", 7, ("--swap.step_baseline", "zero"))
     configuration = configure(example.training_flags(on_cpu), on_cpu)
-    check(configuration)
+    check_flags(configuration)
+    check_objective(configuration)
     config, run, args = configuration.method, configuration.run, configuration.args
     assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
     assert config.close_template == thoughts.CLOSE

@@ -16,8 +16,8 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.paths import special_in, use_whole_paths
-from openrlhf_swap.flags.rules import check
-from openrlhf_swap.objectives.registry import OBJECTIVES
+from openrlhf_swap.flags.rules import check_flags, check_objective
+from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_recipe
 
 NEEDED = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "answer"]
@@ -137,15 +137,31 @@ def test_a_file_that_cannot_be_used_is_one_line(file, tmp_path, capsys, text, me
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("flags: {rollout.batchsize: 8}", "unknown flag rollout.batchsize; did you mean rollout.batch_size?"),
-        ("flags: {rollout.batch_size: many}", "--rollout.batch_size is 'many' (invalid literal for int()"),
-        ("flags: {actor.optim: sgd}", "--actor.optim is 'sgd' (argument --actor.optim: invalid choice"),
+        ("rollout.batchsize: 8", "unrecognized arguments: --rollout.batchsize=8; did you mean --rollout.batch_size?"),
+        ("rollout.batch_size: many", "--rollout.batch_size: invalid int value: 'many'; see "),
+        ("actor.optim: sgd", "--actor.optim: invalid choice: 'sgd' (choose from "),
+        ("ds.packing_samples: 2", "--ds.packing_samples: ignored explicit argument '2'; see "),
+        ("rollout.n_samples_per_prompt: -1, actor.adam.betas: [0.9, -x]", "--actor.adam.betas: expected 2 arguments"),
     ],
 )
-def test_a_file_is_read_as_strictly_as_a_command_line(file, text, message):
+def test_a_file_is_read_as_a_command_line_is(file, text, message):
     with pytest.raises(ConfigError) as refused:
-        configure(["--config", path := file(text)])
-    assert str(refused.value).startswith(f"--config {path}: {message}")
+        configure(["--config", file(f"flags: {{{text}}}")])
+    assert str(refused.value).startswith(message)
+
+
+def test_later_files_win_and_the_command_line_wins_over_them(file):
+    first = file("flags: {swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]}", "a.yaml")
+    second = file("flags: {rollout.batch_size: 16, actor.eps_clip: 0.15, eval.steps: -1}", "b.yaml")
+    run = configure([f"--config={first}", "--config", second, "--actor.adam.lr", "1e-5"])
+    assert (run.args.rollout.batch_size, run.args.actor.eps_clip_low_high) == (16, (0.15, 0.15))
+    assert {"rollout.batch_size", "actor.adam.lr"} <= run.overruled and "actor.dual_clip" not in run.overruled
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_an_objective_needs_is_known_without_its_import(name):
+    assert ("vllm.enable_prefix_caching" in default_flags(name)) == (objective_class(name).continues != "no")
+    assert objective_class(name).flags == {}  # for classes that are not ours
 
 
 def test_an_evaluation_reads_its_flags_from_a_file(file):
@@ -155,14 +171,15 @@ def test_an_evaluation_reads_its_flags_from_a_file(file):
     assert (args.model, args.benchmarks, args.top_p, args.samples) == ("m", ["aime24", "gpqa_diamond"], 0.9, 4)
     text = "flags:\n  a: 1e-6\n  b: false\n  c: null\n  d: true\n  e: [0.2, 0.28]\n  f: ''\n  g: 0\n"
     words = expand_config([f"--config={file(text)}", "--x", "1"])
-    assert words == ["--a", "1e-6", "--d", "--e", "0.2", "0.28", "--f", "", "--g", "0", "--x", "1"]
+    assert words == ["--a=1e-6", "--d", "--e", "0.2", "0.28", "--f=", "--g=0", "--x", "1"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_accepted_by_the_checks_of_a_run_and_names_its_sources(name):
     # How a step is shared is the machine's business.
     run = configure([f"--swap.recipe={name}", *NEEDED, "--actor.num_gpus_per_node", "1"], on_cpu=False)
-    check(run)
+    check_flags(run)
+    check_objective(run)
     args = run.args
     assert run.run.recipe == name and run.method.objective in OBJECTIVES
     steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.train.batch_size
@@ -177,8 +194,8 @@ def test_a_dry_run_prints_every_setting_and_what_a_recipe_sets(capsys):
     flags = ["--swap.recipe", "lapo", "--dry-run", "--actor.adam.lr", "1", "--rollout.batch_size=512"]
     assert train.main(flags) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "[swap]   --swap.lapo.limits 4096,2048  # generate_max_len of each stage" in lines
-    assert any(line.startswith("[swap]   --rollout.batch_size 128 (overruled)  # ") for line in lines)
+    assert "[swap]   --swap.lapo.limits=4096,2048  # generate_max_len of each stage" in lines
+    assert any(line.startswith("[swap]   --rollout.batch_size=128 (overruled)  # ") for line in lines)
     flags = yaml.safe_load("\n".join(line for line in lines if not line.startswith("[swap]")))["flags"]
     assert flags["swap.objective"] == "lapo" and flags["swap.lapo.limits"] == "4096,2048"
     assert (flags["algo.kl.init_coef"], flags["actor.adam.lr"], flags["rollout.batch_size"]) == (1e-4, 1.0, 512)

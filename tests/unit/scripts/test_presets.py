@@ -11,7 +11,7 @@ from openrlhf_swap import plan
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.rules import check
+from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.recipes import expand_config
 from openrlhf_swap.rewards.answers import SUFFIX
 
@@ -22,7 +22,8 @@ SMALL = ["--ds.adam_offload", "--vllm.gpu_memory_utilization", "0.6"]
 
 def run_of(name, *flags):
     run = configure(["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu=False)
-    check(run)
+    check_flags(run)
+    check_objective(run)
     return run
 
 
@@ -106,7 +107,7 @@ def test_the_script_names_its_file_packs_where_flash_attn_is_and_hides_the_key(t
 
 def test_a_dry_run_shows_all_settings():
     shown = bash("scripts/train_swap.sh", "1.5b", "--dry-run", "--actor.adam.lr", "2e-6").stdout
-    assert re.search(r"^\[swap\]   --actor.adam.lr 1e-6 \(overruled\)", shown, re.MULTILINE)
+    assert re.search(r"^\[swap\]   --actor.adam.lr=1e-6 \(overruled\)", shown, re.MULTILINE)
     assert re.search(r"^  actor.adam.lr: 2.0e-06$", shown, re.MULTILINE)
 
 
