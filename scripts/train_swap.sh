@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Trains with SWAP and the paper's settings, as a file beside this script says:
+#   bash scripts/train_swap.sh laptop [flags] the embedded policy, or a small one of yours, on two cores
 #   bash scripts/train_swap.sh 1.5b [flags]   DeepSeek-R1-Distill-Qwen-1.5B on one node of 8 x 80 GB
 #   bash scripts/train_swap.sh 7b [flags]     DeepSeek-R1-Distill-Qwen-7B on one node of 8 x 141 GB
 #   bash scripts/train_swap.sh 1gpu [flags]   R1-Distill-1.5B or Qwen2.5 on one GPU of 24, 48 or 80 GB, full or LoRA
@@ -14,7 +15,7 @@ source scripts/common.sh
 read_flags "" "$@"
 NAME="${FLAGS[0]:-}"
 FILE="scripts/train_swap_$NAME.yaml"
-[[ "$NAME" =~ ^[A-Za-z0-9._-]+$ && -f "$FILE" ]] || fail "the first argument is ${NAME:-missing}; use 1.5b, 7b or 1gpu"
+[[ "$NAME" =~ ^[A-Za-z0-9._-]+$ && -f "$FILE" ]] || fail "the first argument is ${NAME:-missing}; use laptop, 1gpu, 1.5b or 7b"
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH"
 # Packed rows would need masks of length x length without it.
 if (( $(has_package flash_attn) )); then set -- --ds.packing_samples --train.dynamic_batch_enable; else set --; fi

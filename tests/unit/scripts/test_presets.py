@@ -49,6 +49,16 @@ def test_presets_carry_the_papers_settings_and_share_every_gpu(size):
     )
 
 
+def test_the_laptops_preset_needs_no_gpu_and_trains_on_the_quickstarts_data():
+    run = configure(["--config", str(ROOT / "scripts" / "train_swap_laptop.yaml")], on_cpu=True)
+    check_flags(run)
+    args = run.args
+    assert args.actor.num_gpus_per_node == args.vllm.num_engines == 1 and args.vllm.sync_backend == "gloo"
+    assert (ROOT / args.actor.model_name_or_path / "config.json").is_file() and args.ckpt.load_enable
+    assert args.rollout.batch_size * args.rollout.n_samples_per_prompt == 2 * args.train.batch_size
+    assert args.data.prompt_dataset == "outputs/quickstart/data/train.jsonl"
+
+
 def test_the_engines_follow_the_gpus():
     args = run_of("1.5b", "--actor.num_nodes", "2", "--vllm.tensor_parallel_size", "2").args
     assert args.vllm.num_engines == 8
@@ -102,7 +112,8 @@ def test_the_script_names_its_file_packs_where_flash_attn_is_and_hides_the_key(t
     for names in ((), ("3b",), ("../x",)):
         refused = bash("scripts/train_swap.sh", *names)
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert refused.stderr == f"error: the first argument is {(*names, 'missing')[0]}; use 1.5b, 7b or 1gpu\n"
+        given = (*names, "missing")[0]
+        assert refused.stderr == f"error: the first argument is {given}; use laptop, 1gpu, 1.5b or 7b\n"
 
 
 def test_a_dry_run_shows_all_settings():
