@@ -242,11 +242,8 @@ def _notes(plan: dict[str, Any], training: Configuration) -> Iterator[str]:
     if args.ckpt.save_hf and run.get("saves", 0) > 1:
         size = gib(run["saves"] * run["checkpoint_bytes"]["model"])
         yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"
-    if "flash" not in args.ds.attn_implementation:
-        yield (
-            f"--ds.attn_implementation {args.ds.attn_implementation} makes masks or matrices of length x length, "
-            "which are not counted"
-        )
+    if args.ds.attn_implementation == "eager":
+        yield "--ds.attn_implementation eager makes matrices of length x length, which are not counted"
     if args.ds.zero_stage == 2 and args.ds.grad_accum_dtype == "fp32":
         yield "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2; --ds.zero_stage 3 honours it"
     if args.actor.entropy_coef is not None:

@@ -67,13 +67,6 @@ require_gpus() {
     (( there >= NUM_GPUS )) || fail "NUM_GPUS is $NUM_GPUS, but $where $there; set it to at most as many"
 }
 
-# has_package NAME: 1 if the environment has the package, else 0; imports nothing.
-has_package() {
-    PATH="${VENV:-$PWD/.venv}/bin:$PATH" python - "$1" <<<'
-import importlib.util, sys
-print(int(importlib.util.find_spec(sys.argv[1]) is not None))'
-}
-
 # detect_profile: gpu if there are GPUs, else cpu.
 detect_profile() {
     if (( $(count_gpus) )); then echo gpu; else echo cpu; fi

@@ -17,8 +17,7 @@ NAME="${FLAGS[0]:-}"
 FILE="scripts/train_swap_$NAME.yaml"
 [[ "$NAME" =~ ^[A-Za-z0-9._-]+$ && -f "$FILE" ]] || fail "the first argument is ${NAME:-missing}; use laptop, 1gpu, 1.5b or 7b"
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH"
-# Packed rows would need masks of length x length without it.
-if (( $(has_package flash_attn) )); then set -- --ds.packing_samples --train.dynamic_batch_enable; else set --; fi
+set --
 # With the key in the environment, OpenRLHF only looks whether the flag has a value.
-if [[ -n "${WANDB_API_KEY:-}" ]]; then set -- "$@" --logger.wandb.key WANDB_API_KEY --logger.wandb.project openrlhf-swap; fi
+if [[ -n "${WANDB_API_KEY:-}" ]]; then set -- --logger.wandb.key WANDB_API_KEY --logger.wandb.project openrlhf-swap; fi
 exec openrlhf-swap train --config "$FILE" "$@" "${FLAGS[@]:1}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ FLAGS = f"""
     --actor.lr_scheduler constant --actor.gradient_checkpointing_enable --actor.num_nodes 1
     --actor.num_gpus_per_node 1 --ds.zero_stage 2 --vllm.num_engines 1 --vllm.tensor_parallel_size 1
     --vllm.gpu_memory_utilization 0.5 --algo.advantage.is_correction_level token
+    --ds.packing_samples --train.dynamic_batch_enable
     --ckpt.save_steps 1 --ckpt.load_enable --ckpt.save_hf --ckpt.max_num 2""".split()
 
 
@@ -42,10 +42,7 @@ def training_flags(model: str, output: Path) -> list[str]:
     write_rows(prompts, ({"problem": p, "answer": a} for p, a in additions(STEPS * PROMPTS_A_STEP, seed=7)))
     flags = ["--actor.model_name_or_path", model, "--data.prompt_dataset", str(prompts), *FLAGS, *SHARED_GPU]
     flags += ["--swap.close_template", CLOSE_TEMPLATE, "--swap.output_dir", str(output)]
-    if importlib.util.find_spec("flash_attn"):  # then the scripts pack responses
-        flags += ["--ds.packing_samples", "--train.dynamic_batch_enable"]
-        flags += [f"--{part}.max_tokens_per_gpu={32 * CONTEXT}" for part in ("train", "rollout")]
-    return flags
+    return [*flags, *(f"--{part}.max_tokens_per_gpu={32 * CONTEXT}" for part in ("train", "rollout"))]
 
 
 def train_and_kill(

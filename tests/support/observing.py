@@ -91,7 +91,7 @@ def cpu_kernel(name):
 
 def state():
     import torch
-    from transformers import AttentionInterface
+    from transformers import AttentionInterface, AttentionMaskInterface
 
     from openrlhf_swap.packages.kernels import PRODUCTS
 
@@ -101,6 +101,7 @@ def state():
         "torch.serialization.get_safe_globals()": list(torch.serialization.get_safe_globals()),
         "torch.backends.cuda.cudnn_sdp_enabled()": torch.backends.cuda.cudnn_sdp_enabled(),
         "transformers.AttentionInterface": dict(AttentionInterface._global_mapping),
+        "transformers.AttentionMaskInterface": dict(AttentionMaskInterface._global_mapping),
         "resource.RLIMIT_AS": resource.getrlimit(resource.RLIMIT_AS),
         "signal.SIGINT": signal.getsignal(signal.SIGINT),
         'logging.getLogger("math_verify").level': logging.getLogger("math_verify").level,

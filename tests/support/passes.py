@@ -6,7 +6,9 @@ import torch
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
+from openrlhf_swap.integration.runtime import packed_rows
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS
 from support.engine import Engine
@@ -16,6 +18,8 @@ FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
 
 
 def actor_of(model, packing, chunk=CHUNK):
+    if packing and (base := without_adapters(model))._supports_attention_backend:
+        base.set_attn_implementation(packed_rows.NAME)
     actor = ChunkedActor(Engine(model))
     actor.packing_samples, actor.temperature = packing, 0.6
     assert actor.hold_logits_of(chunk) is None
@@ -51,3 +55,16 @@ def update_of(model, packing, there="cpu", tokens=40):
     (loss - 0.01 * (output.entropy * actions).sum() / actions.sum()).backward()
     trained = [weight.grad.float().pow(2).sum() for weight in model.parameters() if weight.grad is not None]
     return loss.detach(), torch.stack(trained).sum().sqrt()
+
+
+def gradients_of(model, packing):
+    """The log-probabilities of a micro-batch's actions, and every gradient of GRPO's loss."""
+    from openrlhf.models import PolicyLoss
+
+    model.zero_grad()
+    ids, actions, mask, _ = micro_batch()
+    log_probs = actor_of(model, packing).train()(ids, actions, mask)
+    old, advantages = torch.full(actions.shape, -3.0), torch.linspace(-1, 1, actions.numel()).view(actions.shape)
+    PolicyLoss()(log_probs, old, advantages, action_mask=actions)[0].backward()
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    return log_probs.detach(), gradients

@@ -12,6 +12,7 @@ from functools import cache
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from openrlhf_swap.integration.patches import EVERY, NO_FLASH, install
+from openrlhf_swap.integration.runtime import packed_rows
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.packages.versions import installed_version
 
@@ -31,6 +32,7 @@ def prepare() -> None:
     """
     install(EVERY)
     leave_out_cudnn()
+    packed_rows.register()
     if not is_installed() and installed_version("openrlhf"):
         install(NO_FLASH)
 
@@ -52,16 +54,19 @@ def implementation(asked: str, model: str) -> str:
     )
     if asked == FLASH and is_installed() and has_flash:
         return FLASH
-    return "sdpa" if getattr(code, "_supports_sdpa", True) else "eager"
+    if not getattr(code, "_supports_sdpa", True):
+        return "eager"
+    return packed_rows.NAME if getattr(code, "_supports_attention_backend", False) else "sdpa"
 
 
 def summary(asked: str, model: str) -> str:
-    """One line: which attention a run takes, and what the other would change."""
-    masks = "packed or padded rows get masks of length x length"
+    """One line: which attention a run takes, and what it costs."""
     taken = implementation(asked, model)
-    if taken == FLASH:
-        return f"attention: flash-attn; with --ds.attn_implementation sdpa, {masks}"
-    if taken == "eager" != asked:
-        return f"attention: eager, because the code of {model} has no {asked}; {masks}"
-    remedy = "is installed" if is_installed() else "can be had on GPUs: FLASH_ATTN=1 bash scripts/setup.sh"
-    return f"attention: {taken}, where {masks}; flash-attn, which needs none, {remedy}"
+    masks = "with masks of length x length for padded and packed rows"
+    costs = {
+        FLASH: "flash-attn",
+        packed_rows.NAME: "torch's; packed responses get no masks, padded rows get masks of length x length",
+        "sdpa": f"sdpa, {masks}",
+        "eager": "eager" if asked == "eager" else f"eager, because the code of {model} has no {asked}; {masks}",
+    }
+    return f"attention: {costs.get(taken, taken)}"

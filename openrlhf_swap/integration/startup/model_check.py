@@ -6,9 +6,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.errors import ConfigError, first_line, reader_errors
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.rules import check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,7 +79,7 @@ def check_scoring(configuration: Configuration) -> None:
     """
     from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 
-    args, packed = configuration.args, _packing_flag(configuration.args) is not None
+    args, packed = configuration.args, packs(configuration.args)
     backend = find_backend(*_model_code(configuration), configuration.run.scoring, packed=packed)
     print(f"[swap] {backend}")
     if args.ds.zero_stage == 3 and policy_ranks(args) > 1 and backend.name != SHARED_PREFIX:
@@ -88,34 +89,43 @@ def check_scoring(configuration: Configuration) -> None:
         )
 
 
-def check_packing(configuration: Configuration) -> None:
-    """Check by trial that the model keeps packed responses apart; OpenRLHF passes it only their positions.
+def settle_packing(configuration: Configuration) -> Configuration:
+    """Leave out packing where a trial shows that the model does not keep packed responses apart.
 
-    Raises:
-        ConfigError: when it reads from one response into the next, as recurrent layers and gpt-oss do, or cannot be
-            tried.
+    OpenRLHF passes it only their positions: recurrent layers do not look at them, nor does gpt-oss where it makes its
+    masks. Such a model trains on padded rows.
     """
     import torch
 
+    from openrlhf_swap.integration.runtime import attention
+    from openrlhf_swap.scoring.backends import MODEL_ERRORS
     from openrlhf_swap.scoring.small_model import WORDS, small_model
 
-    if (flag := _packing_flag(configuration.args)) is None:
-        return
-    path = configuration.args.actor.model_name_or_path
+    if not packs(args := configuration.args):
+        return configuration
+    path = args.actor.model_name_or_path
     ids, positions = torch.arange(24).unsqueeze(0) % WORDS, torch.arange(12).repeat(2).unsqueeze(0)
-    message = f"{flag}: whether {path} keeps packed responses apart cannot be tried ({{reason}}): leave it out"
-    with torch.no_grad(), reader_errors(message, ConfigError):
-        model = small_model(*_model_code(configuration))
-        # With a cache, transformers does not check where positions restart.
-        together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
-        alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
-    if (together - alone).abs().max() > 1e-3:
-        raise ConfigError(
-            f"{flag}: {path} has layers that read on from one packed response into the next: leave it out"
-        )
+    config, build = _model_code(configuration)
+    reason = "reads on from one packed response into the next"
+    try:
+        model = small_model(config, build)
+        with torch.no_grad():
+            alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
+            if (taken := attention.implementation(args.ds.attn_implementation, path)) != attention.FLASH:
+                model.set_attn_implementation(taken)
+            # With a cache, transformers does not check where positions restart.
+            together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
+        if (together - alone).abs().max() < 1e-3:
+            return configuration
+    except MODEL_ERRORS as error:
+        reason = f"could not be tried ({first_line(error)})"
+    rows = f"--rollout.micro_batch_size {args.rollout.micro_batch_size}, --train.micro_batch_size"
+    print(f"[swap] responses are padded instead of packed ({rows} {args.train.micro_batch_size}): {path} {reason}")
+    padded = configuration.replace_flags({"ds.packing_samples": False, "train.dynamic_batch_enable": False})
+    check(padded)
+    return padded
 
 
-def _packing_flag(args: SimpleNamespace) -> str | None:
-    if args.ds.packing_samples:
-        return "--ds.packing_samples"
-    return "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else None
+def packs(args: SimpleNamespace) -> bool:
+    """Whether a micro-batch's responses share a row: OpenRLHF also packs dynamic batches."""
+    return bool(args.ds.packing_samples or args.train.dynamic_batch_enable)

@@ -11,7 +11,7 @@ from typing import Any
 from openrlhf_swap.files import Row, read_rows, to_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.integration.startup.model_check import check_model, check_packing, check_scoring
+from openrlhf_swap.integration.startup.model_check import check_model, check_scoring, settle_packing
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
@@ -25,8 +25,8 @@ def resolve_run(configuration: Configuration) -> Configuration:
     """Check model and data, choose the checkpoint to resume from, and print the decisions.
 
     Returns:
-        The configuration with the marks of the thought of the model's family, and with the data sets to train and to
-        evaluate on, which hold the usable rows.
+        The configuration with the marks of the thought of the model's family, without packing where the model does
+        not allow it, and with the data sets to train and to evaluate on, which hold the usable rows.
 
     Raises:
         ConfigError: for a model that cannot be used, or a checkpoint of a run with other settings.
@@ -40,7 +40,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
-    check_packing(configuration)
+    configuration = settle_packing(configuration)
     method, messages = resolve_thought(configuration.method, tokenizer)
     for line in messages:
         print(f"[swap] {line}")

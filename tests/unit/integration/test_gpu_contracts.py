@@ -59,10 +59,10 @@ def test_the_cross_entropy_is_torchs(rows):
 @pytest.mark.parametrize(
     ("installed", "asked", "taken", "says"),
     [
-        (True, "flash_attention_2", "flash_attention_2", "attention: flash-attn; with --ds.attn_implementation sdpa"),
-        (True, "sdpa", "sdpa", "flash-attn, which needs none, is installed"),
-        (False, "flash_attention_2", "sdpa", "FLASH_ATTN=1 bash scripts/setup.sh"),
-        (False, "eager", "eager", "attention: eager, where packed or padded rows get masks"),
+        (True, "flash_attention_2", "flash_attention_2", "attention: flash-attn"),
+        (True, "sdpa", "swap_rows", "attention: torch's; packed responses get no masks"),
+        (False, "flash_attention_2", "swap_rows", "attention: torch's; packed responses get no masks"),
+        (False, "eager", "eager", "attention: eager"),
     ],
 )
 def test_the_attention_that_is_there_is_taken_and_said(monkeypatch, installed, asked, taken, says):
@@ -197,7 +197,7 @@ def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
         model=SimpleNamespace(model_name_or_path=str(POLICY)),
     )
     ours = strategy.SwapStrategy(made_for)
-    assert ours.args.ds.attn_implementation == ("flash_attention_2" if attention.is_installed() else "sdpa")
+    assert ours.args.ds.attn_implementation == ("flash_attention_2" if attention.is_installed() else "swap_rows")
     config = ours.get_ds_train_config()
     if torchs:
         assert config["optimizer"]["params"] == {"lr": 1e-6, "torch_adam": True, "fused": True}

@@ -88,14 +88,14 @@ def test_presets_of_one_gpu_fit_by_plan(capsys, model, gpu, flags, lora):
     assert plan.main(["--gpu", gpu, "--config", file, *given]) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("packed", [[], ["--ds.packing_samples", "--train.dynamic_batch_enable"]])
+@pytest.mark.parametrize("packed", [[], ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]])
 @pytest.mark.parametrize(("gpu", "size"), [("h100", "1.5b"), ("h200", "7b")])
 def test_presets_fit_by_plan(capsys, gpu, size, packed):
     file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
     assert plan.main(["--gpu", gpu, "--config", file, *packed]) == 0, capsys.readouterr().out
 
 
-def test_the_script_names_its_file_packs_where_flash_attn_is_and_hides_the_key(tmp_path):
+def test_the_script_names_its_file_and_hides_the_key(tmp_path):
     tool = tmp_path / "openrlhf-swap"
     tool.write_text('#!/bin/bash\nprintf "%s\\n" "$*"\n')
     tool.chmod(0o755)
@@ -106,9 +106,6 @@ def test_the_script_names_its_file_packs_where_flash_attn_is_and_hides_the_key(t
     assert plain.stdout == "train --config scripts/train_swap_7b.yaml --train.seed 3\n"
     secret = bash(*given, **{**environment, "WANDB_API_KEY": "secret"})
     assert "secret" not in secret.stdout + secret.stderr and "--logger.wandb.key WANDB_API_KEY " in secret.stdout
-    (tmp_path / "flash_attn.py").touch()
-    packed = bash(*given, **environment, PYTHONPATH=str(tmp_path))
-    assert "--ds.packing_samples --train.dynamic_batch_enable --train.seed 3" in packed.stdout
     for names in ((), ("3b",), ("../x",)):
         refused = bash("scripts/train_swap.sh", *names)
         assert (refused.returncode, refused.stdout) == (2, "")

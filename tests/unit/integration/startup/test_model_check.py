@@ -3,37 +3,51 @@
 from types import SimpleNamespace
 
 import pytest
+from support.paths import ROOT
 from transformers import CONFIG_MAPPING
 
-from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.startup import model_check
 
 
-def packing(folder, packed=False, dynamic=False):
-    args = SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path=str(folder)),
-        ds=SimpleNamespace(packing_samples=packed),
-        train=SimpleNamespace(dynamic_batch_enable=dynamic),
-    )
-    return SimpleNamespace(args=args, run=RunConfig())
+def run_of(folder, *flags):
+    file = str(ROOT / "scripts" / "train_swap_1gpu.yaml")
+    return configure(["--config", file, "--actor.model_name_or_path", str(folder), *flags], on_cpu=False)
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3"])
-def test_attention_keeps_packed_responses_apart(family, tmp_path):
+PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3", "stablelm"])
+def test_attention_keeps_packed_responses_apart(family, tmp_path, capsys):
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
-    model_check.check_packing(packing(tmp_path, packed=True))
+    for flags in ([], PADDED[1:], PADDED):
+        run = run_of(tmp_path, *flags)
+        assert model_check.settle_packing(run) is run
+    assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_text", "gpt_oss"])
-def test_recurrent_layers_and_gpt_oss_do_not(family, tmp_path):
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("qwen3_5_text", "reads on from one packed response into the next"),
+        ("gpt_oss", "reads on from one packed response into the next"),
+        ("mamba2", "could not be tried ("),
+    ],
+)
+def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason, tmp_path, capsys):
     """transformers 5.15 makes gpt-oss's masks without the positions."""
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
-    model_check.check_packing(packing(tmp_path))
-    for flag, given in (("--ds.packing_samples", (True, True)), ("--train.dynamic_batch_enable", (False, True))):
-        with pytest.raises(ConfigError, match=f"^{flag}: .* has layers that read on from one packed response"):
-            model_check.check_packing(packing(tmp_path, *given))
+    run = run_of(tmp_path, "--train.micro_batch_size", "4")
+    assert run.args.ds.packing_samples and run.args.train.dynamic_batch_enable
+    padded = model_check.settle_packing(run).args
+    assert not (padded.ds.packing_samples or padded.train.dynamic_batch_enable)
+    (line,) = capsys.readouterr().out.splitlines()
+    rows = "(--rollout.micro_batch_size 1, --train.micro_batch_size 4)"
+    assert line.startswith(f"[swap] responses are padded instead of packed {rows}: {tmp_path} {reason}")
+    assert model_check.settle_packing(unpacked := run_of(tmp_path, *PADDED)) is unpacked
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3", "mistral3"])
