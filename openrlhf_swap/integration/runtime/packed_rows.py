@@ -114,8 +114,8 @@ def attend(
             token = torch.arange(stop - start, device=query.device)
             behind = token[:, None] - token
             mask = ((behind >= 0) & (behind < window))[None, None]
-        one = (part[:, :, start:stop] for part in (query, key, value))
-        parts.append(sdpa_attention_forward(module, *one, mask, scaling=scaling, dropout=dropout, **options)[0])
+        q, k, v = (part[:, :, start:stop] for part in (query, key, value))
+        parts.append(sdpa_attention_forward(module, q, k, v, mask, scaling=scaling, dropout=dropout, **options)[0])
     return torch.cat(parts, dim=1), None
 
 
@@ -130,11 +130,17 @@ def attend_by_kernels(
 ) -> Tensor:
     """As `attend`, in one call; zeros, which change no score, fill heads up to a width that kernels take."""
     width = -(-max(query.shape[-1], value.shape[-1]) // ALIGNED) * ALIGNED
-    heads = (pad(part[0].transpose(0, 1).to(value.dtype), (0, width - part.shape[-1])) for part in (query, key, value))
-    spans = (bounds.on_device, bounds.on_device, bounds.longest, bounds.longest)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    before = -1 if window is None else window - 1
-    output = varlen_attn(*heads, *spans, scale=scale, window_size=(before, 0), enable_gqa=True)
+    q, k, v = (
+        pad(part[0].transpose(0, 1).to(value.dtype), (0, width - part.shape[-1])) for part in (query, key, value)
+    )
+    starts, longest = bounds.on_device, bounds.longest
+    output = varlen_attn(
+        *(q, k, v, starts, starts, longest, longest),
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=True,
+    )
+    assert isinstance(output, Tensor)  # a tuple where more was asked for
     return output[None, ..., : value.shape[-1]]
 
 
@@ -144,21 +150,25 @@ def kernels_work(device: torch.device) -> bool:
     generator = torch.Generator(device).manual_seed(0)
     places = [0, 5, 40]
     bounds = Bounds(places, torch.tensor(places, dtype=torch.int32, device=device))
-    parts = [
+    query, key, value = (
         torch.randn(1, heads, 40, 64, generator=generator, device=device).bfloat16().requires_grad_()
         for heads in (4, 2, 2)
-    ]
+    )
 
     def one_by_one() -> Tensor:
-        pieces = [[part[:, :, start:stop] for part in parts] for start, stop in pairwise(places)]
-        outputs = [scaled_dot_product_attention(*piece, is_causal=True, enable_gqa=True) for piece in pieces]
+        outputs = []
+        for start, stop in pairwise(places):
+            q, k, v = (part[:, :, start:stop] for part in (query, key, value))
+            outputs.append(scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
         return torch.cat(outputs, dim=2).transpose(1, 2)
 
     results = []
     try:
         with torch.enable_grad():
-            for output in (attend_by_kernels(*parts, bounds, None, None), one_by_one()):
-                results.append([output.detach(), *torch.autograd.grad(output.float().square().sum(), parts)])
+            for output in (attend_by_kernels(query, key, value, bounds, None, None), one_by_one()):
+                results.append(
+                    [output.detach(), *torch.autograd.grad(output.float().square().sum(), (query, key, value))]
+                )
         error = max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(*results, strict=True))
         if error < TOLERANCE:
             return True
