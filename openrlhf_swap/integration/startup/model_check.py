@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_swap.errors import ConfigError, first_line, reader_errors
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.flags.rules import check
+from openrlhf_swap.flags.rules import check_flags
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -122,7 +122,7 @@ def settle_packing(configuration: Configuration) -> Configuration:
     rows = f"--rollout.micro_batch_size {args.rollout.micro_batch_size}, --train.micro_batch_size"
     print(f"[swap] responses are padded instead of packed ({rows} {args.train.micro_batch_size}): {path} {reason}")
     padded = configuration.replace_flags({"ds.packing_samples": False, "train.dynamic_batch_enable": False})
-    check(padded)
+    check_flags(padded)
     return padded
 
 
