@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -14,7 +13,6 @@ from openrlhf_swap.errors import ConfigError
 
 DEVIATIONS = "sd"  # after a tau that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
-LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
 def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
@@ -23,7 +21,7 @@ def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **l
     Args:
         default: the value if none is given.
         doc: the help of its flag, and its row in docs/use/settings.md.
-        remedy: what to use instead of an invalid value.
+        remedy: what to use instead of an invalid value, where pydantic does not say it.
         is_path: whether it names a file, whose path is made absolute before other processes read it.
         limits: pydantic's constraints: ge, gt, le, lt, allow_inf_nan, min_length.
     """
@@ -47,18 +45,9 @@ class FlagSettings(BaseModel):
         except ValidationError as error:
             raise self._explained(error, prefix) from None
 
-    @classmethod
-    def from_flags(cls, prefix: str, values: Mapping[str, Any]) -> Self:
-        """Build the settings whose flags begin with `--<prefix>.`; errors name these."""
-        return cls(prefix, **values)
-
     def replaced(self, **changes: Any) -> Self:
         """Return a copy with some values changed; it is validated like the original."""
         return type(self)(**{**self.model_dump(), **changes})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for JSON and trackers."""
-        return self.model_dump()
 
     @classmethod
     def declared(cls) -> dict[str, FieldInfo]:
@@ -75,11 +64,9 @@ class FlagSettings(BaseModel):
         if first["type"] == "extra_forbidden":
             owner = prefix.rpartition(".")[2]
             return ConfigError(f"unknown flag --{prefix}.{name}; {owner} has: {', '.join(cls.declared()) or 'none'}")
-        spec = cls.model_fields[name]
-        remedy = extra(spec)["remedy"] or "".join(
-            f"use {LIMITS[k]} {v}" for k, v in first.get("ctx", {}).items() if k in LIMITS
-        )
-        return ConfigError(f"--{prefix}.{name} is {value!r}; {remedy or f'use a value of type {type_name(spec)}'}")
+        remedy = extra(cls.model_fields[name])["remedy"]
+        rule = first["msg"].partition(" ")[2]  # "Input should be ..."
+        return ConfigError(f"--{prefix}.{name} is {value!r}{f'; {remedy}' if remedy else f', which {rule}'}")
 
 
 def extra(spec: FieldInfo) -> dict[str, Any]:
@@ -112,10 +99,7 @@ def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
     return number, relative
 
 
-_COUNT: Any = {"remedy": "use a whole number of at least 1", "ge": 1}
-_OR_NEVER: Any = {"remedy": "use 0 (never) or a positive whole number", "ge": 0}
-_MARK: Any = {"remedy": "use at least one character, or auto", "min_length": 1}
-_WEIGHT: Any = {"remedy": "use a finite number of at least 0", "ge": 0, "allow_inf_nan": False}
+_WEIGHT: Any = {"ge": 0, "allow_inf_nan": False}
 
 
 class SwapConfig(FlagSettings):
@@ -124,14 +108,13 @@ class SwapConfig(FlagSettings):
     objective: str = setting(
         "swap", "the objective: a name listed in docs/use/objectives.md, or your own class as module:Class"
     )
-    step_tokens: int = setting(350, "M: tokens of a step before it is extended to the next newline", **_COUNT)
-    max_steps: int = setting(
-        25, "K: maximum number of steps in a response; longer responses get longer steps", **_COUNT
-    )
+    step_tokens: int = setting(350, "M: tokens of a step before it is extended to the next newline", ge=1)
+    max_steps: int = setting(25, "K: maximum number of steps in a response; longer responses get longer steps", ge=1)
     newline_patience: float = setting(
         2.0,
         "cut a step after this many times M tokens if no newline comes (not in the paper)",
-        **{**_WEIGHT, "remedy": "use a finite number of at least 1", "ge": 1},
+        ge=1,
+        allow_inf_nan=False,
     )
     length_coef: float = setting(
         1.0, "lambda: penalty mass of a response twice as long as the target; 0 disables the penalty", **_WEIGHT
@@ -157,7 +140,6 @@ class SwapConfig(FlagSettings):
         "mean",
         "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
         "charges none; state: from A_proc, what the policy's states predict of it (both not in the paper)",
-        "use mean, zero or state",
     )
     step_price: Literal["steps", "weights"] = setting(
         "steps",
@@ -179,17 +161,16 @@ class SwapConfig(FlagSettings):
     eps: float = setting(
         1e-6,
         "added to standard deviations; a deviation below it counts as zero (no value in the paper)",
-        "use a small positive number such as 1e-6",
         gt=0,
         lt=1,
     )
     start_of_thought: str = setting(
-        AUTO, "text that opens the thought; auto: from the model's chat template, or R1's if it has none", **_MARK
+        AUTO, "text that opens the thought; auto: from the model's chat template, or R1's if it has none", min_length=1
     )
     end_of_thought: str = setting(
         AUTO,
         "text that closes the thought: steps end before it, answers are graded after it; auto: from the template, too",
-        **_MARK,
+        min_length=1,
     )
     close_template: str = setting(
         AUTO,
@@ -228,52 +209,46 @@ class RunConfig(FlagSettings):
         "math",
         "what judges a response: math (math-verify), multiple_choice, unit_tests, regex:PATTERN, or a function of "
         "your own as module:function (docs/use/own_verifier.md)",
-        "use math, multiple_choice, unit_tests, regex:PATTERN or module:function",
         min_length=1,
     )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",
-        "use shared_prefix or per_prefix",
     )
     logits_chunk: int = setting(
         1024,
         "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does",
-        "use 0 (all at once) or a positive whole number",
         ge=0,
     )
     engine_sequences: int = setting(
         0,
         "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
-        "use 0 (all of a step) or a positive whole number",
         ge=0,
     )
     engine_batched_tokens: int = setting(
         0,
         "tokens that a vLLM engine processes at a time; 0: 8,192 (on CPU: vLLM's 2,048)",
-        "use 0 or a positive whole number",
         ge=0,
     )
     self_test_steps: int = setting(
-        5, "stop if no process term has reached an update within this many steps; 0 disables the test", **_OR_NEVER
+        5, "stop if no process term has reached an update within this many steps; 0 disables the test", ge=0
     )
     max_skipped_steps: int = setting(
         5,
         "stop after this many consecutive steps without an update, because of a non-finite score, loss or gradient",
-        **_COUNT,
+        ge=1,
     )
     generation_timeout: float = setting(
         3600.0,
         "stop if the rollout engines finish no prompt, or accept no weights, for this many seconds; inf waits forever",
-        "use a positive number of seconds, or inf for no limit",
         gt=0,
     )
     rollouts_every: int = setting(
         10,
         "write a table of rollouts with their reasoning steps every this many training steps; 0 disables it",
-        **_OR_NEVER,
+        ge=0,
     )
-    rollouts_groups: int = setting(2, "groups in each of these tables", **_COUNT)
+    rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
     recipe: str = setting(
         "",
         "name of a recipe, which sets every flag that an objective's authors set (docs/use/objectives.md); the "

@@ -178,7 +178,7 @@ def _write_records(given: Configuration, resolved: Configuration, words: list[st
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     if resolved.args.data.prompt_dataset != inputs["data"]:
         inputs["data_used"] = resolved.args.data.prompt_dataset
-    settings = {**given.method.to_dict(), **given.run.to_dict()}
+    settings = {**given.method.model_dump(), **given.run.model_dump()}
     content = {"swap": settings, "flags": given.dump(), **made_of(COMMAND, words, **inputs), **names}
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
     write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(use_whole_paths(given)))

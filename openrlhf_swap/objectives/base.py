@@ -112,7 +112,7 @@ class Objective:
         """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
         self.config = config
         self.name = short_name(config.objective)
-        for name, value in self.Settings.from_flags(f"swap.{self.name}", config.options):
+        for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
         self.coefficients: Coefficients = plain_coefficients(config)
         """What `Batch.signals` is computed with."""

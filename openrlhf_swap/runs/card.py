@@ -70,7 +70,7 @@ def write_card(policy: Path, run: Path) -> None:
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
-    unused = {} if objective in ABLATION else SwapConfig().to_dict()
+    unused = {} if objective in ABLATION else SwapConfig().model_dump()
     settings = {name: _without_folder(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
     if len(steps):
         draw_curves(steps, policy / PICTURE)

@@ -30,7 +30,7 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
         if isinstance(value, SimpleNamespace):
             yield from _flat(vars(value), f"{prefix}{name}.")
         elif isinstance(value, FlagSettings):
-            yield from _flat(value.to_dict(), "swap.")
+            yield from _flat(value.model_dump(), "swap.")
         else:
             yield prefix + name, value
 

@@ -175,7 +175,7 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
         (["--input", "missing.jsonl"], "--input is missing.jsonl, which cannot be read: "),
         (["--swap.step_tokens", "0"], "--swap.step_tokens is '0'"),
         (["--swap.newline_patience", "0.5"], "--swap.newline_patience is '0.5'"),
-        (["--swap.scoring", "quick"], "--swap.scoring is 'quick'; use shared_prefix or per_prefix"),
+        (["--swap.scoring", "quick"], "--swap.scoring is 'quick', which should be 'shared_prefix' or 'per_prefix'"),
         (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
     ],
 )

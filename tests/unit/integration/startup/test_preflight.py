@@ -16,7 +16,7 @@ from openrlhf_swap.runs import checkpoints
 
 OTHER_COLUMNS = ROOT / "evaluation" / "paper_rows.csv"
 SETTINGS = [
-    (["--swap.length_coef", "-1"], "--swap.length_coef is '-1'; use a finite number of at least 0"),
+    (["--swap.length_coef", "-1"], "--swap.length_coef is '-1', which should be greater than or equal to 0"),
     (["--swap.tau", "0"], "--swap.tau is '0'; use a positive number"),
     (["--rollout.n_samples_per_prompt", "1"], "OpenRLHF refuses these flags: group_norm requires n_samples_per"),
     (["--critic.model_name_or_path", "m"], "--critic.model_name_or_path is m"),
