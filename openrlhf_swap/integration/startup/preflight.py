@@ -16,7 +16,7 @@ from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.provenance import identity, refuse_other_settings
+from openrlhf_swap.runs.provenance import compare_settings, identity, record_settings
 
 DATA = "--data.prompt_dataset"
 
@@ -36,7 +36,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     args, run = configuration.args, configuration.run
     objective = build(configuration.method)
     settings = settings_of(configuration)
-    recorded = choose_checkpoint(args, settings)
+    resumes = choose_checkpoint(args, settings)
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
@@ -52,8 +52,9 @@ def resolve_run(configuration: Configuration) -> Configuration:
     )
     data = write_usable_prompts(args, objective, tokenizer, output, run.grader)
     prompts = {DATA: _identity_of_prompts(args, data)}
-    _refuse_others(prompts, recorded, args)
-    checkpoints.record_origin(Path(args.ckpt.path), {**settings, **prompts})
+    if resumes:
+        _compare(prompts, args)
+    record_settings({**settings, **prompts}, Path(args.ckpt.path) / checkpoints.ORIGIN)
     used: dict[str, Any] = {}
     if data != args.data.prompt_dataset:
         used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
@@ -75,11 +76,11 @@ def settings_of(configuration: Configuration) -> Row:
     }
 
 
-def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Row:
+def choose_checkpoint(args: SimpleNamespace, settings: Row) -> bool:
     """Select the checkpoint to resume from and move incomplete ones aside; prints what it finds.
 
     Returns:
-        The settings that the checkpoint was written with; {} to start from the beginning.
+        Whether there is one.
 
     Raises:
         ConfigError: for a checkpoint of a run with other settings.
@@ -88,20 +89,22 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Row:
     path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(path)
-        return {}
-    recovery = checkpoints.recover(path)
-    for message in recovery.messages:
+        return False
+    tag, messages = checkpoints.recover(path)
+    for message in messages:
         print(f"[swap] {message}")
-    _refuse_others(settings, recovery.origin, args)
-    return recovery.origin
+    if tag:
+        _compare(settings, args)
+    return tag is not None
 
 
-def _refuse_others(settings: Row, recorded: Row, args: SimpleNamespace) -> None:
+def _compare(settings: Row, args: SimpleNamespace) -> None:
     remedy = (
         "resume with that, or start a new run (another --ckpt.path and --swap.output_dir), from the exported policy "
         "(--actor.model_name_or_path) if you like"
     )
-    refuse_other_settings(settings, recorded, f"the checkpoint in {args.ckpt.path} was written", remedy)
+    record = Path(args.ckpt.path) / checkpoints.ORIGIN
+    compare_settings(settings, record, f"the checkpoint in {args.ckpt.path} was written", remedy)
 
 
 def _identity_of_prompts(args: SimpleNamespace, data: str) -> Row:

@@ -33,15 +33,14 @@ def write(path, tag, *, sealed=True, size=100):
 
 def test_no_checkpoint(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        recovery = checkpoints.recover(path)
-        assert recovery.tag is None
-        assert recovery.messages == [f"no complete checkpoint in {path}: starting from the beginning"]
+        begins = f"no complete checkpoint in {path}: starting from the beginning"
+        assert checkpoints.recover(path) == (None, [begins])
 
 
 def test_the_newest_complete_one_is_chosen_by_order_not_by_name(tmp_path):
     write(tmp_path, "global_step9")
     write(tmp_path, "global_step10")
-    assert checkpoints.recover(tmp_path).tag == checkpoints.newest(tmp_path) == "global_step10"
+    assert checkpoints.recover(tmp_path)[0] == checkpoints.newest(tmp_path) == "global_step10"
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step10"
 
 
@@ -51,10 +50,10 @@ def test_one_that_was_never_finished_is_deleted(tmp_path):
     (tmp_path / "_actor" / "latest").write_text(
         "global_step4"
     )  # the last thing DeepSpeed wrote before the process was killed
-    recovery = checkpoints.recover(tmp_path)
-    assert recovery.tag == "global_step2"
+    tag, messages = checkpoints.recover(tmp_path)
+    assert tag == "global_step2"
     assert not half.exists()
-    assert recovery.messages[0] == ("checkpoint global_step4 is ignored and deleted: it was not written completely")
+    assert messages[0] == ("checkpoint global_step4 is ignored and deleted: it was not written completely")
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step2"
 
 
@@ -85,7 +84,7 @@ def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
     checkpoints.take_the_place_of_the_best(better, "best_global_step4")
     names = {folder.name for folder in (tmp_path / "_actor").iterdir()}
     assert names == {"best_global_step4", "global_step4", "latest"}
-    assert checkpoints.recover(tmp_path).tag == "best_global_step4"
+    assert checkpoints.recover(tmp_path)[0] == "best_global_step4"
 
 
 def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, monkeypatch):
@@ -101,9 +100,9 @@ def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, mo
     monkeypatch.undo()
     assert (oldest / "deep" / "more.pt").exists()
     assert checkpoints.newest(tmp_path) == "global_step2"
-    recovery = checkpoints.recover(tmp_path)
-    assert recovery.messages[0] == "checkpoint global_step1 is ignored and deleted: it was not written completely"
-    assert recovery.tag == "global_step2" and not oldest.exists()
+    tag, messages = checkpoints.recover(tmp_path)
+    assert messages[0] == "checkpoint global_step1 is ignored and deleted: it was not written completely"
+    assert tag == "global_step2" and not oldest.exists()
 
 
 @pytest.mark.parametrize(
@@ -121,11 +120,11 @@ def test_a_damaged_one_is_kept_apart(tmp_path, harm, reason):
     write(tmp_path, "global_step2")
     harm(write(tmp_path, "global_step4"))
     assert checkpoints.newest(tmp_path) == "global_step2"
-    recovery = checkpoints.recover(tmp_path)
-    assert recovery.tag == "global_step2"
+    tag, messages = checkpoints.recover(tmp_path)
+    assert tag == "global_step2"
     moved = tmp_path / "damaged" / "global_step4"
-    assert recovery.messages[0].startswith(f"checkpoint global_step4 is ignored and moved to {moved}: {reason}")
-    assert [len(message.splitlines()) for message in recovery.messages] == [1, 1]
+    assert messages[0].startswith(f"checkpoint global_step4 is ignored and moved to {moved}: {reason}")
+    assert [len(message.splitlines()) for message in messages] == [1, 1]
     assert moved.is_dir() and earlier.is_dir()
 
 
@@ -133,7 +132,7 @@ def test_with_none_left_the_run_starts_at_the_beginning(tmp_path):
     write(tmp_path, "global_step2", sealed=False)
     (tmp_path / "_actor" / "latest").write_text("global_step2")
     (tmp_path / "_actor" / "zero_to_fp32.py").touch()  # DeepSpeed's
-    assert checkpoints.recover(tmp_path).tag is None
+    assert checkpoints.recover(tmp_path)[0] is None
     assert not (tmp_path / "_actor").exists()
 
 
@@ -173,9 +172,9 @@ def test_a_flipped_bit_is_found_before_anything_is_loaded(tmp_path):
     write(tmp_path, "global_step2")
     for step in (4, 6):
         flip_a_bit(write(tmp_path, f"global_step{step}") / "states.pt")
-    recovery = checkpoints.recover(tmp_path)
-    assert recovery.tag == checkpoints.newest(tmp_path) == "global_step2"
-    for step, message in zip((6, 4), recovery.messages, strict=False):
+    tag, messages = checkpoints.recover(tmp_path)
+    assert tag == checkpoints.newest(tmp_path) == "global_step2"
+    for step, message in zip((6, 4), messages, strict=False):
         assert message == (
             f"checkpoint global_step{step} is ignored and moved to {tmp_path}/damaged/global_step{step}: states.pt "
             "has changed since it was written (its sha256 is another)"
@@ -194,7 +193,7 @@ def test_the_clock_decides_neither_what_is_newest_nor_what_is_deleted(tmp_path):
     assert checkpoints.newest(tmp_path) == "global_step6"
     checkpoints.rotate(tmp_path, keep=2, max_bytes=1e9)
     assert sorted(folder.name for folder in (tmp_path / "_actor").iterdir()) == ["global_step4", "global_step6"]
-    assert checkpoints.recover(tmp_path).tag == "global_step6"
+    assert checkpoints.recover(tmp_path)[0] == "global_step6"
 
 
 def test_the_seal_has_the_hashes_that_sha256sum_prints(tmp_path):
@@ -204,15 +203,6 @@ def test_the_seal_has_the_hashes_that_sha256sum_prints(tmp_path):
         printed = subprocess.run(["sha256sum", folder / name], capture_output=True, text=True, check=True).stdout
         assert printed.split()[0] == entry["sha256"]
     assert set(files) == {"states.pt", "deep/more.pt"}
-
-
-def test_the_seal_says_what_the_run_was_started_with(tmp_path):
-    write(tmp_path, "global_step2")
-    assert checkpoints.recover(tmp_path).origin == {}
-    started = {"--actor.model_name_or_path": {"name": "a/b", "sha256": None}, "--ds.lora.rank": 0}
-    checkpoints.record_origin(tmp_path / "new" / "folder", started)
-    write(tmp_path / "new" / "folder", "global_step2")
-    assert checkpoints.recover(tmp_path / "new" / "folder").origin == started
 
 
 def test_nothing_of_the_users_is_deleted(tmp_path):
@@ -235,7 +225,7 @@ def test_nothing_of_the_users_is_deleted(tmp_path):
     note.write_text("mine")
     kept[1:2] = [tmp_path / "moved" / "notes.txt", note]
     flip_a_bit(write(tmp_path, "global_step4") / "states.pt")
-    assert checkpoints.recover(tmp_path).tag == "best_global_step4"
+    assert checkpoints.recover(tmp_path)[0] == "best_global_step4"
     checkpoints.discard(tmp_path / "_actor" / "best_global_step4")
     checkpoints.discard(tmp_path / "_actor" / "global_step2")
     with pytest.raises(CheckpointError, match=r"holds _actor/note\.txt, which openrlhf_swap did not write"):

@@ -52,7 +52,7 @@ def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, k
             (folder / name).write_bytes(bytes(range(200)) * step)
         checkpoints.seal(folder)
     assert damage(fault, tmp_path).startswith("global_step2/")
-    assert checkpoints.recover(tmp_path).tag == "global_step1"
+    assert checkpoints.recover(tmp_path)[0] == "global_step1"
 
 
 @pytest.mark.parametrize(

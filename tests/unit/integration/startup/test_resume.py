@@ -74,10 +74,9 @@ def test_a_checkpoint_of_another_model_is_not_loaded_over_the_one_that_is_named(
 
 
 def test_a_checkpoint_of_another_hub_model_is_told_by_its_name(tmp_path, start):
-    seal = Path(tmp_path) / "checkpoints" / "_actor" / "global_step2" / "complete.json"
-    content = json.loads(seal.read_text())
-    content["origin"]["--actor.model_name_or_path"] = {"name": "Qwen/Qwen2.5-Math-1.5B", "sha256": None}
-    seal.write_text(json.dumps(content))
+    record = Path(tmp_path) / "checkpoints" / "origin.json"
+    model = {"name": "Qwen/Qwen2.5-Math-1.5B", "sha256": None}
+    record.write_text(json.dumps({**json.loads(record.read_text()), "--actor.model_name_or_path": model}))
     start(**{"actor.model_name_or_path": "Qwen/Qwen2.5-Math-1.5B"})
     with pytest.raises(ConfigError, match=r"is Qwen/Qwen2\.5-Math-7B, but .* with Qwen/Qwen2\.5-Math-1\.5B; resume"):
         start(**{"actor.model_name_or_path": "Qwen/Qwen2.5-Math-7B"})
