@@ -12,7 +12,8 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation.samples import grades_path, key_of, samples_path
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.rewards import Grade, Grader
-from openrlhf_swap.rewards.answers import last_boxed, stated_answer, strip_answer, text_after_thought
+from openrlhf_swap.rewards.answers import strip_answer
+from openrlhf_swap.rewards.statements import last_boxed, stated_answer, text_after_thought
 
 AT_A_TIME = 512
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards.answers import last_boxes, strip_answer, write_latex
+from openrlhf_swap.rewards.answers import strip_answer, write_latex
 from openrlhf_swap.rewards.grader import Grader
+from openrlhf_swap.rewards.statements import last_boxes
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
@@ -135,7 +136,7 @@ def find_gradable(answers: Iterable[str], label: str) -> set[str]:
 
 def remembered_file() -> Path:
     """Where good answers are remembered: one file for each version of the grader."""
-    code = [Path(__file__).with_name(name).read_bytes() for name in ("grading.py", "answers.py")]
+    code = [Path(__file__).with_name(name).read_bytes() for name in ("grading.py", "answers.py", "statements.py")]
     grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"

@@ -26,7 +26,8 @@ from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Any, Literal
 
-from openrlhf_swap.rewards.answers import END_OF_THOUGHT, text_after_thought
+from openrlhf_swap.rewards.answers import END_OF_THOUGHT
+from openrlhf_swap.rewards.statements import text_after_thought
 from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference
 
 MEMORY = 4 * 2**30  # bytes of address space of a grading process

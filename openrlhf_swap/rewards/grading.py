@@ -16,20 +16,18 @@ from sympy.core.numbers import Exp1
 from sympy.core.relational import Relational
 from sympy.physics import units
 
-from openrlhf_swap.rewards.answers import (
+from openrlhf_swap.rewards.answers import canonical, join_thousands, strip_answer, strip_full_stop
+from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, normal_answer
+from openrlhf_swap.rewards.multiple_choice import find_letter, unwrap_text
+from openrlhf_swap.rewards.statements import (
     DENIED,
-    canonical,
     final_statement,
-    join_thousands,
     last_announcement,
     last_boxed,
+    prose_answer,
     remove_empty_boxes,
     stated_answer,
-    strip_answer,
-    strip_full_stop,
 )
-from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, normal_answer
-from openrlhf_swap.rewards.multiple_choice import find_letter
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
@@ -42,17 +40,30 @@ _QUANTITY = re.compile(  # a number without a sum or a variable, then a unit, pe
     r"(?:\\(?:text|mbox|mathrm)\s*\{)?(?:\\ |[~\s])*(\\?%|[A-Za-z][A-Za-z/ ]*)\s*\}?(?:\^\{?\d\}?)?"
 )
 LONGEST_QUANTITY = 60  # characters
-_CURRENCY = re.compile(r"[€£¥₹]|\\\$")
+_CURRENCY = re.compile(r"[€£¥₹₽₩₺₴]|\\\$")
 _UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that is all of an answer; not after a sum
     r"((?:\A|\\(?:boxed|text)\s*\{|[=$]|\\[(\[])(?:\s*-)?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\ |\s)*"
     r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent"
     r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
 )
-_CHOICE = re.compile(r"[A-Z]")
-_TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{([^{}]*)\}")
+_WORDS = re.compile(  # a number, then words of any language, which may be a unit
+    r"((?:[A-Za-z]\s*=\s*)?-?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\[,; ]|[~\s])*(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
+    r"([^\W\d_][^\d=+*<>(),;\\^{}$|]*|\^\{?\\circ\}?\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF]|[℃℉])\s*\}?(?:\^\{?\d\}?)?"
+)
+_WORD_OF_UNIT = re.compile(r"[\u00c0-\u024f\u0400-\uffff]|\u03bc[A-Za-z]|\u2126|\u03a9|[A-Za-z]{3}|circ")  # not \theta
+_CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
+_SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathsf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
+_OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
+_WAVERING = re.compile(
+    r"\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also)\b|\\(?:lor|vee)|或|または|또는).*\d"
+    r"|\d.*\d.*\b(?:unless|if)\b"
+    r"|\A\W*(?:maybe|perhaps|possibly)\b|\?\Z",
+    re.DOTALL,
+)
 _NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong|Rightarrow|implies)(?![A-Za-z])|≈")
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 
@@ -73,18 +84,21 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     bare = _bare(canonical(strip_answer(normal_answer(answer))))
     if not bare:
         raise ValueError("the reference answer is empty")
-    statement = response if metadata[THOUGHT_CLOSED] else final_statement(response)
+    closed = bool(metadata[THOUGHT_CLOSED])
+    statement = response if closed else final_statement(response)
     if statement is None:
         return NO_ANSWER
     text = canonical(remove_empty_boxes(statement))
-    stated = _bare(stated_answer(text) or "")
-    if not stated and ("\\boxed" in text or last_announcement(text)):
-        return NO_ANSWER  # cut off, or denied
+    stated = _bare(stated_answer(text, closed) or "")
+    if not stated:
+        if "\\boxed" in text or last_announcement(text):
+            return NO_ANSWER  # cut off, or denied
+        text = prose_answer(text)
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if stated and _as_written(stated) == _as_written(bare):
         return Verdict(1.0)
-    if _CHOICE.fullmatch(bare) and len(stated) > 1 and (letter := find_letter(stated)):
-        return Verdict(float(letter.upper() == bare))
+    if _CHOICE.match(unwrap_text(bare)) and len(stated + bare) > 2 and (letter := find_letter(stated)):
+        return Verdict(float(letter.upper() == find_letter(bare)))
     if bare.isascii() and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
     if _differ_in_unit(bare, stated) or _is_hedge(stated):
@@ -107,7 +121,8 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
 
 
 def _bare(answer: str) -> str:
-    return strip_full_stop(strip_answer(answer))
+    bare = _OR.sub(", ", strip_full_stop(strip_answer(answer)))
+    return bare.replace(" ", "") if _SPACED.fullmatch(bare) else bare
 
 
 def _as_written(bare: str) -> str:
@@ -118,7 +133,7 @@ def _as_written(bare: str) -> str:
 
 def _is_hedge(stated: str) -> bool:
     r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or a number is one."""
-    if len(stated) <= LONGEST_QUANTITY and DENIED.match(stated):
+    if len(stated) <= LONGEST_QUANTITY and (DENIED.match(stated) or _WAVERING.search(_TEXT.sub(r"\1", stated))):
         return True
     sides = _NEARLY.split(_MATHEMATICS.sub("", stated))
     if len(sides) == 1:
@@ -144,7 +159,13 @@ def _readings(bare: str, stated: str, text: str) -> Iterator[tuple[list[Any], li
 
 def _strip_unit(text: str) -> str:
     """The text less signs and units that an answer may lack and that the parser does not take off."""
-    return _UNIT.sub(r"\1", _CURRENCY.sub("", text))
+    plain = _CURRENCY.sub("", text)
+    return words[1] if (words := _unit_words(plain)) else _UNIT.sub(r"\1", plain)
+
+
+def _unit_words(text: str) -> re.Match[str] | None:
+    words = _WORDS.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
+    return words if words and _WORD_OF_UNIT.search(words[2]) else None
 
 
 def _parse_answer(bare: str) -> list[Any]:
@@ -240,6 +261,8 @@ def _unit(text: str) -> str | None:
         return None
     if sign := _CURRENCY.search(text):
         return sign[0]
+    if words := _unit_words(text):
+        return words[2].strip()
     quantity = _QUANTITY.fullmatch(text)
     return _UNITS.get(unit := quantity[1].strip(), unit) if quantity else None
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from openrlhf_swap.rewards.answers import final_statement, is_torn, last_announcement, last_boxes, remove_empty_boxes
+from openrlhf_swap.rewards.statements import (
+    final_statement,
+    is_torn,
+    last_announcement,
+    last_boxes,
+    remove_empty_boxes,
+)
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -17,13 +23,16 @@ OPTIONS = "options"  # the column with the options' texts, in order
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol|bm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 # "A" and "I" are words, too, so what follows a letter must end it or explain it.
 _LETTER = re.compile(
-    r"(?:[\s*_$`]|\\[(\[])*(?:[Oo]ption\s+)?(?:\(([A-Za-z])\)|([A-Za-z])\)|"
-    r"([A-Z])(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|-[-\s])|\s+(?:\([\d$\\]|(?:because|since|as|for|which)\b))"
-    r"|([A-Za-z])(?=(?:[.:](?:\s|$)|[\s*_$`]|\\[)\]])*$))"
+    r"(?:[\s*_$`\"']|\\[(\[])*(?:(?:option|choice)\s+)?"
+    r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Za-z])\)|((?-i:[A-Z]))(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|-[-\s])"
+    r"|\s+(?:\((?![A-Za-z]\)|or\b|maybe\b)|(?:because|since|as|for|which|is\s+(?:the\s+)?(?:correct|right|best))\b))"
+    r"|([A-Za-z])(?=(?:[.:](?:\s|$)|[\s*_$`\"']|\\[)\]])*$))",
+    re.IGNORECASE,
 )
 _ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chosen
-    r"(?:[\s*_$]|\\[)\]])*(?:[/&,;-]|\b(?:or|and)\b)(?:[\s*_$]|\\[(\[])*"
+    r"(?:[\s*_$.)]|\\[)\]])*(?:(?:[/&,;-]|\b(?:or|and)\b)(?:[\s*_$(]|\\[(\[])*"
     r"(?:(?:or|and|maybe|perhaps|possibly|option)\s+)*(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
+    r"|\([A-Za-z]\)|[A-Z][.)]?\s*\Z)"
 )
 
 
@@ -59,7 +68,7 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
 
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins, as it is written; None if it begins otherwise or names another one."""
-    plain = _unwrap(text)
+    plain = unwrap_text(text)
     letter = _LETTER.match(plain)
     return None if letter is None or _ANOTHER.match(plain, letter.end()) else letter[letter.lastindex or 0]
 
@@ -70,10 +79,10 @@ def _letter_of_option(text: str, options: Sequence[str]) -> str | None:
 
 
 def _plain(text: str) -> str:
-    return "".join(_unwrap(text).replace("$", "").split()).lower()
+    return "".join(unwrap_text(text).replace("$", "").split()).lower()
 
 
-def _unwrap(text: str) -> str:
+def unwrap_text(text: str) -> str:
     return _WRAPPED.sub(r"\1", text)
 
 

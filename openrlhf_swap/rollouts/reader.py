@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from openrlhf_swap.algorithm.steps import segment_at_newlines
-from openrlhf_swap.rewards.answers import answer_start, last_boxed, text_after_thought
+from openrlhf_swap.rewards.statements import answer_start, last_boxed, text_after_thought
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

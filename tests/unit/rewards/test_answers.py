@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap.rewards.answers import (
-    answer_start,
-    canonical,
-    final_statement,
-    stated_answer,
-    strip_answer,
-    strip_full_stop,
-    write_latex,
-)
+from openrlhf_swap.rewards.answers import canonical, strip_answer, strip_full_stop, write_latex
+from openrlhf_swap.rewards.statements import answer_start, final_statement, stated_answer
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,24 @@ def graded(answer, response, closed=True):
         (r"2\text{e}", "2e", True),
         (r"\operatorname{ln} 2", r"\ln 2", True),
         (r"\mathrm{sin}(x)", r"\sin x", True),
+        (r"\rm e", "e", True),
+        (r"\mathsf{x}+1", "x+1", True),
+        ("x ∈ \u211d", r"x\in\R", True),
+        # Numbers and units of any script.
+        ("٤٢", "42", True),
+        ("∛8", "2", True),
+        ("\u20135", "-5", True),
+        ("1 000", "1000", True),
+        ("5 км", "5", True),
+        ("5", "5 км", True),
+        ("5 км", "5 м", False),
+        ("5\u00a0км", "6", False),
+        ("12平方厘米", "12", True),
+        ("12厘米", "12米", False),
+        ("20 °C", "20", True),
+        ("20 °C", "20 °F", False),
+        ("5 metros", "5", True),
+        ("5 θ", "5", False),
         ("E", r"\boxed{E}", True),
         ("e", "E", False),
         # Words of any script.
@@ -54,6 +72,12 @@ def graded(answer, response, closed=True):
         ("B", r"\text{B: } 7", True),
         ("B", r"\textbf{(C)}\ 7", False),
         ("B", r"\text{(B) or (C)}", False),
+        ("(B)", r"\textbf{(B) }7", True),
+        (r"\textbf{(B)}\ 7", "B", True),
+        (r"\textbf{(B)}\ 7", "C", False),
+        # Hedges are wrong for either, lists are not hedges.
+        *((number, rf"3 {hedge} 4", False) for number in "34" for hedge in (r"\vee", "或", r"\text{ or maybe }")),
+        *(("3, 4", rf"3 {word} 4", True) for word in (r"\text{ or }", r"\text{ and }", "or")),
         # Two answers are none.
         ("B", r"A \approx B", False),
         ("A", r"A \approx B", False),
@@ -86,6 +110,13 @@ def test_equality(answer, given, correct):
         ("3, 4", r"$\boxed{3}$ and $\boxed{4}$", True),
         ("4", r"$\boxed{3}$ and $\boxed{4}$", False),
         ("3", r"\boxed{3}, in \boxed{...}", True),
+        # A box that is denied, asked about, or of another kind.
+        ("42", r"It is not \boxed{42}.", None),
+        ("42", r"\boxed{42} is wrong.", None),
+        ("42", r"Is it \boxed{42}?", None),
+        ("42", r"x is not zero, so \boxed{42}", True),
+        ("16", r"First \boxed{16}. Twice that: \fbox{32", None),
+        ("16", r"First \boxed{16}. Twice that: \boxed", None),
         # Announcements.
         ("(2, 3)", "We solve both.\n\nAnswer: (2, 3)", True),
         ("x^2+1", "The answer is x^2+1", True),
@@ -105,6 +136,18 @@ def test_equality(answer, given, correct):
         ("5", "The answer is 5, not 6.", True),
         ("6", "The answer is 5, not 6.", False),
         ("41", "The answer is 41. No, the answer is 42.", False),
+        ("(2, 3)", "The answer comes out to (2, 3).", True),
+        ("(2, 3)", "The answer to this problem is (2, 3).", True),
+        ("(2, 3)", "The answer, as computed, is (2, 3).", True),
+        ("(2, 3)", "__Answer__: (2, 3)", True),
+        ("(2, 3)", '{"answer": "(2, 3)"}', True),
+        ("Monday", "답은 Monday입니다", True),
+        ("Monday", "答えは Monday です。", True),
+        ("Monday", "\u0391\u03c0\u03ac\u03bd\u03c4\u03b7\u03c3\u03b7: Monday", True),
+        *((number, f"The answer is {hedge}", False) for number in "34" for hedge in ("3 or 4.", "3 (or maybe 4).")),
+        *((number, f"The answer is {hedge}", None) for number in "34" for hedge in ("3 / 4?", "3. Or 4.")),
+        *((number, "The answer is 3, but it could be 4.", None) for number in "34"),
+        ("3, 4", "The answer is 3 or 4.", True),
         # What is denied or compared states nothing.
         *(("42", f"The answer is {words} 42.", None) for words in ("less than", "at most", "never", "other than")),
         *(("42", f"The answer is {words} 42.", None) for words in ("wrong:", r"\ne", ">", "not", "greater than")),
@@ -135,3 +178,32 @@ def test_an_open_thought_that_states_nothing(response):
 def test_which_golds_can_be_graded_against():
     assert find_fault("星期一", {}) is find_fault(r"\text{São Paulo}", {}) is find_fault(r"\tan 15^\circ", {}) is None
     assert find_fault("$ $", {}) == find_fault(r"\frac{1}{", {}) == "an answer that cannot be parsed"
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        *("42 is not the answer.", "It is not 42.", "I don't think it's 42.", "42 would be wrong.", "42? No."),
+        *("x ≠ 42", "It is more than 42.", "We rule out 42.", "Is it 42?", "42 fails the condition.", "None is 42."),
+        *("It is 41 or 42.", "Maybe 41, maybe 42."),
+    ],
+)
+def test_prose_that_denies_asks_or_wavers_states_nothing(prose):
+    assert not graded("42", prose)
+
+
+@pytest.mark.parametrize(
+    ("answer", "prose"),
+    [
+        ("42", "It is 42, not 41."),
+        ("42", "It's not 41 but 42."),
+        ("42", "That cannot be less than 0, so it is 42."),
+        ("42", "We find that 42 works.\nThis is not surprising."),
+        ("x<3", r"We find that $x \lt 3$."),
+        ("(2, 3)", "We solve both.\n\nResultado: (2, 3)"),
+        ("x^2+1", "The result is x^2+1."),
+        ("[0, 1)", "**[0, 1)**"),
+    ],
+)
+def test_prose_after_a_thought_states_an_answer(answer, prose):
+    assert graded(answer, prose)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.paths import ROOT
 
 from openrlhf_swap.rewards import Grade, grade_answer
-from openrlhf_swap.rewards.answers import last_boxed, text_after_thought
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
+from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
 
 RIGHT = Grade(True, "ok")
 WRONG = Grade(False, "ok")

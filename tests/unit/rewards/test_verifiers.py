@@ -60,6 +60,8 @@ def grade(graders):
         *((text, "C") for text in ("ANSWER: C", "### Answer\nC", "The correct option is C.", "<answer>C</answer>")),
         *((text, "C") for text in ("答案是C", "The best choice is (C).", "Answer: C) 42 J", "Answer: C - as asked")),
         *((text, "C") for text in ("The answer is C, not A.", "The answer is C because A is wrong.", "Answer: c")),
+        *((text, "C") for text in ("C is correct.", "I choose C.", "故选C", "Answer: [C]", "Answer: C (the third)")),
+        *((text, None) for text in ("The answer is C, but A is also possible.", "Answer: (C)(A)", "C. A.")),
         *((text, None) for text in ("The answer is A, B, C, D", "Answer: A good choice would be B", "Answer: A; C")),
         *(
             (text, None)

@@ -1,0 +1,269 @@
+r"""What a response states as its answer: in a box, in an announcement, or by being nothing else.
+
+One list of announcements serves numbers and the letters of a choice. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from openrlhf_swap.rewards.answers import is_balanced
+
+_PROSE = re.compile(  # two words in a row, "Step 3", "5 make 41"
+    r"(?<!\\)\b(?:[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|[A-Z][a-z]{2,}\s+\d|\d\s+(?!or\b|and\b)[a-z]{2,}\s+\S)"
+)
+_LONGEST_BARE = 200  # characters of a response that may be nothing but an answer
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\{|\}")
+_BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
+_HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
+_EMPTY_BOX = re.compile(rf"\\boxed\s*\{{{_HOLDS_NOTHING}")
+_FILLED_BOX = re.compile(rf"\\(?:boxed|fbox)\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
+# How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
+_IS = (
+    r"\b(?:is|are|was|equals|comes\s+(?:out\s+)?to(?:\s+be)?|turns\s+out\s+to\s+be"
+    r"|(?:would|must|should|will|could|might|may|has\s+to)(?:\s+\w+)?\s+be"
+    r"|ist|lautet|est|es|è|é|to|là|adalah|это|هي)(?!\w)\s*[:\uff1a]?|[:\uff1a=→⇒]|->|是|为|為|は|은|는|คือ"
+    r"|(?=can(?:not|['\u2019]t)\b|isn['\u2019]t\b|exceeds\b|!=|≠|[^.\n]{0,60}\bis\s+(?:wrong|incorrect|false)\b)"
+)
+_ANSWER = (
+    r"(?<![^\W_])(?:final\s+)?(?:answers?|ans(?=\s*[:=]))|\bfinal\s+result|\b(?:correct|right|best)\s+(?:option|choice)"
+    r"|\bmy\s+choice|\bAntwort|\br[ée]ponse|\brespuesta|\brisposta|\bresposta|\b\u043e\u0442\u0432\u0435\u0442|\b\u0432\u0456\u0434\u043f\u043e\u0432\u0456\u0434\u044c"
+    r"|\bodpowiedź|\bodpověď|\bodpoveď|\bcevap|\bantwoord|\bsvar|\bjawaban|\bvastaus|\brăspuns|\bválasz|\b\u03b1\u03c0\u03ac\u03bd\u03c4\u03b7\u03c3\u03b7"
+    r"|\bđáp\s+(?:án|số)|\bcâu\s+trả\s+lời|答案|答え|回答|答|정답|해답|답|उत्तर|คำตอบ|الجواب|جواب|الإجابة|תשובה"
+)
+_WHICH = r"(?:\s+(?:to|for|of|you|we|I|that)\s[^.:\n]{1,60}?|,[^,.:\n]{1,40},|\s+final[e]?)?"
+_ANNOUNCED = re.compile(
+    rf"(?:(?:{_ANSWER}){_WHICH}[\s*_`\"'.]*(?:{_IS})|\bfinal\s+answer\b|\bans\.|####|^A:|<(?:final_?)?(?:answer|ans)>|<final>"
+    rf"|\b(?:I|we)\s+(?:choose|select|pick)\b|[故应應]?[选選](?:[择擇])?(?=\s*[(\uff08]?[A-Z])"
+    rf"|^[^\w\n</]*(?:(?:the|our|my)\s+)?(?:{_ANSWER})(?:[^\w\n>]*$|\s+(?=[-+\d$(\[\\]))|^[^\w\n]*(?-i:ANSWER)\s)"
+    r"[\s*_`\"':\uff1a]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ANNOUNCEMENT = re.compile(
+    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</|\n|\Z|[.!?](?:\s|\Z|</)|[。।]|,\s(?:not|rather|i\.e)\b|,?\s(?:because|since)\b"
+    r"|\s*(?:です|입니다|이다|है)(?:\W|\Z))",
+    re.DOTALL,
+)
+_LABEL = re.compile(  # "Resultado: 5", "The sum is 5"
+    r"[^\w\n<]*(?:[^\W\d_]+(?:\s[^\W\d_]+){0,3}\s*[*_`]*[:\uff1a]|\w[^\n:=$\d]{0,60}?\bis\b:?)[\s*_`]*(?=\S)"
+)
+_COMPARED = (
+    r"not|cannot|never|neither|nor|none|nobody|unlikely|hardly|nearly|almost|less|more|fewer|greater|larger|smaller"
+    r"|bigger|lower|higher|below|above|under|over|exceeds?|at\s+(?:most|least)|up\s+to|(?:close|nothing|far)\s+(?:to|like|from)"
+    r"|within|between|either|one\s+of|other\s+than|anything\s+but|different|differs?|divisible|multiple|wrong|incorrect"
+    r"|false|rule[sd]?\s+out|exclude[sd]?|doubt"
+)
+_COMPARISON = r"\\(?:ne|neq|neg|lnot|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥¬]|!="
+DENIED = re.compile(  # before any number: "less than 42", "never 42", "wrong: 42"; or after it
+    rf"[^\d\n]{{0,40}}?(?:(?<!\\)\b(?:{_COMPARED})\b|n['\u2019]t\b)|(?:[\s$*:]|\\[(\[])*(?:{_COMPARISON})"
+    r"|[^\n]{0,80}\b(?:is|be|are)\s+(?:wrong|incorrect|false|excluded|ruled\s+out)\b",
+    re.IGNORECASE,
+)
+# What takes an answer back, or names another one: "3. Or 4", "3, but it could be 4", "3 (or maybe 4)".
+_TAKEN_BACK = re.compile(
+    r"\W{0,9}(?:or\b(?!\s+(?:in\s+other|equivalent|simply))|(?:actually|wait|sorry|hmm|correction|alternatively|maybe"
+    r"|perhaps|possibly)\b|no[,.!]\s)",
+    re.IGNORECASE,
+)
+_SECOND_THOUGHT = re.compile(r"\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possible)\b", re.IGNORECASE)
+# In prose: a sentence, of which only what does not deny, ask or waver can be an answer.
+_SENTENCE = re.compile(r"[^\n]+?(?:[.!?]+(?=\s|\Z)|(?=\n)|\Z)")
+_CLAUSE = re.compile(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;")
+_NOT_SO = re.compile(r"(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z", re.IGNORECASE)
+_DENYING = re.compile(
+    rf"\b(?:{_COMPARED}|unlike|no\s+(?:longer|such)|can\s?not|fails?|too\s+\w+|we\s+have\s+no)\b|n['\u2019]t\b|\?\s*\Z",
+    re.IGNORECASE,
+)
+_LAST_OF_SEVERAL = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z", re.IGNORECASE
+)
+_HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?]\s+")
+_MARKS = " *_`\"'\t"
+# Tokens that families put around an answer, and at its end: `<|im_end|>`, R1's with its own bars, `<turn|>`, `</s>`.
+_MARK = r"<([|\uff5c])[^<>|\uff5c\s]+\1>"
+_MARKS_BEFORE = re.compile(rf"(?:{_MARK}\s*)+")
+_MARK_AFTER = re.compile(rf"(?:{_MARK}|<\w+\|>|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\Z")
+_LONGEST_MARK = 40  # characters
+
+
+def text_after_thought(response: str, end_of_thought: str) -> str:
+    """The text after the first end of the thought, or all of it without one, less the special tokens around it."""
+    _, closed, rest = response.partition(end_of_thought)
+    visible = (rest if closed else response).strip()
+    while mark := _MARK_AFTER.search(visible, max(0, len(visible) - _LONGEST_MARK)):
+        visible = visible[: mark.start()].rstrip()
+    return visible[before.end() :] if (before := _MARKS_BEFORE.match(visible)) else visible
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none.
+
+    Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
+    """
+    boxes = _boxes(text)
+    return text[slice(*boxes[-1][1:])] if boxes else None
+
+
+def _boxes(text: str) -> list[tuple[int, int, int]]:
+    """Where every complete box begins, and its contents begin and end, in order."""
+    open_braces: list[re.Match[str]] = []
+    boxes = []
+    for brace in _BRACES.finditer(text):
+        if brace[0] != "}":
+            open_braces.append(brace)
+        elif open_braces and len((opened := open_braces.pop())[0]) > 1:
+            boxes.append((opened.start(), opened.end(), brace.start()))
+    return sorted(boxes)
+
+
+def last_boxes(text: str) -> str | None:
+    r"""The contents of the last box, and of those right before it: `\boxed{1}, \boxed{2}` is one answer."""
+    boxes = _boxes(text)
+    first = len(boxes) - 1
+    while first > 0:
+        end, start = boxes[first - 1][2] + 1, boxes[first][0]
+        if not 0 <= start - end <= _LONGEST_BARE or not _BETWEEN_BOXES.fullmatch(text, end, start):
+            break
+        first -= 1
+    return ", ".join(text[start:end] for _, start, end in boxes[first:]) if boxes else None
+
+
+def stated_answer(text: str, closed: bool = True) -> str | None:
+    r"""The answer that a response states; None if it states none, or takes it back.
+
+    That is the contents of its last `\boxed{}` that holds something, and nothing if this box was cut off. Without a
+    box it is what the last announcement says ("the answer is"), or all of a text that is nothing but an answer. After
+    a closed thought (`text` is what follows it) a last line that is an answer, perhaps with a label, states it too.
+    """
+    plain = remove_empty_boxes(text)
+    if _FILLED_BOX.search(plain):
+        return None if is_torn(plain) or _is_denied_box(plain) else last_boxes(plain)
+    if place := last_announcement(plain):
+        return place[1]
+    if not closed:
+        return _only_answer(text)
+    line = text.rstrip().rpartition("\n")[2]
+    if label := _LABEL.match(line):
+        line = "" if _DENYING.search(label[0]) else _NOT_SO.sub("", line[label.end() :].removesuffix("."))
+    return _only_answer(line)
+
+
+def _only_answer(text: str) -> str | None:
+    """All of a text that is nothing but an answer; None for any other."""
+    alone = text.strip(_MARKS + "\n")
+    is_answer = "\n" not in alone and len(alone) <= _LONGEST_BARE and _PROSE.search(alone) is None
+    is_answer = is_answer and any(map(str.isalnum, alone)) and not alone.endswith((":", "?"))
+    return alone if is_answer and "\\boxed" not in alone and not DENIED.match(alone) else None
+
+
+def prose_answer(text: str) -> str:
+    """What is left of prose after a thought, in which a number may be the answer: no denials, questions or hedges."""
+    return _SENTENCE.sub(lambda sentence: " ".join(_assertions(sentence[0])), text)
+
+
+def _assertions(sentence: str) -> Iterator[str]:
+    for clause in _CLAUSE.split(sentence):
+        asserted = _NOT_SO.sub("", clause.rstrip(".! "))
+        is_denied = _DENYING.search(asserted) or ("$" not in asserted and re.search(_COMPARISON, asserted))
+        last = _LAST_OF_SEVERAL.search(asserted)
+        if not is_denied and not (last and re.search(r"\d", asserted[: last.start()])):
+            yield asserted + clause[len(clause.rstrip(".! ")) :]
+
+
+def is_torn(text: str) -> bool:
+    r"""Whether the last `\boxed{` that holds something was cut off before its end."""
+    boxes = list(_FILLED_BOX.finditer(text))
+    return bool(boxes) and last_boxed(text[boxes[-1].start() :]) is None
+
+
+_DENIED_BEFORE = re.compile(
+    rf"(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
+    r"[\s$:*(]*\Z",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false)\b|isn['\u2019]t\b)",
+    re.IGNORECASE,
+)
+
+
+def _is_denied_box(text: str) -> bool:
+    """Whether the words right before or after the last box deny what it holds, or ask."""
+    start, _, end = _boxes(text)[-1]
+    return bool(_DENIED_BEFORE.search(text, max(0, start - 40), start) or _DENIED_AFTER.match(text, end + 1))
+
+
+def last_announcement(text: str) -> tuple[int, str | None] | None:
+    """Where the last announcement of an answer begins, and what it says: None if it denies, compares or wavers."""
+    if not (places := list(_ANNOUNCED.finditer(text))):
+        return None
+    place = places[-1]
+    said = _ANNOUNCEMENT.match(text, place.end())
+    answer = said[0].strip(_MARKS) if said else ""
+    if answer and not is_balanced(answer):  # {"answer": "42"}
+        answer = answer.rstrip("}").rstrip(_MARKS)
+    end = said.end() if said else place.end()
+    is_taken_back = text[end : end + 1] == "?" or _TAKEN_BACK.match(text, end)
+    is_second = re.search(r"\bor\W*(?:the\W*)?\Z", text[max(0, place.start() - 20) : place.start()], re.IGNORECASE)
+    is_denied = DENIED.match(answer) or _SECOND_THOUGHT.search(answer)
+    is_answer = answer and not (is_taken_back or is_second or is_denied)
+    return place.start(), answer if is_answer else None
+
+
+def final_statement(text: str) -> str | None:
+    r"""The part of a response that never closed its thought that can be graded; None if it states no answer.
+
+    All of it if it has a box or is nothing but an answer. Otherwise it begins where the answer is announced, so that
+    no number of the thought is taken for the answer. A box that was cut off holds half an answer: it does not count.
+    """
+    if _FILLED_BOX.search(text):
+        return None if is_torn(text) else text
+    start = answer_start(text)
+    return text[start:] if start is not None else text if _only_answer(text) is not None else None
+
+
+def remove_empty_boxes(text: str) -> str:
+    r"""The text less every `\boxed{}`, which quotes the instruction rather than answers."""
+    return _EMPTY_BOX.sub("", text)
+
+
+def answer_start(text: str) -> int | None:
+    r"""Where a response that never closed its thought begins to state its final answer; None if it does not.
+
+    That is the sentence with its last `\boxed{` that holds something. Without one it is the last line: from the
+    sentence that announces an answer ("the answer is", "Answer:", "####", but not "the answer is not"), or all of it
+    below a heading that does. Headings right above ("**Final Answer**") and lines without a word belong to it.
+    """
+    boxes = [box.start() for box in _FILLED_BOX.finditer(text)]
+    place = boxes[-1] if boxes else _announcement(text)
+    if place is None:
+        return None
+    line = text.rfind("\n", 0, place) + 1
+    start = max((end.end() for end in _SENTENCE_END.finditer(text, line, place)), default=line)
+    if start == line:
+        start = _above_headings(text, line)
+    return start + len(text[start:]) - len(text[start:].lstrip())
+
+
+def _announcement(text: str) -> int | None:
+    """Where the last line announces an answer, or begins below a heading that does."""
+    end = len(text.rstrip())
+    line = text.rfind("\n", 0, end) + 1
+    start = _above_headings(text, line)
+    place = last_announcement(text[start:end])
+    if place is None or place[1] is None:
+        return None
+    return max(start + place[0], line)
+
+
+def _above_headings(text: str, line: int) -> int:
+    """Where the headings begin, and the lines without a word, that stand right above the line at `line`."""
+    while line > 0:
+        above = text.rfind("\n", 0, line - 1) + 1
+        words = " ".join(re.findall(r"\w+", text[above:line]))
+        if words and not _HEADING.fullmatch(words):
+            break
+        line = above
+    return line
