@@ -15,7 +15,8 @@ from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
 from openrlhf_swap.objectives.groups import EPS
-from openrlhf_swap.rewards.answers import SUFFIX, last_boxed
+from openrlhf_swap.rewards.answers import SUFFIX
+from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought, opens_thought
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 

@@ -21,7 +21,7 @@ from openrlhf_swap.objectives.groups import (
     variance_of,
     z_scores,
 )
-from openrlhf_swap.rewards.answers import last_boxed
+from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.rollout import Batch
 
 REFLECTION_WORDS = (
