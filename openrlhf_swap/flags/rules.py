@@ -64,16 +64,14 @@ FIXED = (
     ("critic.model_name_or_path", None, "the objectives have no critic: leave it out"),
     ("reward.model_name_or_path", None, "the grader and the policy give the rewards: leave it out"),
     ("data.max_images_per_prompt", 0, "only text is supported: use 0"),
+    ("vllm.sync_with_ray", False, "weights travel by vLLM's own weight transfer: leave it out"),
     ("ds.ring_attn_size", 1, "sequence-sharded keys cannot be scored: use 1"),
     ("ds.tensor_parallel_size", 1, "steps cannot be scored under DeepSpeed tensor parallelism: use ZeRO-3"),
     ("ds.param_dtype", "bf16", "OpenRLHF starts vLLM with bfloat16, which takes no other weights: leave it out"),
     ("ds.load_in_4bit", False, "vLLM cannot take 4-bit weights over: leave it out"),
     ("ds.use_universal_ckpt", False, "DeepSpeed would load converted checkpoints only: leave it out"),
 )
-PACKAGES = (
-    ("vllm.sync_with_ray", "cupy", "cupy-cuda13x"),
-    ("ds.use_liger_kernel", "liger_kernel", "liger-kernel"),
-)
+PACKAGES = (("ds.use_liger_kernel", "liger_kernel", "liger-kernel"),)
 
 
 def check_flags(configuration: Configuration) -> None:

@@ -65,9 +65,7 @@ STAGE_3 = "policy under ZeRO-3"
 STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
 REFERENCE_LOADS = "reference model, while it is loaded"
 LOG_PROBS = "policy and reference model, during forward passes for log-probabilities"
-WEIGHT_SYNC = "policy with LoRA, while it sends its weights"
 ENGINE = "rollout engine"
-ENGINE_RECEIVES = "rollout engine, while it receives weights"
 TRAINS = "driver and the processes it starts"
 TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
@@ -122,9 +120,8 @@ PATCHES: dict[Group, dict[str, str]] = {
         f"torch.cuda.{name}": f".runtime.cpu.{name}"
         for name in ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
     },
-    Group(NAME, EVERY_CPU, "openrlhf", "weights travel over gloo, and the device mesh is on the CPU"): {
-        "openrlhf.utils.distributed_util.stateless_init_process_group": ".runtime.cpu.join_gloo_group",
-        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh",
+    Group(NAME, EVERY_CPU, "openrlhf", "the device mesh is on the CPU"): {
+        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"
     },
     Group(NAME, CONSOLE, None, "what is printed after the command reaches the console again"): {
         "sys.stdout": "openrlhf_swap.runs.console.quiet_console",
@@ -136,12 +133,6 @@ PATCHES: dict[Group, dict[str, str]] = {
     },
     Group(METHOD, LOG_PROBS, "transformers", "the head returns log-probabilities instead of logits"): {
         "torch.nn.modules.linear.Linear.forward": ".policy.chunked_actor.ChunkedActor"
-    },
-    Group(METHOD, WEIGHT_SYNC, "openrlhf", "OpenRLHF sends what this returns: plain names, adapters merged"): {
-        "peft.peft_model.PeftModel.named_parameters": ".policy.lora.merged_into_weights"
-    },
-    Group(METHOD, ENGINE_RECEIVES, "vllm", "vLLM loads weights in the form of a checkpoint"): {
-        "torch.nn.modules.module.Module.load_weights": ".generation.rollout_worker.SwapWorker"
     },
     Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought` and `grader`"): {
         "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"

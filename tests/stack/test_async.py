@@ -154,6 +154,8 @@ def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_dre
     shutil.copytree(POLICY, tmp_path / "flat")
     save_file(flat, tmp_path / "flat" / "model.safetensors", metadata={"format": "pt"})
     options = {"enforce_eager": True, "dtype": "bfloat16", "max_model_len": 400, "gpu_memory_utilization": 0.2}
+    options["weight_transfer_config"] = {"backend": "swap_bytes"}
+    options["worker_extension_cls"] = "openrlhf_swap.integration.runtime.weights.WorkerExtension"
     options |= {"logprobs_mode": "processed_logprobs", "max_logprobs": 1, "enable_prefix_caching": False}
     engine = ray.remote(num_gpus=1)(HandSetActor).remote(
         model=str(POLICY), remote_rm_url=[str(REWARD_FILE)], num_gpus=1, **options

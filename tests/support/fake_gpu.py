@@ -2,75 +2,84 @@
 
     FAKE_GPU=FOLDER python -m support.fake_gpu ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
 
-A slot that Ray assigns stands for a GPU, a file in FOLDER for a tensor in its memory. What must not happen on a GPU
-(generation without a cache, weights for a sleeping engine) fails here too. With DROPPED_UPDATE=N the N-th weight
+A slot that Ray assigns stands for a GPU, a file in FOLDER for memory of it that is shared. What must not happen on a
+GPU (generation without a cache, weights for a sleeping engine) fails here too. With DROPPED_UPDATE=N the N-th weight
 update does not reach vLLM; with HELD_UPDATE=FILE the first stays on its way, and FILE appears.
 """
 
-import math
+import asyncio
 import os
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
-import torch.multiprocessing.reductions
+from torch.multiprocessing import reductions
+from vllm.distributed.weight_transfer import ipc_engine, packed_tensor
 
 from openrlhf_swap.integration.generation import rollout_actor
 from openrlhf_swap.integration.policy import actors
+from openrlhf_swap.integration.runtime import weights
 
 EVERYTHING = {"weights", "kv_cache"}
 
 
-def physical_gpu():
-    """The slot that Ray assigned to this process: two processes on one GPU share it."""
-    return "GPU-" + os.environ["CUDA_VISIBLE_DEVICES"]
+class TorchWithGpu:
+    """torch, in whose memory of a GPU a tensor is a file."""
 
+    def __getattr__(self, name):
+        return getattr(torch, name)
 
-def open_shared(path, dtype, shape, _size, _strides, _offset, device):
-    """The tensor in a file; the device is in the place where CUDA's arguments have it."""
-    assert device is None, "of a CPU worker"
-    return torch.from_file(path, size=math.prod(shape), dtype=dtype).view(tuple(shape))
+    def empty(self, size, dtype, device):
+        assert device == "cuda"
+        path = Path(os.environ["FAKE_GPU"]) / f"shared-{os.getpid()}"
+        tensor = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
+        tensor.path = str(path)
+        return tensor
 
 
 def share(tensor):
-    """Instead of a CUDA handle: a function, and its arguments with the sender's device in place 6."""
-    path = Path(os.environ["FAKE_GPU"]) / f"shared-{os.getpid()}"
-    path.write_bytes(tensor.detach().contiguous().view(torch.uint8).flatten().numpy().tobytes())
-    return open_shared, (str(path), tensor.dtype, tensor.shape, None, None, None, "the sender's")
+    """Instead of a CUDA handle: its arguments have the sender's device in place 6."""
+    return rebuild, (tensor.path, tensor.numel(), None, None, None, None, "the sender's")
+
+
+def rebuild(path, size, _strides, _offset, _class, _dtype, device):
+    """The tensor in a file."""
+    assert device is None, "of a CPU worker"
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
 
 
 # Every process that imports the classes below by name has these.
-for name in ("ppo_actor", "utils"):  # OpenRLHF itself can only be imported after our package
-    sys.modules[f"openrlhf.trainer.ray.{name}"].get_physical_gpu_id = physical_gpu
-torch.multiprocessing.reductions.reduce_tensor = share
+packed_tensor.torch = TorchWithGpu()
+for module in (packed_tensor, ipc_engine):
+    module.reduce_tensor = share
+reductions.rebuild_cuda_tensor = rebuild
+torch.accelerator.current_device_index = lambda: 0
+torch.accelerator.synchronize = torch.cuda.ipc_collect = lambda: None
+torch.cuda.current_stream = lambda: SimpleNamespace(synchronize=lambda: None)
+# Two processes on one GPU share the slot that Ray assigned.
+torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="GPU-" + os.environ["CUDA_VISIBLE_DEVICES"])
 
 
-class FakeWorker(rollout_actor.CpuWorker):
-    """The extension of vLLM's worker."""
-
-    def update_weight_cuda_ipc(self, *args, **kwargs):
-        if held := os.environ.get("HELD_UPDATE"):
-            Path(held).touch()
-            time.sleep(600)
-        super().update_weight_cuda_ipc(*args, **kwargs)
+class FakeExtension(weights.WorkerExtension):
+    """The extension of vLLM's worker, which leads its process to this module."""
 
 
 class FakePolicyActor(actors.IntrinsicRewardActor):
     """The policy's actor."""
 
 
-class FakeRolloutActor(rollout_actor.CpuRolloutActor):
+class FakeRolloutActor(rollout_actor.SwapRolloutActor):
     """An engine that knows what would be in its GPU's memory."""
-
-    worker = FakeWorker
 
     async def __init__(self, *args, **kwargs):
         assert kwargs.pop("enable_sleep_mode")
+        assert kwargs["weight_transfer_config"] == {"backend": "swap_ipc"}
         self._resident, self._updates = set(EVERYTHING), 0
         self._dropped = int(os.environ.get("DROPPED_UPDATE", "0"))
-        await super().__init__(*args, **kwargs)
+        extension = f"{FakeExtension.__module__}.{FakeExtension.__qualname__}"
+        await super().__init__(*args, **{**kwargs, "worker_extension_cls": extension})
 
     async def sleep(self, level=1):
         assert self.llm.output_processor.get_num_unfinished_requests() == 0, "asleep with requests open"
@@ -86,12 +95,16 @@ class FakeRolloutActor(rollout_actor.CpuRolloutActor):
         assert self._resident == EVERYTHING, f"generation with {self._resident}"
         return await super().generate(*args, **kwargs)
 
-    async def update_weight_cuda_ipc(self, name, dtype, shape, ipc_handles, empty_cache=False):
+    async def transfer_weights(self, method, *info):
+        if method == "init_weight_transfer_engine":
+            return await super().transfer_weights(method, *info)
         assert self._resident == {"weights"}, f"an update with {self._resident}"
-        update = self._updates + 1
-        self._updates += empty_cache  # set with the last parameter
-        if update != self._dropped:
-            await super().update_weight_cuda_ipc(name, dtype, shape, ipc_handles, empty_cache)
+        self._updates += method == "start_weight_update"
+        if method == "update_weights" and (held := os.environ.get("HELD_UPDATE")):
+            Path(held).touch()
+            await asyncio.sleep(600)
+        if self._updates != self._dropped:
+            await super().transfer_weights(method, *info)
 
 
 def main(argv):
@@ -100,7 +113,7 @@ def main(argv):
 
     with (
         mock.patch.object(actors, "IntrinsicRewardActor", FakePolicyActor),
-        mock.patch.object(rollout_actor, "CpuRolloutActor", FakeRolloutActor),
+        mock.patch.object(rollout_actor, "SwapRolloutActor", FakeRolloutActor),
     ):
         return run_command(train.main, argv)
 

@@ -1,23 +1,26 @@
 """A rollout actor whose weights a test sets by hand, from a file."""
 
+import asyncio
+
 from safetensors.torch import load_file
 
-from openrlhf_swap.integration.generation.rollout_actor import CpuRolloutActor
-from openrlhf_swap.integration.generation.rollout_worker import CpuWorker
+from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+from openrlhf_swap.integration.runtime.weights import BytesSender
 
 
-class HandSetWorker(CpuWorker):
-    """The extension of vLLM's worker."""
-
-    def set_weights(self, path):
-        with self._receiving(is_last=True):
-            self.model_runner.model.load_weights(weights=list(load_file(path).items()))
-
-
-class HandSetActor(CpuRolloutActor):
+class HandSetActor(SwapRolloutActor):
     """An engine."""
 
-    worker = HandSetWorker
-
     async def set_weights(self, path):
-        await self.llm.collective_rpc("set_weights", args=(path,))
+        loop, engine = asyncio.get_running_loop(), self
+
+        class Client:
+            """Of this engine alone."""
+
+            def __getattr__(self, method):
+                def call(*info):
+                    return asyncio.run_coroutine_threadsafe(engine.transfer_weights(method, *info), loop).result()
+
+                return call
+
+        await asyncio.to_thread(BytesSender(client=Client(), source=load_file(path).items()).send_weights)

@@ -2,40 +2,34 @@
 
     HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
 
-FILE appears when the engine was told of the weight that it does not take: the first, or with HELD_FROM=OTHER the first
-when OTHER exists.
+FILE appears when the engine was told of the weights that it does not take: the first, or with HELD_FROM=OTHER the
+first when OTHER exists.
 """
 
+import asyncio
 import os
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
 from openrlhf_swap.integration.generation import rollout_actor
 
 
-class HeldWorker(rollout_actor.CpuWorker):
-    """The extension of vLLM's worker."""
-
-    def update_weight(self, *args, **kwargs):
-        if not Path(os.environ.get("HELD_FROM", "/")).exists():
-            return super().update_weight(*args, **kwargs)
-        Path(os.environ["HELD_UPDATE"]).touch()
-        time.sleep(600)
-
-
-class HeldRolloutActor(rollout_actor.CpuRolloutActor):
+class HeldRolloutActor(rollout_actor.SwapRolloutActor):
     """The rollout actor."""
 
-    worker = HeldWorker
+    async def transfer_weights(self, method, *info):
+        if method == "update_weights" and Path(os.environ.get("HELD_FROM", "/")).exists():
+            Path(os.environ["HELD_UPDATE"]).touch()
+            await asyncio.sleep(600)
+        await super().transfer_weights(method, *info)
 
 
 def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
 
-    with mock.patch.object(rollout_actor, "CpuRolloutActor", HeldRolloutActor):
+    with mock.patch.object(rollout_actor, "SwapRolloutActor", HeldRolloutActor):
         return run_command(train.main, argv)
 
 

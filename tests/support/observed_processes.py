@@ -114,12 +114,9 @@ def actors(folder):
 
 
 def engine():
-    import torch
     from openrlhf.utils.agent import SingleTurnAgentExecutor
-    from vllm.config import VllmConfig
 
     from openrlhf_swap.flags.defaults import REWARD_FILE
-    from openrlhf_swap.integration.generation import rollout_worker
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 
     actor = SwapRolloutActor.__new__(SwapRolloutActor)
@@ -128,30 +125,12 @@ def engine():
     actor.configure_reward(end_of_thought="</think>")
     record("ENGINE")
 
-    class Model(torch.nn.Module):
-        __module__ = "vllm.model_executor.models.small"
-
-        def load_weights(self, weights):
-            pass
-
-    worker = rollout_worker.SwapWorker.__new__(rollout_worker.SwapWorker)
-    worker.model_runner = SimpleNamespace(model=Model())
-    worker.model_config = SimpleNamespace(model=str(POLICY), trust_remote_code=False, dtype=torch.float32)
-    worker.vllm_config = VllmConfig()
-    rollout_worker.model_without_weights(str(POLICY), False)  # transformers fills a cache the first time
-    observing.begin()
-    with worker._receiving(is_last=True):
-        record("ENGINE_RECEIVES")
-    record("after ENGINE_RECEIVES")
-
 
 def models():
     import torch
-    from peft import LoraConfig, get_peft_model
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-    from openrlhf_swap.integration.policy.lora import merged_into_weights
     from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
     from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
@@ -167,11 +146,6 @@ def models():
     actor(ids, mask[:, 1:], mask)
     record("after LOG_PROBS")
     hook.remove()
-    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
-    observing.begin()
-    with merged_into_weights(adapted):
-        record("WEIGHT_SYNC")
-    record("after WEIGHT_SYNC")
     recurrent = small_model(CONFIG_MAPPING["qwen3_5_text"](), AutoModelForCausalLM.from_config)
     recurrent.lm_head.register_forward_hook(lambda *_: record("SCORING"))
     request = ScoreRequest(0, (5, 20), AnswerBranch((3, 4), (True, True)))

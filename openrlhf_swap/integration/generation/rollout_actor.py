@@ -19,7 +19,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.response import FAILED, read_response
-from openrlhf_swap.integration.generation.rollout_worker import CpuWorker, SwapWorker
 from openrlhf_swap.integration.patches import undecorated
 from openrlhf_swap.packages.replace import replace
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -102,12 +101,10 @@ class SwapRolloutActor(_StockRolloutActor):
     many the killed run had drawn.
     """
 
-    worker: type = SwapWorker
     _seed: str | None = None
     _weight_updates = 0
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        kwargs["worker_extension_cls"] = f"{self.worker.__module__}.{self.worker.__qualname__}"
         await super().__init__(*args, **kwargs)
         self._watch = asyncio.create_task(self.exit_with_engine())
 
@@ -125,10 +122,10 @@ class SwapRolloutActor(_StockRolloutActor):
                 await asyncio.sleep(HEALTH_SECONDS)  # in which the open requests fail
                 os._exit(1)
 
-    async def update_weight(self, *args: Any, empty_cache: bool = False, **kwargs: Any) -> None:
-        """Overrides OpenRLHF's: counts updates, whose last parameter comes with `empty_cache`."""
-        await super().update_weight(*args, empty_cache=empty_cache, **kwargs)
-        self._weight_updates += empty_cache
+    async def transfer_weights(self, method: str, *info: Any) -> None:
+        """Call a method of a weight transfer in vLLM's workers, and count the transfers that are finished."""
+        await self.llm.collective_rpc(method, args=info)
+        self._weight_updates += method == "finish_weight_update"
 
     def weight_updates(self) -> int:
         """How often the weights have been replaced."""
@@ -200,13 +197,3 @@ class SwapRolloutActor(_StockRolloutActor):
             )
 
         return list(await asyncio.gather(*map(respond, requests)))
-
-
-class CpuRolloutActor(SwapRolloutActor):
-    """The rollout actor of a run without GPUs."""
-
-    worker = CpuWorker
-
-    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
-        await super().__init__(*args, **{**kwargs, "enable_chunked_prefill": False})

@@ -2,7 +2,7 @@
 
 OpenRLHF 0.11.2 assumes CUDA in a handful of places. On a CPU build of torch `install()` replaces exactly these, in
 every process that imports `openrlhf_swap.integration`, before OpenRLHF itself is imported; on a CUDA or ROCm build
-it does nothing. vLLM's side is in `integration/generation/rollout_worker.py`.
+it does nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from openrlhf_swap.flags.device import is_cpu_build
@@ -74,25 +72,6 @@ def empty_cache() -> None: ...
 
 
 def current_stream(*_: Any, **__: Any) -> None: ...
-
-
-class GlooCommunicator:
-    """vLLM's weight-sync communicator over gloo: the same rendezvous, the same `broadcast` call as the NCCL one."""
-
-    def __init__(self, host: str, port: int, rank: int, world_size: int) -> None:
-        from vllm.distributed.utils import stateless_init_torch_distributed_process_group
-
-        self._group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
-
-    def broadcast(self, tensor: Tensor, src: int, stream: None = None) -> None:
-        options = torch.distributed.BroadcastOptions()
-        options.rootRank, options.rootTensor = src, 0
-        self._group.broadcast([tensor.detach()], options).wait()
-
-
-def join_gloo_group(host: str, port: int, rank: int, world_size: int, _device: Any) -> GlooCommunicator:
-    """Stands for OpenRLHF's `stateless_init_process_group`, before `ppo_actor` imports that by name."""
-    return GlooCommunicator(host, port, rank, world_size)
 
 
 def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:

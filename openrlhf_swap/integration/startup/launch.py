@@ -25,6 +25,7 @@ from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
+from openrlhf_swap.integration.runtime.weights import engine_arguments
 from openrlhf_swap.integration.startup import gpus
 from openrlhf_swap.integration.startup.cluster import watch_gcs
 from openrlhf_swap.runs import checkpoints
@@ -44,25 +45,23 @@ def launch(configuration: Configuration) -> None:
         SwapError: one of our errors that was raised in an actor.
     """
     args, run = configuration.args, configuration.run
-    actor_class: type = SwapRolloutActor
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    kernels: dict[str, Any] = {}
+    # OpenRLHF itself says True.
+    more = {"trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
     if configuration.on_cpu:
-        from openrlhf_swap.integration.generation.rollout_actor import CpuRolloutActor
-
-        actor_class = CpuRolloutActor
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
+        more["enable_chunked_prefill"] = False
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
         start_local_ray(gpu_actors(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
     else:
         gpus.check(configuration)
-        kernels = expert_kernels(args.actor.model_name_or_path)
+        more |= expert_kernels(args.actor.model_name_or_path)
     limits = engine_limits(configuration)
     print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
-    # OpenRLHF itself says True.
-    engines = EngineFactory(ray.remote(actor_class), {**limits, **kernels, "trust_remote_code": run.trust_remote_code})
+    engines = EngineFactory(ray.remote(SwapRolloutActor), {**limits, **more})
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from support.paths import POLICY
 from support.trainers import make_trainer, strategy_of
-from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.flags.configuration import configure
@@ -121,42 +120,6 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
 
 
 # Weights and sleep
-
-
-def test_the_device_is_where_the_worker_puts_it():
-    """OpenRLHF's worker puts its own device into the seventh argument of a handle, whatever that is."""
-    from openrlhf.trainer.ray import utils
-    from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
-
-    assert list(inspect.signature(rebuild_cuda_tensor).parameters).index("storage_device") == 6
-    loaded, opened = [], []
-    worker = SimpleNamespace(
-        device=torch.device("cuda", 3),
-        model_config=SimpleNamespace(dtype=torch.bfloat16),
-        model_runner=SimpleNamespace(model=SimpleNamespace(load_weights=lambda weights: loaded.extend(weights))),
-    )
-    handle = (lambda *parts: opened.append(parts) or "weight", tuple(range(14)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "get_physical_gpu_id", lambda: "GPU-1")
-        patch.setattr(torch.distributed, "get_rank", lambda: 1)
-        patch.setattr(torch.cuda, "synchronize", lambda: None)
-        handles = {"GPU-0": None, "GPU-1": handle}
-        WorkerWrap.update_weight_cuda_ipc(worker, "w", torch.bfloat16, (2, 2), handles)
-    assert loaded == [("w", "weight")]
-    assert opened == [(0, 1, 2, 3, 4, 5, 3, 7, 8, 9, 10, 11, 12, 13)]
-
-
-def test_the_extension_takes_no_name_that_vllms_workers_have():
-    """vLLM puts the extension behind its own class: a name of both would be vLLM's, or stop the engine."""
-    from vllm.v1.worker.cpu_worker import CPUWorker
-    from vllm.v1.worker.gpu_worker import Worker
-
-    from openrlhf_swap.integration.generation.rollout_worker import CpuWorker, SwapWorker
-
-    for worker, extension in ((Worker, SwapWorker), (CPUWorker, CpuWorker)):
-        names = {name for name in dir(extension) if not name.startswith("__")}
-        assert {"update_weight", "update_weight_cuda_ipc", "init_process_group"} <= names
-        assert not [name for name in names if hasattr(worker, name)]
 
 
 def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch, arguments, tmp_path, prompts_file):

@@ -10,7 +10,8 @@ from peft import LoraConfig, get_peft_model
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.integration.policy.lora import merged_into_weights, without_adapters
+from openrlhf_swap.integration.policy import trainer as policy_trainer
+from openrlhf_swap.integration.policy.lora import merged_into_weights, named_weights, without_adapters
 from openrlhf_swap.integration.policy.trainer import SwapPolicyTrainer
 
 
@@ -28,7 +29,7 @@ def test_weights_travel_with_their_adapters_under_the_plain_names():
     expected = named(copy.deepcopy(adapted).merge_and_unload())
     before = named(adapted)
     with merged_into_weights(adapted):
-        sent = named(adapted)
+        sent = {name: weight.detach().clone() for name, weight in named_weights(adapted)}
     assert list(sent) == list(base)
     for name, weight in sent.items():
         torch.testing.assert_close(weight, expected[name])
@@ -41,43 +42,36 @@ def test_weights_travel_with_their_adapters_under_the_plain_names():
 def test_a_model_without_adapters_is_left_alone():
     model = AutoModelForCausalLM.from_pretrained(POLICY)
     with merged_into_weights(model):
-        assert dict(model.named_parameters()).keys() == named(model).keys()
-        assert "named_parameters" not in vars(model)
+        assert [(name, id(weight)) for name, weight in named_weights(model)] == [
+            (name, id(weight)) for name, weight in model.named_parameters()
+        ]
 
 
-class SendingTrainer(SwapPolicyTrainer):
-    """The trainer as far as it sends weights; `sent` are those that a merge has made."""
+class Sender:
+    """What sends weights; `sent` are those that a merge has made."""
 
-    def __init__(self, model, lora_rank):
-        self.actor = SimpleNamespace(model=SimpleNamespace(module=model))
-        args = SimpleNamespace(
-            vllm=SimpleNamespace(enable_prefix_caching=False, sync_with_ray=False),
-            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, lora=SimpleNamespace(rank=lora_rank)),
-        )
-        self.strategy, self.vllm_engines, self.use_cuda_ipc = SimpleNamespace(args=args), [], False
-        self.own = {parameter.data_ptr() for parameter in model.parameters()}
-        self.sent = []
-        self._model_update_group = SimpleNamespace(broadcast=self.record)
+    def __init__(self, weights):
+        self.own, self.weights, self.sent = {weight.data_ptr() for weight in weights}, weights, []
 
-    def record(self, tensor, src, stream):
-        if tensor.data_ptr() not in self.own:
-            self.sent.append(weakref.ref(tensor.untyped_storage()))
+    def send_weights(self):
+        self.sent = [
+            weakref.ref(weight.untyped_storage()) for weight in self.weights if weight.data_ptr() not in self.own
+        ]
 
 
 @pytest.mark.parametrize(("rank", "merged"), [(4, 28), (0, 0)])
 def test_no_merged_weight_is_left_in_the_cache_after_they_are_sent(monkeypatch, rank, merged):
     """What is still in use when the cache is emptied for the last time stays there while vLLM wakes."""
-    from openrlhf.trainer.ray import ppo_actor
-
     model = AutoModelForCausalLM.from_pretrained(POLICY)
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
-    trainer, in_use = SendingTrainer(model, rank), []
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
-    monkeypatch.setattr(ppo_actor.ray, "get", lambda refs: refs)
+    trainer, in_use = SwapPolicyTrainer.__new__(SwapPolicyTrainer), []
+    trainer.actor = SimpleNamespace(model=SimpleNamespace(module=model))
+    trainer.args = SimpleNamespace(vllm=SimpleNamespace(enable_prefix_caching=False))
+    trainer._sender = Sender(list(model.parameters()))
+    monkeypatch.setattr(policy_trainer, "torch_dist_barrier_and_cuda_sync", lambda: None)
     monkeypatch.setattr(
-        torch.cuda, "empty_cache", lambda: in_use.append(sum(made() is not None for made in trainer.sent))
+        torch.cuda, "empty_cache", lambda: in_use.append(sum(made() is not None for made in trainer._sender.sent))
     )
     trainer.broadcast_to_vllm()
-    assert len(trainer.sent) == merged and in_use[-1] == 0
+    assert len(trainer._sender.sent) == merged and in_use[-1] == 0

@@ -1,0 +1,349 @@
+"""The policy's weights on their way to vLLM: by vLLM's own weight transfer, many in one piece.
+
+On a GPU that policy and engine share, pieces travel as CUDA IPC handles; to other GPUs over NCCL; on a CPU as bytes
+over Ray. vLLM's worker imports this module by the name of its extension, and so knows our ways beside vLLM's own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import ray
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import PrefixChange, revert_weight_conversion
+from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary, ncclUniqueId
+from vllm.distributed.utils import StatelessProcessGroup
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import (
+    ParamMeta,
+    TrainerWeightTransferEngine,
+    WeightSource,
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.ipc_engine import (
+    IPCTrainerInitInfo,
+    IPCTrainerWeightTransferEngine,
+    IPCWeightTransferEngine,
+)
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine, NCCLWeightTransferEngine
+from vllm.distributed.weight_transfer.packed_tensor import pack_tensors, unpack_tensor
+from vllm.model_executor.layers.attention import MLAAttention
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import materialize_layer, restore_layer_on_meta
+
+from openrlhf_swap.flags.device import is_cpu_build
+
+PIECE_BYTES = 256 * 2**20  # a larger tensor is a piece of its own
+CPU_PIECE_BYTES = 32 * 2**20  # Ray's store has to hold some
+BUFFERS = 2  # of a piece each: one is filled while the other is on its way
+_Named = Iterable[tuple[str, Tensor]]
+
+
+def way_of(args: SimpleNamespace) -> str:
+    """How weights travel in a run: the name under which the receiver is registered below."""
+    if args.vllm.sync_backend == "nccl" and args.train.colocate_all and not args.train.async_enable:
+        return "swap_ipc"
+    return "swap_bytes" if is_cpu_build() else "swap_nccl"
+
+
+def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
+    """Arguments of vLLM's engines that are to receive the weights of a run."""
+    extension = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
+    return {"worker_extension_cls": extension, "weight_transfer_config": {"backend": way_of(args)}}
+
+
+class PolicyWeights(WeightSource):
+    """The policy's weights, by name and shape as `save_pretrained` writes them; transformers joins experts, for one.
+
+    Under ZeRO-3 the ranks gather them together, a piece at a time, so all of them have to go through the weights.
+    """
+
+    def __init__(self, model: PreTrainedModel, weights: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Takes the model, for its names in a checkpoint, and its weights by their names in it."""
+        conversions = get_model_conversion_mapping(model, add_legacy=False)
+        self._weights = list(weights)
+        self._model = copy.copy(model)  # has the parameters of the policy, and conversions of its own
+        # What a prefix was in some checkpoint is of no concern: vLLM knows the model's own names.
+        kept = [entry for entry in conversions if not isinstance(entry, PrefixChange)]
+        self._model._weight_conversions = kept or None
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest tensor that is sent."""
+        return max(meta.dtype.itemsize * torch.Size(meta.shape).numel() for meta in self.metadata())
+
+    def metadata(self) -> list[ParamMeta]:
+        """Name, dtype and shape of all that is sent, without gathering anything."""
+        return [
+            ParamMeta(name, tensor.dtype, tuple(tensor.shape))
+            for piece in self._pieces()
+            for name, tensor in self._convert(
+                (name, torch.empty(_shape(weight), dtype=weight.dtype, device="meta")) for name, weight in piece
+            )
+        ]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for piece in self._pieces():
+            with _gathered([weight for _, weight in piece]):
+                yield from self._convert((name, weight.detach()) for name, weight in piece)
+
+    def _pieces(self) -> Iterator[list[tuple[str, nn.Parameter]]]:
+        piece: list[tuple[str, nn.Parameter]] = []
+        size = 0
+        for name, weight in self._weights:
+            added = _shape(weight).numel() * weight.dtype.itemsize
+            if piece and size + added > PIECE_BYTES:
+                yield piece
+                piece, size = [], 0
+            piece.append((name, weight))
+            size += added
+        yield piece
+
+    def _convert(self, weights: _Named) -> _Named:
+        if self._model._weight_conversions is None:
+            return weights
+        converted: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
+        return converted.items()
+
+
+def _shape(weight: Tensor) -> torch.Size:
+    """The whole shape; under ZeRO-3 a rank holds a part."""
+    return torch.Size(getattr(weight, "ds_shape", weight.shape))
+
+
+def _gathered(weights: list[nn.Parameter]) -> AbstractContextManager[None]:
+    if not hasattr(weights[0], "ds_shape"):
+        return nullcontext()
+    import deepspeed
+
+    gathered: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(weights)
+    return gathered
+
+
+class EngineClient:
+    """vLLM's methods of a weight transfer (its `VLLMWeightSyncClient`), called on all engines over Ray."""
+
+    def __init__(self, engines: list[Any]) -> None:
+        self.engines = engines
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._call("init_weight_transfer_engine", [init_info] * len(self.engines))
+
+    def start_weight_update(self) -> None:
+        self._call("start_weight_update")
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self._call("update_weights", [ray.put(update_info)] * len(self.engines))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._call("finish_weight_update")
+
+    def _call(self, method: str, infos: list[Any] | None = None) -> None:
+        calls = [(method, info) for info in infos] if infos else [(method,)] * len(self.engines)
+        ray.get([engine.transfer_weights.remote(*call) for engine, call in zip(self.engines, calls, strict=True)])
+
+
+def make_sender(
+    args: SimpleNamespace, engines: list[Any], weights: PolicyWeights, rank: int
+) -> TrainerWeightTransferEngine:
+    """What sends the weights by `send_weights()`; made, and called, on all ranks of the policy at the same time."""
+    client, way = EngineClient(engines), way_of(args)
+    if way == "swap_ipc":
+        size = max(PIECE_BYTES, weights.largest)
+        info = IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
+        return IPCTrainerWeightTransferEngine.trainer_init(info, client=client, source=weights)
+    if way == "swap_nccl":
+        return NcclSender.connected(client, weights, rank, args.vllm.tensor_parallel_size)
+    return BytesSender(client=client, source=weights, is_sender=rank == 0)
+
+
+class _InPlace:
+    """Loads weights into the tensors that the model runs with, then derives from them what vLLM does.
+
+    vLLM's own receivers put other tensors there and replace them afterwards, which silently leaves out what a model's
+    code copies by itself (gpt-oss's experts and sinks).
+    """
+
+    model: nn.Module
+    model_config: Any
+    device: torch.device
+
+    def start_weight_update(self) -> None:
+        """Give layers with packed weights their plain ones back.
+
+        On a CPU vLLM packs weights when it loads a model and drops the plain ones: a later load would fail or, for the
+        output head, be ignored silently, and rollouts would keep using the old policy.
+        """
+        for layer in self._packed_layers():
+            if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding
+                info = get_layerwise_info(layer)
+                restore_layer_on_meta(layer, info)
+                materialize_layer(layer, info)
+
+    def finish_weight_update(self) -> None:
+        for layer in self.model.modules():
+            if isinstance(layer, MLAAttention):
+                layer.process_weights_after_loading(self.model_config.dtype)
+        for layer in self._packed_layers():
+            if isinstance(layer, RoutedExperts):
+                layer.quant_method.moe_kernel = None  # while there is a kernel, vLLM 0.29.0 does not pack again
+            layer.quant_method.process_weights_after_loading(layer)
+
+    def _packed_layers(self) -> list[Any]:
+        """Linear layers, experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
+        if self.device.type != "cpu":
+            return []
+        marks = ("cpu_linear", "_cpu_unpacked_conv_weight")
+        return [
+            layer
+            for layer in self.model.modules()
+            if isinstance(layer, RoutedExperts) or any(hasattr(layer, mark) for mark in marks)
+        ]
+
+
+class IpcReceiver(_InPlace, IPCWeightTransferEngine):
+    """vLLM's receiver of pieces that are in the memory of its own GPU."""
+
+    def finish_weight_update(self) -> None:
+        super().finish_weight_update()
+        self._packed_importer.close()  # so that the policy gets the memory back
+
+
+# NCCL. The id with which its ranks find each other goes over Ray, which asks for a token. In vLLM's own rendezvous it
+# is a pickle in a store that every user of the machine may write.
+
+
+@dataclass
+class NcclInitInfo(WeightTransferInitInfo):
+    """What a worker needs: the bytes of NCCL's id, its engine's first rank, and how many ranks there are."""
+
+    unique_id: list[int]
+    first_rank: int
+    world_size: int
+
+
+class _KnownId(StatelessProcessGroup):
+    """A group without a store, of which vLLM's communicator asks nothing but NCCL's id."""
+
+    def __init__(self, rank: int, world_size: int, unique_id: list[int]) -> None:
+        self.rank, self.world_size, self._unique_id = rank, world_size, unique_id
+
+    def broadcast_obj(self, obj: Any | None, src: int) -> ncclUniqueId:
+        known = ncclUniqueId()
+        for place, byte in enumerate(self._unique_id):
+            known.internal[place] = byte
+        return known
+
+
+def _communicator(rank: int, world_size: int, unique_id: list[int]) -> PyNcclCommunicator:
+    device = torch.accelerator.current_device_index()
+    return PyNcclCommunicator(_KnownId(rank, world_size, unique_id), device=device)
+
+
+class NcclSender(NCCLTrainerWeightTransferEngine):
+    """vLLM's sender in a group whose id the engines got over Ray."""
+
+    @classmethod
+    def connected(cls, client: EngineClient, source: PolicyWeights, rank: int, workers: int) -> NcclSender:
+        """Connect rank 0 of the policy with all workers, of which each engine has as many as given."""
+        sizes = {"packed_buffer_size_bytes": PIECE_BYTES, "packed_num_buffers": BUFFERS}
+        sender = cls(client=client, source=source, is_sender=rank == 0, packed=True, **sizes)
+        if rank:
+            return sender
+        unique_id = list(NCCLLibrary().ncclGetUniqueId().internal)
+        size = 1 + workers * len(client.engines)
+        infos = [NcclInitInfo(unique_id, 1 + workers * number, size) for number in range(len(client.engines))]
+        with ThreadPoolExecutor(1) as pool:  # the workers wait for this rank
+            joining = pool.submit(client._call, "init_weight_transfer_engine", [asdict(info) for info in infos])
+            sender.model_update_group = _communicator(0, size, unique_id)
+            joining.result()
+        return sender
+
+
+class NcclReceiver(_InPlace, NCCLWeightTransferEngine):
+    """vLLM's receiver in the same group."""
+
+    init_info_cls: ClassVar[Any] = NcclInitInfo
+
+    def init_transfer_engine(self, init_info: Any) -> None:
+        self.packed, self.packed_buffer_size_bytes, self.packed_num_buffers = True, PIECE_BYTES, BUFFERS
+        rank = init_info.first_rank + self.parallel_config.rank
+        self.model_update_group = _communicator(rank, init_info.world_size, init_info.unique_id)
+
+
+# Bytes over Ray, on a CPU.
+
+
+@dataclass
+class Piece(WeightTransferUpdateInfo):
+    """Some weights: their names, shapes, dtypes and bytes."""
+
+    names: list[str]
+    shapes: list[list[int]]
+    dtype_names: list[str]
+    sizes: list[int]
+    content: bytes
+
+
+class BytesSender(TrainerWeightTransferEngine):
+    """Sends pieces one after the other; the other ranks only gather with rank 0."""
+
+    @classmethod
+    def trainer_init(cls, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("there is nothing to agree on")
+
+    def send_weights(self) -> None:
+        assert self.source is not None
+        if not self.is_sender:
+            for _ in self.source:
+                pass
+            return
+        self.client.start_weight_update()
+        weights = iter(self.source)
+        while chunk := pack_tensors(weights, lambda item: item[1], CPU_PIECE_BYTES):
+            dtypes = [str(dtype).removeprefix("torch.") for dtype in chunk.dtypes]
+            content = chunk.packed_tensor.numpy().tobytes()
+            self.client.update_weights(asdict(Piece(chunk.names, chunk.shapes, dtypes, chunk.tensor_sizes, content)))
+        self.client.finish_weight_update()
+
+
+class BytesReceiver(_InPlace, WeightTransferEngine):
+    """Loads such pieces."""
+
+    update_info_cls: ClassVar[Any] = Piece
+
+    def init_transfer_engine(self, init_info: Any) -> None: ...
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Overrides vLLM's, which then waits for a GPU."""
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: Any) -> None:
+        packed = torch.frombuffer(bytearray(update_info.content), dtype=torch.uint8)
+        dtypes = [getattr(torch, name) for name in update_info.dtype_names]
+        names, shapes = update_info.names, update_info.shapes
+        self.model.load_weights(unpack_tensor(packed, names, shapes, dtypes, update_info.sizes))
+
+    def shutdown(self) -> None: ...
+
+
+class WorkerExtension:
+    """The extension of vLLM's worker, which adds nothing: its name leads the worker's process to this module."""
+
+
+for _name, _receiver in (("ipc", IpcReceiver), ("nccl", NcclReceiver), ("bytes", BytesReceiver)):
+    WeightTransferEngineFactory.register_engine(f"swap_{_name}", _receiver)

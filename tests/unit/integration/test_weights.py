@@ -1,0 +1,141 @@
+"""What the policy sends to vLLM, in how many calls; tests/stack/test_families.py has vLLM itself."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.paths import POLICY
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from vllm.distributed.weight_transfer import packed_tensor
+
+from openrlhf_swap.integration.runtime import weights
+from openrlhf_swap.integration.runtime.weights import BytesSender, EngineClient, PolicyWeights
+from openrlhf_swap.scoring.small_model import small_model
+
+FAMILIES = ["qwen2", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "qwen3_5_text", "olmo_hybrid", "nemotron_h"]
+R1_1_5B = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": False,
+}
+A3B = {"num_experts": 128, "num_hidden_layers": 48, "moe_intermediate_size": 768, "hidden_size": 2048}  # Qwen3-30B's
+
+
+class Calls(EngineClient):
+    """Engines that note what they are called with."""
+
+    def __init__(self, engines=1):
+        super().__init__([SimpleNamespace() for _ in range(engines)])
+        self.made = []
+
+    def _call(self, method, infos=None):
+        self.made.append((method, infos))
+
+    def update_weights(self, update_info):
+        self._call("update_weights", [update_info])
+
+    @property
+    def names(self):
+        return [name for method, infos in self.made if method == "update_weights" for name in infos[0]["names"]]
+
+
+@pytest.mark.parametrize("piece", [2**28, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_those_of_a_checkpoint(family, piece, tmp_path, monkeypatch):
+    """Together, and where each parameter is gathered by itself."""
+    monkeypatch.setattr(weights, "PIECE_BYTES", piece)
+    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    model.save_pretrained(tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    source = PolicyWeights(model, model.named_parameters())
+    sent, buffers = dict(source), dict(PolicyWeights(model, model.named_buffers()))
+    assert written.keys() - buffers.keys() == sent.keys()
+    assert all(torch.equal(weight, written[name]) for name, weight in sent.items())
+    declared = [(meta.name, meta.dtype, meta.shape) for meta in source.metadata()]
+    assert declared == [(name, weight.dtype, tuple(weight.shape)) for name, weight in sent.items()]
+    assert source.largest == max(weight.nbytes for weight in sent.values())
+
+
+def test_the_embedded_policy_travels_in_one_call_between_two():
+    """Instead of one for each of its 50 parameters."""
+    model, client = AutoModelForCausalLM.from_pretrained(POLICY), Calls()
+    BytesSender(client=client, source=PolicyWeights(model, model.named_parameters())).send_weights()
+    assert [method for method, _ in client.made] == ["start_weight_update", "update_weights", "finish_weight_update"]
+    assert len(client.names) == 50 and client.names == [name for name, _ in model.named_parameters()]
+    sent = b"".join(infos[0]["content"] for _, infos in client.made if infos)
+    assert len(sent) == sum(parameter.nbytes for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "tensors", "calls"), [("qwen2", R1_1_5B, 339, 8), ("qwen3_moe", A3B, 18_867, 0)]
+)
+def test_vllms_sender_of_ipc_handles_needs_few_calls(monkeypatch, family, shape, tensors, calls):
+    """It was one for each parameter, 339 for R1-1.5B. A mixture's experts are sent as checkpoints have them."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape), dtype="bfloat16")
+    source = PolicyWeights(model, model.named_parameters())
+    assert len(source.metadata()) == tensors
+    gpu = SimpleNamespace(
+        empty=lambda size, dtype, device: torch.empty(size, dtype=dtype, device="meta"),
+        uint8=torch.uint8,
+        cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(synchronize=lambda: None)),
+    )
+    monkeypatch.setattr(packed_tensor, "torch", gpu)
+    monkeypatch.setattr(packed_tensor, "reduce_tensor", lambda _: (None, ()))
+    capacity = max(weights.PIECE_BYTES, source.largest)
+    pieces = packed_tensor.packed_ipc_producer(iter(source), "GPU-0", lambda item: item[1], capacity)
+    assert sum(1 for _ in pieces) == calls
+
+
+def test_ranks_that_do_not_send_gather_with_the_one_that_does():
+    gathered, client = [], Calls()
+    source = (gathered.append(name) or (name, torch.zeros(1)) for name in "abc")
+    BytesSender(client=client, source=source, is_sender=False).send_weights()
+    assert gathered == [*"abc"] and client.made == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("colocated", [False, True])
+@pytest.mark.parametrize(("sync", "on_cpu"), [("nccl", False), ("gloo", True)])
+def test_the_way_that_fits_where_policy_and_engines_are(monkeypatch, asynchronous, colocated, sync, on_cpu):
+    monkeypatch.setattr(weights, "is_cpu_build", lambda: on_cpu)
+    train = SimpleNamespace(colocate_all=colocated, async_enable=asynchronous)
+    way = weights.way_of(SimpleNamespace(vllm=SimpleNamespace(sync_backend=sync), train=train))
+    shared = "swap_ipc" if colocated and not asynchronous else "swap_nccl"
+    assert way == ("swap_bytes" if on_cpu else shared)
+    assert way in weights.WeightTransferEngineFactory._registry
+
+
+def test_the_id_of_nccls_group_goes_over_ray_and_nowhere_else(monkeypatch):
+    """Two engines of two workers each: all five ranks make the same group; nothing listens on a port for it."""
+    made, client = [], Calls(engines=2)
+
+    class Communicator:
+        def __init__(self, group, device):
+            made.append((group.rank, group.world_size, bytes(group.broadcast_obj(None, src=0).internal), device))
+
+    unique_id = weights.ncclUniqueId()
+    for place in range(128):
+        unique_id.internal[place] = 255 - place
+    monkeypatch.setattr(weights, "PyNcclCommunicator", Communicator)
+    monkeypatch.setattr(weights, "NCCLLibrary", lambda: SimpleNamespace(ncclGetUniqueId=lambda: unique_id))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
+    monkeypatch.setattr(torch.distributed, "TCPStore", None)
+    sender = weights.NcclSender.connected(client, source=None, rank=0, workers=2)
+    assert isinstance(sender.model_update_group, Communicator)
+    ((_, infos),) = client.made
+    for info in infos:
+        for rank in (0, 1):
+            receiver = weights.NcclReceiver.__new__(weights.NcclReceiver)
+            receiver.parallel_config = SimpleNamespace(rank=rank)
+            receiver.init_transfer_engine(receiver.parse_init_info(info))
+            assert receiver.packed and receiver.packed_buffer_size_bytes == sender.packed_buffer_size_bytes
+            assert receiver.packed_num_buffers == sender.packed_num_buffers
+    assert made == [(rank, 5, bytes(range(255, 127, -1)), 3) for rank in range(5)]
+    assert not hasattr(weights.NcclSender.connected(client, source=None, rank=1, workers=2), "store")
+    assert len(made) == 5
