@@ -14,7 +14,7 @@ MARKS = {
     "driver": "openrlhf_swap train",
     "policy": "ray::IntrinsicRewardActor",
     "trainer": "ray::SwapTrainer",
-    "rollout actor": "ray::CpuRolloutActor",
+    "rollout actor": "ray::SwapRolloutActor",
     "engine": ENGINE,
     "grader": "rewards.worker",
     "raylet": "/raylet/raylet ",

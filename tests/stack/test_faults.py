@@ -18,7 +18,7 @@ from openrlhf_swap.runs.metrics import meaning
 
 pytestmark = pytest.mark.slow
 EVERYTHING = "TEST_SLOW" in os.environ  # kills the policy's actor and stops the engine, too: two starts more
-SYNC = ("IntrinsicRewardActor", "CpuRolloutActor", "VLLM::EngineCore", None)
+SYNC = ("IntrinsicRewardActor", "SwapRolloutActor", "VLLM::EngineCore", None)
 
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
 FLAGS = [
@@ -187,6 +187,6 @@ def test_nothing_lives_on_after_any_process_was_killed(tmp_path, prompts_file, n
 @pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
 def test_nothing_lives_on_after_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name, flags):
     held = hold_weights(monkeypatch, tmp_path)
-    name = "HeldRolloutActor" if name == "CpuRolloutActor" else name
+    name = "HeldRolloutActor" if name == "SwapRolloutActor" else name
     output, status = Run(tmp_path, prompts_file, flags).start_and_disturb(1, name, signal.SIGKILL, held)
     assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

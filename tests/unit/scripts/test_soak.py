@@ -60,7 +60,7 @@ def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, k
     [
         ("python -m openrlhf_swap train --swap.output_dir x", "driver"),
         ("ray::SwapTrainer.fit", "trainer"),
-        ("ray::CpuRolloutActor", "rollout actor"),
+        ("ray::SwapRolloutActor", "rollout actor"),
         ("VLLM::EngineCore", "engine"),
         ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=68)", "engine"),
         ("python -c import json, sys; from openrlhf_swap.rewards.worker import serve; serve(*limits)", "grader"),
