@@ -74,12 +74,12 @@ class PolicyWeights(WeightSource):
 
     def __init__(self, model: PreTrainedModel, weights: Iterable[tuple[str, nn.Parameter]]) -> None:
         """Takes the model, for its names in a checkpoint, and its weights by their names in it."""
-        conversions = get_model_conversion_mapping(model, add_legacy=False)
         self._weights = list(weights)
-        self._model = copy.copy(model)  # has the parameters of the policy, and conversions of its own
         # What a prefix was in some checkpoint is of no concern: vLLM knows the model's own names.
-        kept = [entry for entry in conversions if not isinstance(entry, PrefixChange)]
-        self._model._weight_conversions = kept or None
+        conversions = get_model_conversion_mapping(model, add_legacy=False)
+        self._conversions = [entry for entry in conversions if not isinstance(entry, PrefixChange)]
+        self._model = copy.copy(model)  # which has the policy's parameters
+        vars(self._model)["_weight_conversions"] = self._conversions
 
     @property
     def largest(self) -> int:
@@ -114,7 +114,7 @@ class PolicyWeights(WeightSource):
         yield piece
 
     def _convert(self, weights: _Named) -> _Named:
-        if self._model._weight_conversions is None:
+        if not self._conversions:
             return weights
         converted: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
         return converted.items()
@@ -178,7 +178,7 @@ class _InPlace:
     code copies by itself (gpt-oss's experts and sinks).
     """
 
-    model: nn.Module
+    model: Any
     model_config: Any
     device: torch.device
 
@@ -321,7 +321,7 @@ class BytesSender(TrainerWeightTransferEngine):
         self.client.finish_weight_update()
 
 
-class BytesReceiver(_InPlace, WeightTransferEngine):
+class BytesReceiver(_InPlace, WeightTransferEngine[Any, Any]):
     """Loads such pieces."""
 
     update_info_cls: ClassVar[Any] = Piece
