@@ -28,7 +28,7 @@ from openrlhf_swap.flags.defaults import DEFAULTS, FOLDERS
 from openrlhf_swap.flags.paths import use_whole_paths
 from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
-from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
+from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
@@ -204,17 +204,21 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
     for name, value in recipe.flags.items():
         note, source = " (overruled)" * (name in configuration.overruled), recipe.sources[name]
         lines.append(f"  {' '.join(as_words({name: value}))}{note}" + (f"  # {source}" if source else ""))
-    return lines + [f"  not here: {missing}" for missing in recipe.cannot]
+    asked = [f"  prompt: {recipe.prompt}"] if recipe.prompt else []
+    return lines + asked + [f"  not here: {missing}" for missing in recipe.cannot]
 
 
 def _print_objectives() -> None:
-    """Print each objective on a line, followed by its recipe and its settings."""
-    for name in OBJECTIVES:
-        print(f"{name:16} {equation(name)}")
-        if name in NAMES:
-            print(f"{'':16}   --swap.recipe {name}: all that {read_recipe(name).origin} sets")
-        for setting, spec in objective_class(name).Settings.declared().items():
-            print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
+    """Print each objective on a line, followed by its recipe and its settings, by what a user has or wants."""
+    for title, group in GROUPS.items():
+        print(f"\n{title}:")
+        for name in group:
+            print(f"{name:16} {equation(name)}")
+            if name in NAMES:
+                print(f"{'':16}   --swap.recipe {name}: all that {read_recipe(name).origin} sets")
+            for setting, spec in objective_class(name).Settings.declared().items():
+                print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
+    print("\ndocs/use/which_objective.md has three or four of them to begin with")
 
 
 def _print_metrics() -> None:

@@ -30,7 +30,15 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.files import write_text
+from openrlhf_swap.objectives.ablation import ABLATION
 
+PRESETS = {  # name -> its configurations, each a recipe; `paper` is both halves of its Table 1
+    "paper": {
+        name: {"train": ["--swap.recipe", name]}
+        for name in ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
+    },
+    "ablation": {name: {"train": ["--swap.objective", name]} for name in ABLATION},
+}
 LEASH = [sys.executable, str(Path(__file__).parents[1] / "leash.py")]  # ends a command with this process
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)  # how a command ends on Ctrl-C
 
@@ -40,6 +48,7 @@ def main(argv: list[str]) -> int:
     chosen = parser.add_mutually_exclusive_group(required=True)
     rows_help = 'JSON: [{"name": ..., "train": [flags], "evaluate": [flags]}, ...]'
     chosen.add_argument("--configurations", type=Path, help=rows_help)
+    chosen.add_argument("--preset", choices=PRESETS, help="the rows of a table of the paper, each with its recipe")
     chosen.add_argument("--vary", nargs="+", metavar=("SETTING", "VALUE"), help="a --swap.* flag, and its values")
     parser.add_argument("--only", nargs="+", help="names of the configurations to run; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
@@ -50,6 +59,8 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.configurations:
         rows = {row["name"]: row for row in json.loads(args.configurations.read_text(encoding="utf-8"))}
+    elif args.preset:
+        rows = PRESETS[args.preset]
     else:
         setting, *values = args.vary
         rows = {f"{setting}={value}": {"train": [f"--swap.{setting}", value]} for value in values}

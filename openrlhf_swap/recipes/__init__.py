@@ -1,7 +1,7 @@
 """Flags in YAML files: recipes, which hold what an objective's authors set, and files of one's own for `--config`.
 
-A file has a section `flags` (name without dashes: value; `true` and `false` for switches) and may have `origin` and
-`cannot`, a list of what the authors do and this trainer cannot.
+A file has a section `flags` (name without dashes: value; `true` and `false` for switches) and may have `origin`,
+`prompt`, how the authors ask, and `cannot`, a list of what the authors do and this trainer cannot.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class FlagFile:
         origin: where the values come from.
         flags: name without dashes -> the YAML value: text, a number, a list of these, or a bool for a switch.
         sources: name -> what the value is called at the origin.
+        prompt: how the authors ask, as a command that prepares the data so.
         cannot: what the authors do and this trainer cannot.
     """
 
@@ -38,6 +39,7 @@ class FlagFile:
     origin: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    prompt: str = ""
     cannot: list[str] = field(default_factory=list)
 
 
@@ -73,7 +75,8 @@ def read_file(path: Path, name: str = "") -> FlagFile:
     lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
     sources = {line[1]: line[3] or "" for line in lines}
     given = {str(flag): value for flag, value in flags.items() if value is not None}
-    return FlagFile(name or str(path), content.get("origin", str(path)), given, sources, content.get("cannot", []))
+    said = {key: content[key] for key in ("prompt", "cannot") if key in content}
+    return FlagFile(name or str(path), content.get("origin", str(path)), given, sources, **said)
 
 
 def as_words(flags: Mapping[str, Any]) -> list[str]:
