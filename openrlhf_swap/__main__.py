@@ -30,6 +30,7 @@ COMMANDS = {
     "eval page": "openrlhf_swap.evaluation.page",
     "eval traces": "openrlhf_swap.evaluation.traces",
     "eval forced": "openrlhf_swap.evaluation.forced",
+    "eval hints": "openrlhf_swap.evaluation.hints",
 }
 """Words after `openrlhf-swap` -> the module whose `main` takes the flags. Commands may share a first word."""
 
