@@ -7,6 +7,7 @@ the others need does not have to be installed.
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -37,6 +38,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first words name, and return its exit status."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where `python -m` finds the module of module:name, too
     return run_command(dispatch, argv)
 
 

@@ -123,7 +123,9 @@ def references_of_prompts(args: argparse.Namespace, tokenizer: PreTrainedTokeniz
     data = {"prompt_dataset": args.dataset, "prompt_probs": None, "prompt_split": args.split}
     data |= {"input_key": args.input_key, "label_key": args.label_key, "input_template": None}
     data |= {"max_samples": sys.maxsize, "apply_chat_template": True}
-    training = SimpleNamespace(data=SimpleNamespace(**data), train=SimpleNamespace(seed=0))
+    training = SimpleNamespace(
+        data=SimpleNamespace(**data), train=SimpleNamespace(seed=0), eval=SimpleNamespace(dataset=None)
+    )
     rows, _ = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
     references = read_references(rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}")

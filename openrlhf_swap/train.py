@@ -68,7 +68,8 @@ def main(argv: list[str]) -> int:
     if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
         print(f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes")
         return 0
-    with locked({"--swap.output_dir": output, "--ckpt.path": checkpoint_folder}):
+    policy = Path(configuration.args.ckpt.output_dir)
+    with locked({"--swap.output_dir": output, "--ckpt.path": checkpoint_folder, "--ckpt.output_dir": policy}):
         log = output / "train.log"
         console = nullcontext() if configuration.run.verbose else quiet_console(log, "[swap]", "--swap.verbose")
         try:

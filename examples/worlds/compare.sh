@@ -56,10 +56,9 @@ if runs adaptthink; then
 fi
 on_the_way=()
 if [[ -n "$EVALUATE_EVERY" ]]; then
-    # As evaluate.py does: one response a problem at temperature 1. The file of prompts is as long as the run needs, and
-    # --data.max_samples would cut the held-out problems too.
+    # As evaluate.py does: one response a problem at temperature 1.
     on_the_way=(--eval.dataset "$OUTPUT/data/test.jsonl" --eval.steps "$EVALUATE_EVERY" --eval.temperature 1
-                --eval.n_samples_per_prompt 1 --data.max_samples "$((STEPS * 16 + PROBLEMS))")
+                --eval.n_samples_per_prompt 1)
 fi
 train=(bash "$HERE/train_swap.sh" --ckpt.load_enable "${on_the_way[@]}")
 exec python examples/studies/run_sweep.py --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CARD, PICTURE, TEMPLATE = "README.md", "training.png", Path(__file__).with_name("card.md")
 TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
+FOLDERS = re.compile(r"(?<=[\s=,'])/(?:[^\s'/,]+/)+")  # of this machine, before a name in a command line
 CURVES = {"accuracy of rollouts, %": ("swap/accuracy", 100), "tokens per rollout": ("length/mean", 1)}
 
 
@@ -70,10 +72,11 @@ def write_card(policy: Path, run: Path) -> None:
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
+    curves = curves_of(steps)
     unused = {} if objective in ABLATION else SwapConfig().model_dump()
     settings = {name: _without_folder(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
-    if len(steps):
-        draw_curves(steps, policy / PICTURE)
+    if len(curves):
+        draw_curves(curves, policy / PICTURE)
     card = ModelCard.from_template(
         data,
         str(TEMPLATE),
@@ -90,11 +93,13 @@ def write_card(policy: Path, run: Path) -> None:
         responses=f"{steps['rollout/num_samples'].sum():,.0f}" if len(steps) else "0",
         time=timedelta(seconds=round(steps["timing/step_total"].sum())) if len(steps) else "no time",
         hardware=hardware(),
-        measures=measures(steps).to_markdown(floatfmt=",.1f") if len(steps) else "",
+        measures=measures(curves).to_markdown(floatfmt=",.1f") if len(curves) else "",
         picture=PICTURE,
         evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g") if evaluation else "",
         evaluation_step=(evaluations or [{}])[-1].get("step"),
         flags=flags,
+        evaluated_on=_without_folder(flags.get("eval.dataset")),
+        command=FOLDERS.sub("", about["command"]),
         files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(index=False, intfmt=","),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
@@ -129,29 +134,32 @@ def hardware() -> str:
     return "GPUs of other nodes" if torch.version.cuda else f"no GPU: {len(os.sched_getaffinity(0))} cores"
 
 
-def measures(steps: DataFrame) -> DataFrame:
+def curves_of(steps: DataFrame) -> DataFrame:
+    """The CURVES of a run's metrics, by step."""
+    from pandas import DataFrame
+
+    curves = {name: scale * steps[key] for name, (key, scale) in CURVES.items() if key in steps}
+    return DataFrame(curves).set_index(steps["step"]) if curves else DataFrame()
+
+
+def measures(curves: DataFrame) -> DataFrame:
     """Each curve's first and last value, and its mean over the last tenth of the steps."""
     from pandas import DataFrame
 
-    tenth = max(1, round(len(steps) / 10))
-    curves = {name: scale * steps[key].dropna() for name, (key, scale) in CURVES.items() if key in steps}
-    values = {name: [curve.iloc[0], curve.iloc[-1], curve.tail(tenth).mean()] for name, curve in curves.items()}
-    return DataFrame(values, index=["first step", "last step", f"mean of the last {tenth}"]).T
+    tenth = max(1, round(len(curves) / 10))
+    means = curves.apply(lambda curve: curve.dropna().tail(tenth).mean())
+    first, last = curves.bfill().iloc[0], curves.ffill().iloc[-1]
+    return DataFrame({"first step": first, "last step": last, f"mean of the last {tenth}": means})
 
 
-def draw_curves(steps: DataFrame, path: Path) -> None:
-    """Write a picture with a panel for each curve, by step."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+def draw_curves(curves: DataFrame, path: Path) -> None:
+    """Write a picture with a panel for each curve."""
+    from matplotlib import pyplot
 
-    figure = Figure(figsize=(8, 2.8), layout="constrained")
-    for panel, (name, (key, scale)) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
-        if key in steps:
-            panel.plot(steps["step"], scale * steps[key], marker="." if len(steps) < 50 else None)
-        panel.set(xlabel="step", ylabel=name)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        panel.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=100)
+    marker, titles = "." if len(curves) < 50 else None, list(curves)
+    panels = curves.plot(subplots=True, layout=(1, -1), figsize=(8, 2.8), legend=False, title=titles, marker=marker)
+    panels[0, 0].figure.savefig(path, dpi=100, bbox_inches="tight")
+    pyplot.close(panels[0, 0].figure)
 
 
 def _is_of_hub(source: Row) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -31,7 +30,7 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 held.enter_context(FileLock(folder / LOCK, timeout=0, fallback_to_soft=False))
-                held.callback(_remove_unused, created)
+                held.callback(_clean_up, folder / LOCK, created)
             except Timeout:
                 raise ConfigError(
                     f"{flag} is {folders[flag]}, where another run is under way ({LOCK}); wait until it has ended, or "
@@ -44,10 +43,9 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
         yield
 
 
-def _remove_unused(folders: list[Path]) -> None:
-    """Remove new folders, the innermost first, as far as they hold nothing but the lock."""
-    if folders and os.listdir(folders[0]) == [LOCK]:
-        (folders[0] / LOCK).unlink()
+def _clean_up(lock: Path, created: list[Path]) -> None:
+    """Remove a lock that is held, and the new folders, the innermost first, that hold nothing now."""
+    lock.unlink(missing_ok=True)
     with suppress(OSError):
-        for folder in folders:
+        for folder in created:
             folder.rmdir()

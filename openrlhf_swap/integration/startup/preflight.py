@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -60,6 +61,8 @@ def resolve_run(configuration: Configuration) -> Configuration:
         used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
     if evaluation != args.eval.dataset:
         used |= {"eval.dataset": evaluation, "eval.split": "train"}
+    if evaluation:
+        used |= {"data.max_samples": sys.maxsize}  # which has been applied, and would cut the evaluation's, too
     return replace(configuration, method=method).replace_flags(used)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ CHANGED_PROMPT = (
 def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[Dataset, bool]:
     """The prompts to train or evaluate on, mixed as OpenRLHF mixes them, and whether it would read the same itself.
 
+    `--data.max_samples` cuts those to train on, in OpenRLHF the others, too: it is told of none where there are both.
     The loader of `datasets` reads all of a file or nothing; here the rows that cannot be read are counted, printed and
     left out. Of a CSV file it guesses the types, and would turn 007 into 7, 0.50 into 0.5 and NA into nothing; here
     its fields are the texts that they are.
@@ -75,8 +77,11 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[Data
             return as_table(read_here[name])
         return blending_datasets(name, None, printer, dataset_split=split)
 
+    most, lengths = args.data.max_samples if for_training else sys.maxsize, list[int]()
+
     def cut(table: Dataset) -> Dataset:
-        return table.select(range(min(args.data.max_samples, len(table))))
+        lengths.append(len(table))
+        return table.select(range(min(most, len(table))))
 
     with loader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"):
         parts = [cut(load(name)) for name in sources]
@@ -88,7 +93,8 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[Data
     if len(table) == 0:
         raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
     check_columns(table.column_names, columns_of(args), names)
-    return cut(table), not read_here
+    table = cut(table)
+    return table, not read_here and (args.eval.dataset is None or max(lengths) <= most)
 
 
 def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> list[str | None]:

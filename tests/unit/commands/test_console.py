@@ -60,3 +60,11 @@ def test_no_command_is_imported_for_help():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_module_in_the_current_folder_is_found_as_by_python_m(tmp_path):
+    (tmp_path / "near.py").write_text("def verify(response, answer, metadata): return True")
+    words = ["score", "--model", "/no/such", "--input", "in", "--output", "out", "--swap.grader", "near:verify"]
+    code = f"import sys; sys.path.remove(''); from openrlhf_swap.__main__ import main; sys.exit(main({words}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.stderr.startswith("error: --model is /no/such, which cannot be read (no such folder)")

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +29,8 @@ def test_a_torn_record_is_one_line_and_ignored(tmp_path, capsys, torn):
     assert capsys.readouterr().out == f"[swap] {record} cannot be read and is ignored\n"
 
 
-def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_file):
+@pytest.mark.parametrize("flag", ["--swap.output_dir", "--ckpt.path", "--ckpt.output_dir"])
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_file, flag):
     """Although the first has left a torn record; nothing of the first is touched."""
     output = tmp_path / "out"
     checkpoint = output / "checkpoints" / "_actor" / "global_step2"
@@ -36,11 +38,11 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_fi
     (checkpoint / "incomplete").touch()
     (output / "swap_config.json").write_text("{")
     flags = {"--data.prompt_dataset": str(prompts_file), "--swap.output_dir": str(output)}
-    flags["--ckpt.path"] = str(output / "checkpoints")
-    with locked({"--swap.output_dir": output}):
+    flags |= {"--ckpt.path": str(output / "checkpoints"), "--ckpt.output_dir": str(tmp_path / "policy")}
+    with locked({flag: Path(flags[flag])}):
         status, line = run_main(capsys, "--ckpt.load_enable", **flags)
     assert status == 2
-    assert line.startswith(f"error: --swap.output_dir is {output}, where another run is under way ({LOCK}); wait")
+    assert line.startswith(f"error: {flag} is {flags[flag]}, where another run is under way ({LOCK}); wait")
     assert (checkpoint / "incomplete").exists()
 
 

@@ -28,4 +28,4 @@ def test_a_stopped_training_resumes(tmp_path, variables):
     if variables:
         flags = dict(zip(train[6::2], train[7::2], strict=True))
         assert flags["--eval.dataset"] == f"{tmp_path}/o p/data/test.jsonl"
-        assert flags["--data.max_samples"] == str(20 * 16 + 100)
+        assert flags["--eval.n_samples_per_prompt"] == "1"

@@ -13,7 +13,7 @@ from support.paths import POLICY
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.objectives.registry import OBJECTIVES
-from openrlhf_swap.runs.card import equation, measures, try_write_card, write_card
+from openrlhf_swap.runs.card import curves_of, equation, measures, try_write_card, write_card
 from openrlhf_swap.runs.provenance import fingerprint
 
 FLAGS = {
@@ -38,7 +38,7 @@ def run(tmp_path):
         written |= {f"swap.{objective}.{name}": value for name, value in options} | FLAGS | flags
         about = {
             "flags": written,
-            "command": "openrlhf-swap train --swap.close_template 'a|b'",
+            "command": f"openrlhf-swap train --swap.close_template 'a|b' --data.prompt_dataset={data} '{tmp_path}/x'",
             "versions": {"openrlhf-swap": "0", "torch": "2.13.0"},
             "commit": "abc",
             "inputs": {"data": [fingerprint(str(data))], "weights": [fingerprint(base)]},
@@ -80,6 +80,7 @@ def test_a_card(run):
         "The training included none on held-out problems" in text and "2607.09786" in text and "from 69 to 49%" in text
     )
     assert str(folder) not in text  # folders of the machine
+    assert "--swap.close_template 'a|b' --data.prompt_dataset=train.jsonl 'x'\n" in text
     assert (policy / "training.png").read_bytes().startswith(b"\x89PNG") and "](training.png)" in text
     data = ModelCard.load(policy / "README.md").data
     assert (data.license, data.base_model, data.datasets) == ("unknown", None, None)
@@ -110,7 +111,7 @@ def test_an_adapter_is_loaded_by_peft(run):
 
 def test_evaluations_during_training(run):
     rows = [{"step": 1, "eval_gsm8k_pass1": 0.25}, {"step": 3, "eval_gsm8k_pass1": 0.8125, "other": 1}]
-    policy, folder = run(rows, **{"eval.dataset": "test.jsonl"})
+    policy, folder = run(rows, **{"eval.dataset": "/data/of/mine/test.jsonl"})
     write_card(policy, folder)
     assert "On `test.jsonl`, during training, after step 3" in card_of(policy)
     assert re.search(r"\| eval_gsm8k_pass1 +\| +0.8125 \|\n\n## Limits", card_of(policy))
@@ -191,6 +192,6 @@ def test_a_finished_run_never_fails_for_its_card(run, damage, reason, capsys):
 
 def test_means_of_the_last_tenth():
     rows = [{"step": n, "swap/accuracy": n / 100} for n in range(20)]
-    table = measures(DataFrame(rows))
+    table = measures(curves_of(DataFrame(rows)))
     assert table.columns.tolist() == ["first step", "last step", "mean of the last 2"]
     assert table.T["accuracy of rollouts, %"].tolist() == [0.0, 19.0, 18.5]

@@ -144,6 +144,20 @@ def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path
     assert read(write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")) == expected
 
 
+def test_the_number_of_training_prompts_does_not_cut_the_evaluation(tmp_path, tokenizer):
+    rows = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in (100, 101, 102)]
+    path = rows_file(tmp_path / "rows.jsonl", rows)
+    args = data_arguments(path, max_samples=2)
+    assert (
+        len(load_prompts(args)[0]) == 2
+        and write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path) == path
+    )
+    args.eval.dataset = path
+    assert len(load_prompts(args, for_training=False)[0]) == 3
+    used = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")
+    assert read(used) == rows[:2]  # OpenRLHF is not to cut it, because it would cut the other one
+
+
 @pytest.mark.parametrize("probabilities", [None, "0.2,0.8"])
 def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilities):
     from openrlhf.datasets.utils import blending_datasets
