@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from tempfile import NamedTemporaryFile, TemporaryFile
-from typing import Literal, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Literal, NamedTuple
 
 from openrlhf_swap.errors import ConfigError
 
@@ -61,23 +61,66 @@ def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) 
     `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run. Raises ConfigError where the
     program cannot be confined; it is not run then.
     """
-    with NamedTemporaryFile() as source, TemporaryFile() as output:
-        source.write((_SET_LIMITS % {**LIMITS, "CPU": cpu} + program).encode(errors="replace"))
-        source.flush()
+    return _finish(_start(program, given, cpu), wall)
+
+
+def run_together(program: tuple[str, str], checks: tuple[str, str], cpu: int, wall: float) -> str:
+    """Run two programs with their inputs, each confined by itself; what the second one printed.
+
+    Each finds in `PIPES` the file descriptors to write to the other one and to read from it. The first ends with the
+    second.
+    """
+    (checks_in, program_out), (program_in, checks_out) = os.pipe(), os.pipe()
+    try:
+        first = _start(*program, cpu, (program_out, program_in))
+        second = _start(*checks, cpu, (checks_out, checks_in))
+    finally:
+        for end in (checks_in, program_out, program_in, checks_out):
+            os.close(end)
+    printed = _finish(second, wall).output
+    first[0].kill()
+    _finish(first, wall)
+    return printed
+
+
+_Started = tuple["subprocess.Popen[bytes]", IO[bytes]]
+
+
+def _start(program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()) -> _Started:
+    """Start a program that may use these file descriptors; returns it, and the file of what it prints."""
+    text = f"{_SET_LIMITS % {**LIMITS, 'CPU': cpu}}PIPES = {pipes}\n{program}"
+    output = TemporaryFile()  # noqa: SIM115 (`_finish` closes it)
+    with _file_of(text) as source, _file_of(given) as standard_input:
+        started = subprocess.Popen(
+            _confined(find_bwrap(), source.fileno()),
+            stdin=standard_input,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            env=_ENVIRONMENT,
+            pass_fds=(source.fileno(), *pipes),
+        )
+    return started, output
+
+
+def _finish(started: _Started, wall: float) -> Run:
+    process, output = started
+    with process, output:
         try:
-            status = subprocess.run(
-                _confined(find_bwrap(), source.name),
-                input=given.encode(errors="replace"),
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                env=_ENVIRONMENT,
-                timeout=wall,
-            ).returncode
-        except subprocess.TimeoutExpired:  # bwrap is killed, and with it all that it started
+            status = process.wait(wall)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and with bwrap all that it started
             status = _KILLED[0]
         output.seek(0)
         printed = output.read(OUTPUT_BYTES).decode(errors="replace")
     return Run("ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed)
+
+
+def _file_of(text: str) -> IO[bytes]:
+    """A file without a name that holds a text."""
+    file = TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    file.write(text.encode(errors="replace"))
+    file.seek(0)
+    return file
 
 
 @cache
@@ -89,8 +132,9 @@ def find_bwrap() -> str:
     """
     reason = "none is installed"
     for bwrap in _installed():
-        with NamedTemporaryFile() as empty:
-            tried = subprocess.run(_confined(bwrap, empty.name), env=_ENVIRONMENT, capture_output=True, text=True)
+        with _file_of("") as empty:
+            command, given = _confined(bwrap, empty.fileno()), (empty.fileno(),)
+            tried = subprocess.run(command, env=_ENVIRONMENT, pass_fds=given, capture_output=True, text=True)
         if tried.returncode == 0:
             return bwrap
         reason = f"{bwrap}: {tried.stderr.strip()}"
@@ -106,8 +150,8 @@ def _installed() -> Iterator[str]:
         yield str(bwrap_path())
 
 
-def _confined(bwrap: str, program: str) -> list[str]:
-    """The command that runs a Python program, a file of this machine."""
+def _confined(bwrap: str, program: int) -> list[str]:
+    """The command that runs the Python program that can be read from a file descriptor."""
     command = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     command += ["--size", str(FOLDER_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--symlink", "/tmp", "/dev/shm"]
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
@@ -118,5 +162,5 @@ def _confined(bwrap: str, program: str) -> list[str]:
         shared += [f"{root}/{name}" for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
     for path in shared:
         command += ["--ro-bind-try", path, path]
-    command += ["--ro-bind", program, "/program.py", "--remount-ro", "/"]
+    command += ["--ro-bind-data", str(program), "/program.py", "--remount-ro", "/"]
     return [*command, sys.executable, "-I", "-B", "/program.py"]

@@ -4,9 +4,8 @@ Tests are Python statements (`assert add(1, 2) == 3`; each assert is a test, oth
 them), or JSON: a list of {"input", "output"}, for programs that read and print, or, with a column `fn_name`, for a
 function: a line of JSON for each argument, and one for what it returns. LiveCodeBench's files are of the second kind.
 
-The score is the share of tests that pass; correct is all of them. `sandbox.py` says what the code can do. Expected
-outputs and results stay outside, where they are compared with what the code returned. Asserts run beside the code, so
-code that sets out to deceive them can.
+The score is the share of tests that pass; correct is all of them. `sandbox.py` says what the code can do. It meets
+neither the tests nor what they expect: they run in a process of their own, which compares values (`remote.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.rewards.sandbox import find_bwrap, run_python
+from openrlhf_swap.rewards.sandbox import find_bwrap, run_python, run_together
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
 FUNCTION = "fn_name"  # the column with the name of the function to call; empty in the rows of a table that have none
@@ -37,42 +37,14 @@ _MODULES = (
     *("itertools", "functools", "operator", "io", "sys", "json"),
 )
 _PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
-_PRELUDE += f"import {', '.join(_MODULES)}\nsys.setrecursionlimit(50_000)\n"
+_IMPORTS = f"import {', '.join(_MODULES)}\n"
+_PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\n"
 # The code is compiled apart from all that stands before it, as `from __future__` has to come first.
 _PROGRAM = f"""\
 exec({_PRELUDE!r})
 exec(compile(%r, "program.py", "exec"))
 """
-# Prints a line for each test as it ends: [what it returned], [true] after an assert, [] if it failed. What the code
-# itself prints goes nowhere.
-_RUNNER = f"""\
-import json, os, signal, sys, types
-
-def run(given, results):
-    sys.modules["solution"] = types.ModuleType("solution")  # where a dataclass looks for its module
-    space = vars(sys.modules["solution"])
-    exec({_PRELUDE!r}, space)
-    signal.setitimer(signal.ITIMER_PROF, given["seconds"])  # the process ends with them: what is left has failed
-    exec(compile(given["code"], "solution.py", "exec"), space)
-    for test in given["tests"]:
-        signal.setitimer(signal.ITIMER_PROF, given["seconds"])
-        try:
-            if isinstance(test, str):
-                exec(compile(test, "tests.py", "exec"), space)
-                result = [True]
-            else:
-                name, arguments = test
-                function = getattr(space["Solution"](), name) if "Solution" in space else space[name]
-                result = [function(*arguments)]
-            line = json.dumps(result)
-        except BaseException:
-            line = "[]"
-        print(line, file=results, flush=True)
-
-results = os.fdopen(os.dup(1), "w")
-os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-run(json.load(sys.stdin), results)
-"""
+_REMOTE = f"exec(compile({Path(__file__).with_name('remote.py').read_text()!r}, 'remote.py', 'exec'))"
 
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
@@ -86,11 +58,10 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     total = len(tests)
     if isinstance(tests[0], str):
         total = sum(map(_is_assert, tests))
-        results = _run_in_one_process(code, tests, [True] * len(tests), seconds)
-        passed = sum(result for result, test in zip(results, tests, strict=False) if _is_assert(test))
+        results = zip(_run_checks(code, tests, seconds), tests, strict=False)
+        passed = sum(result for result, test in results if _is_assert(test))
     elif function := metadata.get(FUNCTION):
-        calls = [(function, arguments) for arguments, _ in tests]
-        passed = sum(_run_in_one_process(code, calls, [result for _, result in tests], seconds))
+        passed = sum(_run_checks(code, [(function, *test) for test in tests], seconds))
     else:
         passed = sum(_run_programs(code, tests, seconds))
     return Verdict(passed / total, why=f"{passed} of {total} tests passed")
@@ -145,12 +116,17 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
     return [([json.loads(line) for line in row["input"].splitlines()], json.loads(row["output"])) for row in rows]
 
 
-def _run_in_one_process(code: str, tests: Sequence[Any], expected: Sequence[Any], seconds: float) -> list[bool]:
-    """Whether each test of the process's lifetime gave what is expected; it may have ended before the last ones."""
-    given = json.dumps({"code": code, "tests": tests, "seconds": SECONDS})
-    output = run_python(_RUNNER, given, cpu=int(seconds), wall=seconds).output
-    results = [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith("\n")]
-    return [result == [right] for result, right in zip(results, expected, strict=False)]
+def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
+    """Whether each test passed; the program, or the checks, may have ended before the last ones."""
+    program = json.dumps({"code": code, "seconds": SECONDS})
+    checks = json.dumps({"tests": tests})
+    output = run_together(
+        (f"{_REMOTE}\nrun_program({_PRELUDE!r})", program),
+        (f"{_REMOTE}\nrun_checks({_IMPORTS!r})", checks),
+        cpu=int(seconds),
+        wall=seconds,
+    )
+    return [line == "true" for line in output.splitlines()]
 
 
 def _run_programs(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:

@@ -1,0 +1,242 @@
+"""Runs inside the sandbox: a program in one process, and in another one the checks that call it.
+
+What the program returns reaches the checks as built-in values, read by an unpickler that makes nothing else, or as the
+number of an object that stays with the program. So the program meets neither the checks nor what they expect, and no
+object of its own is ever equal to a value. This file is sent as text: it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import operator
+import os
+import pickle
+import re
+import signal
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+PIPES: tuple[int, ...] = globals().get("PIPES", ())  # the sandbox sets it: to write to the other end, and to read
+_DATA: tuple[Any, ...] = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    tuple,
+    list,
+    set,
+    frozenset,
+    dict,
+    type(None),
+    range,
+    bytearray,
+)
+_VALUES = {
+    **{("builtins", kind.__name__): kind for kind in _DATA},
+    **{
+        (module, name): getattr(__import__(module), name)
+        for module, names in {
+            "fractions": ["Fraction"],
+            "decimal": ["Decimal"],
+            "datetime": ["date", "datetime", "time", "timedelta", "timezone"],
+            "collections": ["deque"],
+        }.items()
+        for name in names
+    },
+}
+_BETWEEN_OBJECTS = {  # a comparison or a sum with a value of the checks would tell it to the program
+    f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
+}
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "__call__": lambda function, *arguments, **named: function(*arguments, **named),
+    **{f"__{kind.__name__}__": kind for kind in (len, iter, next, str, repr, bool, float, abs)},
+    **{f"__{name}__": getattr(operator, name) for name in ("index", "getitem", "setitem", "delitem")},
+    **_BETWEEN_OBJECTS,
+}
+
+
+class _Pickler(pickle.Pickler):
+    """Keeps what is no value, and sends its number."""
+
+    def __init__(self, file: BinaryIO, link: Link) -> None:
+        super().__init__(file)
+        self._link = link
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, Remote):
+            return ["yours", object.__getattribute__(value, "_number")]
+        kind = value if isinstance(value, type) else type(value)
+        is_value = kind in _VALUES.values() or (kind is not value and (isinstance(value, _DATA) or _is_numpy(value)))
+        if is_value:
+            return None
+        self._link.kept.append(value)
+        return ["mine", len(self._link.kept) - 1]
+
+    def reducer_override(self, value: Any) -> Any:
+        for kind in _DATA[:-3]:
+            if isinstance(value, kind) and type(value) is not kind:  # a named tuple, a Counter, an IntEnum
+                return kind, (list(value) if kind in (tuple, list, set, frozenset) else kind(value),)
+        if _is_numpy(value):
+            plain = value.tolist()
+            return type(plain), (plain,)
+        return NotImplemented
+
+
+def _is_numpy(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "tolist")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes values, and `Remote` of numbers."""
+
+    def __init__(self, file: BinaryIO, link: Link) -> None:
+        super().__init__(file)
+        self._link = link
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _VALUES[module, name]
+
+    def persistent_load(self, reference: Any) -> Any:
+        owner, number = reference
+        return self._link.kept[number] if owner == "yours" else Remote(self._link, number)
+
+
+class Link:
+    """Both ends of a connection call each other's objects, one call at a time, also during a call."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.kept: list[Any] = []
+        self._seconds = seconds  # of CPU time for each call; the process ends with them
+        self._out, self._in = (os.fdopen(number, mode) for number, mode in zip(PIPES, ("wb", "rb"), strict=True))
+
+    def send(self, kind: str, value: Any) -> None:
+        buffer = io.BytesIO()
+        _Pickler(buffer, self).dump((kind, value))
+        self._out.write(len(buffer.getbuffer()).to_bytes(8, "big") + buffer.getvalue())
+        self._out.flush()
+
+    def receive(self) -> Any:
+        """The value of the next reply; calls that come before it are answered."""
+        while True:
+            size = self._in.read(8)
+            if len(size) < 8:
+                raise EOFError("the program ended")
+            kind, value = _Unpickler(io.BytesIO(self._in.read(int.from_bytes(size, "big"))), self).load()
+            if kind == "value":
+                return value
+            if kind == "error":
+                error = getattr(builtins, str(value), Exception)
+                is_error = isinstance(error, type) and issubclass(error, Exception)
+                raise (error if is_error else Exception)("in the program")
+            self._answer(*value)
+
+    def call(self, *request: Any) -> Any:
+        self.send("call", request)
+        return self.receive()
+
+    def _answer(self, target: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_PROF, self._seconds)
+        try:
+            if name in _SPECIAL and (self._seconds or name == "__call__"):
+                self.send("value", _SPECIAL[name](target, *arguments, **named))
+            elif self._seconds:
+                self.send("value", getattr(target, name))
+            else:  # the program may call what it was given, and look into nothing
+                raise TypeError
+        except BaseException as error:  # noqa: BLE001 (code that we have not seen)
+            self.send("error", type(error).__name__)
+
+
+class Remote:
+    """An object of the other process. It equals objects of that process alone, if these say so, and no value."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        object.__setattr__(self, "_link", link)
+        object.__setattr__(self, "_number", number)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return object.__getattribute__(self, "_link").call(self, name, (), {})
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def forwarded(self: Remote, *arguments: Any, **named: Any) -> Any:
+        if name in _BETWEEN_OBJECTS and not isinstance(arguments[0], Remote):
+            return NotImplemented
+        return object.__getattribute__(self, "_link").call(self, name, arguments, named)
+
+    return forwarded
+
+
+for _name in _SPECIAL:
+    setattr(Remote, _name, _forward(_name))
+
+
+def run_program(prelude: str) -> None:
+    """Run the program that stands on the standard input, and answer the calls of the checks."""
+    given = json.load(sys.stdin)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    os.dup2(sys.stdout.fileno(), 1)
+    module = sys.modules["solution"] = types.ModuleType("solution")  # where a dataclass looks for its module
+    space = vars(module)
+    exec(prelude, space)
+    before = dict(space)
+    link = Link(given["seconds"])
+    signal.setitimer(signal.ITIMER_PROF, given["seconds"])
+    exec(compile(given["code"], "solution.py", "exec"), space)
+    link.kept.append(space)
+    link.send("value", [name for name, value in space.items() if before.get(name, before) is not value])
+    link.receive()
+
+
+class _Names(dict[str, Any]):
+    """The checks' own names, then the program's, then the imported modules'.
+
+    Built-in names are Python's, unless the checks use no other name of the program: then they test a function that is
+    called so.
+    """
+
+    def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
+        super().__init__(__builtins__=builtins)
+        defined: set[str] = set(link.receive())
+        hidden = {name for name in defined if hasattr(builtins, name)}
+        is_used = (defined - hidden) & set(re.findall(r"\w+", tests))
+        self.program: Any = Remote(link, 0)
+        self._modules = modules
+        self.defined = defined - hidden if is_used else defined
+
+    def __missing__(self, name: str) -> Any:
+        return self.program[name] if name in self.defined else self._modules[name]
+
+
+def run_checks(imports: str) -> None:
+    """Run the tests that stand on the standard input; prints a line for each: whether it passed."""
+    given = json.load(sys.stdin)
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    base: dict[str, Any] = {}
+    exec(imports, base)
+    names = _Names(Link(), base, json.dumps(given["tests"]))
+    for test in given["tests"]:
+        try:
+            if isinstance(test, str):
+                exec(compile(test, "tests.py", "exec"), names)
+                passed = True
+            else:
+                name, arguments, expected = test
+                function = getattr(names["Solution"](), name) if "Solution" in names.defined else names[name]
+                passed = json.loads(json.dumps(function(*arguments))) == expected
+        except BaseException:  # noqa: BLE001 (an assert, or code that we have not seen)
+            passed = False
+        print(json.dumps(passed), file=results, flush=True)
