@@ -3,14 +3,14 @@ r"""Tables of evaluations.
     openrlhf-swap eval report outputs/eval/base outputs/eval/swap --format markdown --paper 1.5B
 
 Accuracy is pass@1: the share of correct samples per problem, averaged over problems, with a 95% bootstrap interval
-over problems. With several evaluations, also prints the differences from the first with paired-bootstrap intervals.
+over problems. With several evaluations, also prints the difference of each pair with paired-bootstrap intervals.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean
 
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
         DataError: for a folder without graded samples.
     """
     parser = Parser("openrlhf-swap eval report", __doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the first is the baseline")
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the baseline first")
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
     parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such")
     parser.add_argument(
@@ -122,14 +122,18 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
     return _table(*evaluation_cells(runs), style)
 
 
-def evaluation_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]]]:
+def evaluation_cells(
+    runs: Mapping[str, Evaluation], chosen: Mapping[str, str] = COLUMNS
+) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table: one row per evaluation and benchmark, and one for the average over several.
 
-    An evaluation that lacks a benchmark of the others has no average, which would not be comparable.
+    An evaluation that lacks a benchmark of the others has no average, which would not be comparable. `chosen` are the
+    measures that it has, by column.
     """
     names = _benchmarks(runs)
     measured = [measured.values for measures in runs.values() for measured in measures.values()]
-    columns = COLUMNS | {key: title for key, title in AREAS.items() if any(key in values for values in measured)}
+    areas = {key: title for key, title in AREAS.items() if any(key in values for values in measured)}
+    columns = {**chosen, **areas}
     rows: list[list[str]] = []
     for run, measures in runs.items():
         for name in measures:
@@ -156,19 +160,23 @@ def _cells(values: Mapping[str, float]) -> dict[str, str]:
     return cells
 
 
-def difference_tables(runs: Mapping[str, Evaluation], style: str) -> list[str]:
-    """Each evaluation minus the first, on the problems they share; then a line for each pair that shares none."""
-    (base_name, base), *others = runs.items()
-    rows, without = [], []
-    for run, measures in others:
-        for name in (name for name in measures if name in base):
-            if cells := _difference(base[name], measures[name]):
-                rows.append([f"{run} - {base_name}", title_of(name), *cells])
+def difference_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Header and rows: each evaluation minus each earlier one, on the problems they share; a note where it is none."""
+    rows, notes = [], []
+    for (earlier, first), (later, second) in combinations(runs.items(), 2):
+        for name in (name for name in second if name in first):
+            if cells := _difference(first[name], second[name]):
+                rows.append([f"{later} - {earlier}", title_of(name), *cells])
             else:
-                pair = f"{run} and {base_name}"
-                without.append(f"no difference on {title_of(name)}: {pair} share no problem of the same text")
-    header = ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"]
-    return [*([_table(header, rows, style)] if rows else []), *without]
+                pair = f"{later} and {earlier}"
+                notes.append(f"no difference on {title_of(name)}: {pair} share no problem of the same text")
+    return ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"], rows, notes
+
+
+def difference_tables(runs: Mapping[str, Evaluation], style: str) -> list[str]:
+    """The differences as a table, and the notes."""
+    header, rows, notes = difference_cells(runs)
+    return [*([_table(header, rows, style)] if rows else []), *notes]
 
 
 def _difference(first: Measures, second: Measures) -> list[str]:

@@ -17,6 +17,8 @@ from openrlhf_swap.command import Parser, counted
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.flags.configuration import parse_with_settings
 
+SHOWN = ("accuracy", "interval", "tokens", "truncated")  # of the report's columns: what a phone has the width for
+
 
 def main(argv: list[str]) -> None:
     """Write the page; ConfigError for an invalid penalty, DataError for traces that are not scored."""
@@ -36,12 +38,14 @@ def main(argv: list[str]) -> None:
     evaluations = [place for place in args.inputs if place.is_dir()]
     if args.metrics or evaluations:
         from openrlhf_swap.evaluation.measures import measure_evaluations
-        from openrlhf_swap.evaluation.report import evaluation_cells
+        from openrlhf_swap.evaluation.report import COLUMNS, difference_cells, evaluation_cells
 
-        header, rows = evaluation_cells(measure_evaluations(evaluations))
+        runs = measure_evaluations(evaluations)
+        header, rows, notes = difference_cells(runs)
+        tables = [evaluation_cells(runs, {key: COLUMNS[key] for key in SHOWN}), (header, rows)]
         data["summary"] = {
-            "notes": [],
-            "tables": [{"header": header, "rows": rows}] if rows else [],
+            "notes": notes,
+            "tables": [{"header": header, "rows": rows} for header, rows in tables if rows],
             "charts": charts(args.metrics) if args.metrics else [],
         }
     args.output.parent.mkdir(parents=True, exist_ok=True)

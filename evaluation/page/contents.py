@@ -120,7 +120,7 @@ def charts(metrics: Path) -> list[dict[str, Any]]:
         lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
         # There is a target only in steps with a correct response, and only for some objectives.
         lines = {name: _numbers(values, len(rows)) for name, values in lines.items() if set(values) != {None}}
-        drawn.append({"title": title, "steps": steps, "lines": lines})
+        drawn.append({"title": f"{metrics.absolute().parent.name}: {title}", "steps": steps, "lines": lines})
     return drawn
 
 

@@ -107,8 +107,11 @@ def test_a_training_and_evaluations_stand_above(tmp_path, scored, evaluated, cap
     tokens, accuracy = summary["charts"]
     assert (tokens["steps"], tokens["lines"]) == ([1, 2], {"all": [9.0, 7.0], "target": [None, 6.0]})
     assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}
-    (table,) = summary["tables"]
+    assert tokens["title"] == f"{tmp_path.name}: tokens per rollout"
+    table, differences = summary["tables"]
     assert [row[:4] for row in table["rows"]] == [["base", "own", "2", "50.0"], ["short", "own", "2", "100.0"]]
+    assert table["header"][3:] == ["pass@1 %", "95%", "tokens", "cut off %"]
+    assert [row[0] for row in differences["rows"]] == ["short - base"]
     write_rows(metrics, [{"step": 1}])
     assert run_command(main, arguments) == 2
     assert "holds no training steps" in capsys.readouterr().err
