@@ -11,6 +11,7 @@ from typing_extensions import Self  # typing has it from Python 3.11 on
 
 from openrlhf_swap.errors import ConfigError
 
+ENDLESS = 10**12  # tokens
 DEVIATIONS = "sd"  # after a tau that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
 
@@ -110,6 +111,16 @@ class SwapConfig(FlagSettings):
     )
     step_tokens: int = setting(350, "M: tokens of a step before it is extended to the next newline", ge=1)
     max_steps: int = setting(25, "K: maximum number of steps in a response; longer responses get longer steps", ge=1)
+    steps: Literal["tokens", "turns"] = setting(
+        "tokens",
+        "what a step is: tokens (M of them, extended to the next newline), or turns: each turn of an agent is a step "
+        "(not in the paper)",
+    )
+    observation_gain: Literal["call", "none"] = setting(
+        "call",
+        "who gains where an environment's observation makes the answer likelier: call, the last step before it; none, "
+        "which scores before and after it and counts what the steps change (not in the paper)",
+    )
     newline_patience: float = setting(
         2.0,
         "cut a step after this many times M tokens if no newline comes (not in the paper)",
@@ -182,8 +193,8 @@ class SwapConfig(FlagSettings):
 
     @property
     def segmentation(self) -> tuple[int, int, float]:
-        """M, K and the newline patience, as `segment_steps` takes them."""
-        return self.step_tokens, self.max_steps, self.newline_patience
+        """M, K and the newline patience, as `segment_steps` takes them; an endless M where turns are steps."""
+        return ENDLESS if self.steps == "turns" else self.step_tokens, self.max_steps, self.newline_patience
 
     @field_validator("tau", mode="before")
     @classmethod

@@ -23,7 +23,8 @@ def use_whole_paths(configuration: Configuration) -> Configuration:
     values = configuration.values
     changes = {name: str(Path(values[name]).absolute()) for name in WRITTEN if values[name]}
     changes["actor.model_name_or_path"] = _whole(values["actor.model_name_or_path"])
-    for name, whole in (("reward.remote_url", _whole), *((name, _whole_data_set) for name in DATA_SETS)):
+    files = ("reward.remote_url", "train.agent_func_path")
+    for name, whole in (*((name, _whole) for name in files), *((name, _whole_data_set) for name in DATA_SETS)):
         if values[name]:
             changes[name] = ",".join(whole(source.strip()) for source in values[name].split(","))
     return configuration.replace_flags(changes)

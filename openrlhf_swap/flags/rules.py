@@ -60,7 +60,6 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 FIXED = (
     ("algo.advantage.estimator", "group_norm", "the outcome term is group_norm: leave it out"),
     ("algo.advantage.gamma", 1.0, "step rewards are not discounted: use 1"),
-    ("train.agent_func_path", None, "multi-turn rollouts are not supported: leave it out"),
     ("critic.model_name_or_path", None, "the objectives have no critic: leave it out"),
     ("reward.model_name_or_path", None, "the grader and the policy give the rewards: leave it out"),
     ("data.max_images_per_prompt", 0, "only text is supported: use 0"),
@@ -164,23 +163,26 @@ def _texts(configuration: Configuration) -> Refusals:
             f"{flag}, which cannot be filled in; write {{}} once for the problem, and braces that are to stay twice: "
             "{{ and }}",
         )
+    if agent := args.train.agent_func_path:
+        yield from _defines("train.agent_func_path", agent, "AgentExecutor", "a subclass of MultiTurnAgentExecutor")
+        return  # the environment gives the rewards
     for source in args.reward.remote_url:
-        flag = f"--reward.remote_url is {source}"
         if source.endswith(".py"):
-            try:
-                text = Path(source).read_text(encoding="utf-8")
-                ast.parse(text)
-            except (OSError, ValueError, SyntaxError) as error:
-                raise ConfigError(f"{flag}, which cannot be read ({error}); give a file with reward_func") from None
-            yield (
-                "reward_func" not in text,
-                f"{flag}, which defines no reward_func; define reward_func(queries, prompts, labels)",
-            )
+            yield from _defines("reward.remote_url", source, "reward_func", "reward_func(queries, prompts, labels)")
         else:
             yield (
                 not source.startswith(("http://", "https://")),
-                f"{flag}; use a file that ends in .py, or an address that starts with http",
+                f"--reward.remote_url is {source}; use a file that ends in .py, or an address that starts with http",
             )
+
+
+def _defines(flag: str, source: str, name: str, form: str) -> Refusals:
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+        ast.parse(text)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ConfigError(f"--{flag} is {source}, which cannot be read ({error}); give a file with {name}") from None
+    yield name not in text, f"--{flag} is {source}, which defines no {name}; define {form}"
 
 
 def _combinations(configuration: Configuration) -> Refusals:
@@ -326,10 +328,11 @@ def _grader(configuration: Configuration) -> Refusals:
     if grader == MATH:
         return
     find_verifier(grader)
+    agent = configuration.args.train.agent_func_path
+    giver = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {','.join(sources)}"
     yield (
         sources != [REWARD_FILE],
-        f"--swap.grader is {grader}, but --reward.remote_url {','.join(sources)} gives the rewards: leave one of them "
-        "out",
+        f"--swap.grader is {grader}, but {giver} gives the rewards: leave one of them out",
     )
 
 
@@ -351,6 +354,11 @@ def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
         train.partial_rollout_enable and objective.continues != "no",
         f"--train.partial_rollout_enable does not work with {name}, which continues responses with the weights that "
         "began them: leave it out",
+    )
+    yield (
+        train.agent_func_path and objective.reshapes_responses,
+        f"--train.agent_func_path does not work with {name}, which changes or continues responses of one turn: "
+        "leave it out, or use another objective",
     )
     yield (
         algo.dynamic_filtering_enable and objective.needs_all_groups,

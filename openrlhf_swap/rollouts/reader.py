@@ -98,11 +98,29 @@ class StepReader(ResponseReader):
         # A model's embedding may be larger than its tokenizer: ids beyond it have no text and map to the last entry.
         self._is_newline = np.array([*("\n" in text for text in texts), False])
 
-    def step_ends(self, response_ids: Sequence[int]) -> list[int]:
-        """e_1..e_K: the index in the response of each step's last token."""
-        length = self.reasoning_length(response_ids)
-        ids = np.minimum(np.asarray(response_ids[:length], dtype=np.int64), len(self._is_newline) - 1)
-        return segment_at_newlines(np.flatnonzero(self._is_newline[ids]).tolist(), length, *self._limits)
+    def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
+        """e_1..e_K: the index in the response of each step's last token.
+
+        Args:
+            response_ids: L generated tokens.
+            turn_starts: where turns but the first begin, ascending. No step crosses a turn: all turns share one M,
+                raised until they have at most K steps together, or one each. Turns but the last are all reasoning.
+        """
+        if not turn_starts:
+            return self._cut(response_ids[: self.reasoning_length(response_ids)], *self._limits)
+        bounds = pairwise([0, *turn_starts, turn_starts[-1] + self.reasoning_length(response_ids[turn_starts[-1] :])])
+        turns = [(begin, response_ids[begin:end]) for begin, end in bounds if begin < end]
+        size, most, patience = self._limits
+        while True:
+            ends = [begin + end for begin, ids in turns for end in self._cut(ids, size, len(ids), patience)]
+            if len(ends) <= max(most, len(turns)):
+                return ends
+            size += max(1, size // 8)
+
+    def _cut(self, ids: Sequence[int], step_tokens: int, max_steps: int, patience: float) -> list[int]:
+        texts = np.minimum(np.asarray(ids, dtype=np.int64), len(self._is_newline) - 1)
+        newlines = np.flatnonzero(self._is_newline[texts]).tolist()
+        return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
         """The decoded text of each step."""

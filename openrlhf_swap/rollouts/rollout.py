@@ -6,9 +6,11 @@ Shapes: G groups, N responses a group.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +29,8 @@ class Rollout:
     Attributes:
         prompt: as the chat template renders it.
         answer: the reference answer.
-        response_ids: L token ids, the end token included.
+        response_ids: L token ids that the policy generated, the end token included; of all turns, where an agent has
+            several.
         prompt_ids: token ids of the prompt, as the engine got them.
         reward: the grader's reward; ours are between 0 and 1.
         truncated: whether the token limit cut it off.
@@ -40,6 +43,8 @@ class Rollout:
         graded_correct: whether the grader called it correct; None if it gave a reward only.
         metadata: numbers that the objective keeps about the response from its sampling to the update.
         record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
+        observations: (place, token ids) of what an environment wrote before `response_ids[place]`, in order: a new
+            turn begins there. Empty for a response of one turn.
     """
 
     prompt: str
@@ -56,6 +61,7 @@ class Rollout:
     graded_correct: bool | None = None
     metadata: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    observations: Sequence[tuple[int, Sequence[int]]] = ()
 
     @property
     def start(self) -> int:
@@ -68,9 +74,76 @@ class Rollout:
         return self.reward > 0 if self.graded_correct is None else self.graded_correct
 
     @property
+    def turn_starts(self) -> list[int]:
+        """Where turns but the first begin in `response_ids`."""
+        return [place for place, _ in self.observations]
+
+    @property
+    def turns(self) -> list[Sequence[int]]:
+        """The tokens that the policy generated in each turn."""
+        bounds = [0, *self.turn_starts, len(self.response_ids)]
+        return [self.response_ids[begin:end] for begin, end in pairwise(bounds)]
+
+    @property
+    def row_ids(self) -> list[int]:
+        """Token ids of the whole row: the prompt, then turns and observations in turn."""
+        ids = [*self.prompt_ids]
+        for number, turn in enumerate(self.turns):
+            ids += turn
+            if number < len(self.observations):
+                ids += self.observations[number][1]
+        return ids
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """(L,) int64: where each generated token stands in the row."""
+        shift = torch.zeros(len(self.response_ids) + 1, dtype=torch.int64)
+        for place, ids in self.observations:
+            shift[place] += len(ids)
+        return self.start + torch.arange(len(self.response_ids)) + shift.cumsum(0)[:-1]
+
+    @property
     def prefix_ends(self) -> tuple[int, ...]:
-        """(K+1) positions in the row: the last prompt token's, then each step's last token's."""
-        return (self.start - 1, *(self.start + end for end in self.step_ends))
+        """(K+1) positions in the row: the last prompt token's, then each step's last token's.
+
+        The last step of a turn ends with the observation that follows it, which opens the next turn.
+        """
+        if not self.observations:
+            return (self.start - 1, *(self.start + end for end in self.step_ends))
+        observed = self._observed
+        return (self.start - 1, *(int(self.positions[end]) + observed[end] for end in self.step_ends))
+
+    @property
+    def split_prefix_ends(self) -> tuple[int, ...]:
+        """As `prefix_ends`, with two positions for a step before an observation: before it, and after it."""
+        ends, observed = [self.start - 1], self._observed
+        for end in self.step_ends:
+            ends.append(int(self.positions[end]))
+            if observed[end]:
+                ends.append(ends[-1] + observed[end])
+        return tuple(ends)
+
+    def without_observations(self, logprobs: Sequence[float]) -> list[float]:
+        """l_0..l_K of the steps alone, from the log-probabilities at `split_prefix_ends`.
+
+        What an observation changes is taken from all that follow it, so that no step gains or loses by it.
+        """
+        values, kept, changed = iter(logprobs), [logprobs[0]], 0.0
+        next(values)
+        for end in self.step_ends:
+            before = next(values)
+            kept.append(before - changed)
+            if self._observed[end]:
+                changed += next(values) - before
+        return kept
+
+    @cached_property
+    def _observed(self) -> Counter[int]:
+        """Tokens of observations after each place in the response."""
+        observed = Counter[int]()
+        for place, ids in self.observations:
+            observed[place - 1] += len(ids)
+        return observed
 
     def trace(self) -> StepTrace:
         """What the step arithmetic and a critic need to know; no steps where these are neither scored nor read."""

@@ -85,6 +85,10 @@ def rollout_rows(
                 "penalty_mass": signals.penalty_mass[g, n].item(),
                 "answer_logprob_0": scores[0] if scores else None,
             }
+            if rollout.observations:
+                seen = [*(reader.text(ids) for _, ids in rollout.observations), ""]
+                turns = zip(map(reader.text, rollout.turns), seen, strict=True)
+                row["turns"] = [{"action": action, "observation": text} for action, text in turns]
             if left:
                 row["tokens_left_0"] = left[0]
             texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scores or left else []

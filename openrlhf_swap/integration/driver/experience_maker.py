@@ -20,7 +20,7 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.contract import rewards_of, token_advantages_of
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
-from openrlhf_swap.runs.metrics import step_metrics
+from openrlhf_swap.runs.metrics import step_metrics, turn_metrics
 from openrlhf_swap.runs.rollout_log import rollout_rows
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.states import StateRequest
@@ -46,6 +46,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._asked: dict[str, list[Any]] = {}  # what the policy's forward is asked beside log-probabilities
         self._scored: list[ScoredForward] = []  # its answers, one for each micro-batch; empty if nothing was asked
         self._branches: dict[str, AnswerBranch] = {}
+        self._splits_observations = objective.config.observation_gain == "none"
         self.metrics: dict[str, float] = {}
         self.rollout_table: list[dict[str, Any]] = []
 
@@ -59,24 +60,25 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """Overrides RemoteExperienceMaker: the dispatch for log-probabilities also scores the correct responses."""
-        scores = [self._build_requests(samples) for samples in samples_list]
+        requests = [self._build_requests(samples) for samples in samples_list]
         reads = [self._build_state_requests(samples) for samples in samples_list]
         self._asked, self._scored = {}, []
         if self._objective.scores_steps:
-            self._asked["score_requests"] = scores
+            self._asked["score_requests"] = requests
         if self._objective.reads_states:
             self._asked["state_requests"] = reads
         experiences = super().make_experience(samples_list)
         for number, scored in enumerate(self._scored):
-            for request, logprobs in zip(scores[number], scored.answer_logprobs, strict=True):
-                self._remember(experiences[number], request.row, answer_logprobs=logprobs.tolist())
+            for request, logprobs in zip(requests[number], scored.answer_logprobs, strict=True):
+                scores, rollout = logprobs.tolist(), self._rollouts[experiences[number].index[request.row]]
+                scores = rollout.without_observations(scores) if self._splits_observations else scores
+                self._remember(experiences[number], request.row, answer_logprobs=scores)
             for read, states in zip(reads[number], scored.states, strict=True):
                 self._remember(experiences[number], read.row, states=states)
         for experience in experiences:
             for row, index in enumerate(experience.index):
                 rollout = self._rollouts[index]
-                tokens = slice(rollout.start - 1, rollout.start - 1 + len(rollout.response_ids))
-                self._remember(experience, row, logprobs=experience.action_log_probs[row, tokens])
+                self._remember(experience, row, logprobs=experience.action_log_probs[row, rollout.positions - 1])
         if self._objective.reshapes_responses:
             for experience in experiences:
                 self._patch_behaviour(experience)
@@ -114,6 +116,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         weight = self._objective.process_weight
         self.metrics = step_metrics(batch.steps, batch.signals, advantages, outcome, process, weight)
         self.metrics["timing/score"] = sum(scored.seconds for scored in self._scored) / policy_ranks(self.args)
+        self.metrics |= turn_metrics(batch.groups, batch.signals.penalties)
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
         left = self._objective.predicted_tokens_left
@@ -147,7 +150,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         """The rollout with its step ends if it is to be scored (a correct one), or if its states are read (any)."""
         if not (self._objective.reads_states or (rollout.correct and self._objective.scores_steps)):
             return rollout
-        return replace(rollout, step_ends=self._reader.step_ends(rollout.response_ids))
+        return replace(rollout, step_ends=self._reader.step_ends(rollout.response_ids, rollout.turn_starts))
 
     def _build_requests(self, samples: Experience) -> list[ScoreRequest]:
         """One request for each correct response of a micro-batch that has steps, if steps are scored."""
@@ -155,7 +158,11 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             return []
         rollouts = [self._rollouts[index] for index in samples.index]
         return [
-            ScoreRequest(row, rollout.prefix_ends, self._branch(rollout.answer))
+            ScoreRequest(
+                row,
+                rollout.split_prefix_ends if self._splits_observations else rollout.prefix_ends,
+                self._branch(rollout.answer),
+            )
             for row, rollout in enumerate(rollouts)
             if rollout.correct and rollout.step_ends
         ]
@@ -175,8 +182,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         """(B, A) the values of response tokens, (rollouts of the batch, longest response), moved to their actions."""
         moved = torch.zeros(experience.action_mask.shape, dtype=values.dtype)
         for row, index in enumerate(experience.index):
-            first, length = self._rollouts[index].start - 1, len(self._rollouts[index].response_ids)
-            moved[row, first : first + length] = values[index, :length]
+            actions = self._rollouts[index].positions - 1
+            moved[row, actions] = values[index, : len(actions)]
         return moved
 
     def _branch(self, answer: str) -> AnswerBranch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -39,14 +40,23 @@ def read_response(response: Mapping[str, Any], start: int | None = None) -> Roll
     Raises:
         DataError: when the reward function returned no reward, or one that is not a finite number.
     """
-    ((generated, end),) = response["action_ranges"]
-    start, ids = generated if start is None else start, response["observation_tokens"]
+    ids, ranges = response["observation_tokens"], [tuple(bounds) for bounds in response["action_ranges"]]
+    if not ranges:
+        raise DataError(
+            "the agent of --train.agent_func_path generated nothing for a prompt: its first observation fills "
+            "--data.max_len; use a larger one"
+        )
+    start = ranges[0][0] if start is None else start
+    ranges[0] = (start, ranges[0][1])
+    generated = [ids[begin:end] for begin, end in ranges]
+    places = list(accumulate(map(len, generated)))
+    between = [ids[end:begin] for (_, end), (begin, _) in pairwise(ranges)]
     logs = {name: _unlisted(value) for name, value in (response.get("extra_logs") or {}).items()}
     verdict = logs.get(GRADED_CORRECT)
     return Rollout(
         prompt=response["prompt"],
         answer=Reference.parse(response["label"]).answer,
-        response_ids=ids[start:end],
+        response_ids=list(chain.from_iterable(generated)),
         prompt_ids=ids[:start],
         reward=_finite(_unlisted(response["reward"]), logs),
         truncated=bool(response.get("truncated", False)),
@@ -57,6 +67,7 @@ def read_response(response: Mapping[str, Any], start: int | None = None) -> Roll
             "rollout_log_probs": response["rollout_log_probs"],
             "extra_logs": logs,
         },
+        observations=list(zip(places, between, strict=False)),
     )
 
 
@@ -80,14 +91,19 @@ def _finite(reward: Any, logs: Mapping[str, Any]) -> float:
 
 
 def make_sample(rollout: Rollout, context: int) -> Sample:
-    """OpenRLHF's row of a response, which ends with the context."""
-    rollout = replace(rollout, response_ids=rollout.response_ids[: max(0, context - rollout.start)])
-    ids = [*rollout.prompt_ids, *rollout.response_ids]
+    """OpenRLHF's row of a response, which ends with the context; what an environment wrote is no action in it."""
+    kept = int((rollout.positions < context).sum())
+    inside = [(place, seen) for place, seen in rollout.observations if place < kept]
+    rollout = replace(rollout, response_ids=rollout.response_ids[:kept], observations=inside)
+    ids, bounds = rollout.row_ids, rollout.positions.tolist()
+    starts = [0, *(place for place, _ in inside), kept]
+    logprobs = rollout.record["rollout_log_probs"]
     response = {
         **rollout.record,
+        "rollout_log_probs": logprobs if logprobs is None else logprobs[: len(ids)],
         "prompt": rollout.prompt,
         "observation_tokens": ids,
-        "action_ranges": [(rollout.start, len(ids))],
+        "action_ranges": [(bounds[begin], bounds[end - 1] + 1) for begin, end in pairwise(starts) if begin < end],
         "reward": rollout.reward,
         "truncated": rollout.truncated,
     }

@@ -146,7 +146,7 @@ class SwapRolloutActor(_StockRolloutActor):
 
     def configure_reward(self, **settings: str) -> None:
         """Give a reward function the settings that it has parameters for, such as `end_of_thought`."""
-        function = self.executor.reward_func
+        function = getattr(self.executor, "reward_func", None)  # an agent's environment gives the rewards itself
         if function is None:
             return
         taken = inspect.signature(function).parameters

@@ -56,9 +56,40 @@ def test_a_reward_that_is_not_a_finite_number_is_an_error(reward):
         read_response({**RESPONSE, "reward": reward})
 
 
-def test_a_response_of_several_turns_is_refused():
-    with pytest.raises(ValueError):
-        read_response({**RESPONSE, "action_ranges": [(1, 2), (3, 7)]})
+TURNS = {
+    **RESPONSE,
+    "observation_tokens": [7, 8, 9, 1, 2, 50, 51, 3, 4, 60],
+    "action_ranges": [(3, 5), (7, 9)],
+    "rollout_log_probs": [0.0, 0.0, 0.0, -0.1, -0.2, 0.0, 0.0, -0.3, -0.4, 0.0],
+}
+
+
+def test_what_an_environment_wrote_is_no_action():
+    rollout = read_response(TURNS)
+    assert (rollout.prompt_ids, rollout.response_ids, rollout.observations) == (
+        [7, 8, 9],
+        [1, 2, 3, 4],
+        [(2, [50, 51])],
+    )
+    sample = make_sample(rollout, 20)
+    assert sample.sequences.tolist() == [[7, 8, 9, 1, 2, 50, 51, 3, 4]]  # what follows the last action is left out
+    assert sample.action_mask.tolist() == [[0, 0, 1, 1, 0, 0, 1, 1]]
+    torch.testing.assert_close(sample.rollout_log_probs, torch.tensor([[0, 0, -0.1, -0.2, 0, 0, -0.3, -0.4]]))
+    with pytest.raises(DataError, match="generated nothing for a prompt"):
+        read_response({**TURNS, "action_ranges": []})
+
+
+@pytest.mark.parametrize("context", range(4, 11))
+def test_a_response_of_several_turns_ends_with_the_context_as_openrlhf_has_it(context):
+    stock = SamplesGenerator._process_response_into_experience(None, {**TURNS, "reward": 1.0}, max_len=context)
+    sample = make_sample(read_response(TURNS), context)
+    actions = sample.action_mask.shape[1]
+    assert (
+        sample.action_mask.tolist() == stock.action_mask[:, :actions].tolist()
+        and not stock.action_mask[:, actions:].any()
+    )
+    assert sample.rollout.response_ids == sample.sequences[0, 1:][sample.action_mask[0].bool()].tolist()
+    assert (sample.rollout.positions - 1).tolist() == sample.action_mask[0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize("context", [3, 5, 7, 9])

@@ -1,0 +1,54 @@
+"""The quickstart's policy with a calculator: it writes a column as far as "=", and the environment writes the sum.
+
+    openrlhf-swap train --train.agent_func_path examples/agents/calculator.py --swap.steps turns [further flags]
+
+A call is useless if its column was asked before. OpenRLHF makes one `Calculator` for each response.
+"""
+
+import re
+from typing import Any
+
+import torch
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+
+from openrlhf_swap.rewards.answers import last_boxed
+
+CALL = re.compile(r"(\d)\+(\d)\+(\d)=$")
+
+
+class Calculator(AgentInstanceBase):
+    """The environment of one response."""
+
+    def __init__(self) -> None:
+        self._calls: list[str] = []
+
+    async def step(self, state_dict: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Answer a call, or grade what is not one."""
+        action = state_dict["action_text"]
+        if call := CALL.search(action):
+            self._calls.append(call.group())
+            return {"rewards": torch.tensor(0.0), "environment_feedback": self._sum(call), "done": False}
+        correct = last_boxed(action) == state_dict["label"]
+        return {
+            "rewards": torch.tensor(float(correct)),
+            "environment_feedback": "",
+            "done": True,
+            "extra_logs": {"calls": len(self._calls), "useless_calls": len(self._calls) - len(set(self._calls))},
+        }
+
+    @staticmethod
+    def _sum(call: re.Match[str]) -> str:
+        return f"{sum(map(int, call.groups())):02d}\n"
+
+
+class AgentExecutor(MultiTurnAgentExecutor):
+    """What OpenRLHF looks for in the file: vLLM stops at a call."""
+
+    def __init__(self) -> None:
+        super().__init__(Calculator)
+
+    async def execute(self, prompt: str, label: str, sampling_params: Any, *args: Any, **more: Any) -> dict[str, Any]:
+        """Generate turns until one is no call."""
+        sampling_params.stop, sampling_params.include_stop_str_in_output = ["="], True
+        response: dict[str, Any] = await super().execute(prompt, label, sampling_params, *args, **more)
+        return response
