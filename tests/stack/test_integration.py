@@ -135,7 +135,8 @@ def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
         group = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
         texts = [tokenizer.decode(maker._rollouts[i].response_ids) for i in group]
         right = [responses[i]["reward"] > 0 for i in group]
-        lengths = [len(maker._rollouts[i].response_ids) for i in group]
+        edited = [maker._rollouts[i].response_ids for i in group]
+        lengths = [len(ids) - (ids[-1] == tokenizer.eos_token_id) for ids in edited]
         longest = max((n for n, r in zip(lengths, right, strict=True) if r), default=None)
         rewards = [1 + r + (1 - n / (longest + 1e-4) if longest else 0) for n, r in zip(lengths, right, strict=True)]
         for i, text, is_right, reward in zip(group, texts, right, rewards, strict=True):
