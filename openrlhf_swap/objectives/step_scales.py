@@ -13,8 +13,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.group_rewards import Arora
-from openrlhf_swap.objectives.groups import EPS
+from openrlhf_swap.objectives.group_rewards import EPS, Arora
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 

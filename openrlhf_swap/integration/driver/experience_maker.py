@@ -16,8 +16,7 @@ from openrlhf_swap.algorithm.advantages import unified_advantages
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.contract import rewards_of, token_advantages_of
+from openrlhf_swap.objectives.base import Objective, rewards_of, token_advantages_of
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import step_metrics, turn_metrics

@@ -20,8 +20,7 @@ from vllm import SamplingParams
 from openrlhf_swap.errors import CompatibilityError, DataError, RunError
 from openrlhf_swap.integration.generation.continuations import Continuations
 from openrlhf_swap.integration.generation.response import Sample, make_sample
-from openrlhf_swap.objectives.base import Objective, SamplingRequest
-from openrlhf_swap.objectives.contract import edited_rollout, sampling_of
+from openrlhf_swap.objectives.base import Objective, SamplingRequest, edited_rollout, sampling_of
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
