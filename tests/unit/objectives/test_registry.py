@@ -45,7 +45,7 @@ def test_the_example_of_the_documentation_works(plugin):
         (["per_token:Batch"], "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
         (["per_token:setting"], "which is not a subclass of"),
         (["per_token:PerToken", "--swap.PerToken.share", "1"], "PerToken has: rate"),
-        (["per_token:PerToken", "--swap.PerToken.rate", "-1"], "--swap.PerToken.rate is '-1'; use at least 0"),
+        (["per_token:PerToken", "--swap.PerToken.rate", "-1"], "--swap.PerToken.rate is '-1', which should be"),
         (["per_token:PerToken", "--swap.laser.bonus", "1"], "--swap.laser.bonus belongs to laser, but --swap.obj"),
         (["swap", "--swap.PerToken.rate", "1"], "unknown flag --swap.PerToken.rate"),
         (["per_tokens"], "--swap.objective is 'per_tokens'; use one of: swap, "),
