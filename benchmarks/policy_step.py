@@ -83,11 +83,11 @@ def start_actor(args: SimpleNamespace) -> Any:
     """The policy's actor in this process, the only rank, without engines."""
     from openrlhf.utils import get_strategy
 
-    from openrlhf_swap.integration.patches import SFT, in_force
+    from openrlhf_swap.integration.patches import SFT, installed
     from openrlhf_swap.integration.policy.actors import IntrinsicRewardActor
 
     args.local_rank = -1
-    with in_force(SFT):  # all that it replaces is the strategy's class
+    with installed(SFT):  # all that it replaces is the strategy's class
         strategy = get_strategy(args)
     strategy.print = lambda *words: None  # the model, layer by layer
     actor: Any = IntrinsicRewardActor(1, 0, "127.0.0.1", None)

@@ -49,13 +49,13 @@ def main(argv: list[str]) -> None:
             refuse_another_training(given)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
-    from openrlhf_swap.integration.patches import SFT, in_force
+    from openrlhf_swap.integration.patches import SFT, installed
     from openrlhf_swap.integration.runtime.cpu import is_cpu_build
     from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 
     if is_cpu_build():
         build_communication_op()
-    with in_force(SFT):
+    with installed(SFT):
         runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)
 
 

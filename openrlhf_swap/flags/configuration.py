@@ -22,7 +22,7 @@ from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CHOICES, CPU_DEFAULTS, 
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.flags.stock import complete, nested, stock_parser
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
-from openrlhf_swap.recipes import CONFIG, FlagFile, as_words, layered, read_config, read_recipe, value_in
+from openrlhf_swap.recipes import CONFIG, FlagFile, as_words, find_value, layered, read_config, read_recipe
 
 SETTINGS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
 TEMPLATES = ("swap.start_of_thought", "swap.end_of_thought", "swap.close_template", "data.input_template")
@@ -102,9 +102,9 @@ def configure(
         CompatibilityError: for another version of OpenRLHF.
     """
     filed, words = read_config(words)
-    name = value_in(words, "--swap.recipe") or filed.get("swap.recipe")
+    name = find_value(words, "--swap.recipe") or filed.get("swap.recipe")
     recipe = read_recipe(name) if name else FlagFile("")
-    typed = dict.fromkeys(map(_name_in, words))
+    typed = dict.fromkeys(map(_flag_name, words))
     below = layered(layered(recipe.flags, filed), typed)
     words = [*as_words({name: value for name, value in below.items() if name not in typed}), *words]
     parser = training_parser(words)
@@ -193,7 +193,7 @@ def _default(action: argparse.Action) -> Any:
     return action.type(action.default) if callable(action.type) and isinstance(action.default, str) else action.default
 
 
-def _name_in(word: str) -> str:
+def _flag_name(word: str) -> str:
     """The name of the flag in a word of a command line; empty for a value."""
     name = word.partition("=")[0]
     return name.removeprefix("--").removeprefix("no-") if name.startswith("--") else ""

@@ -13,7 +13,7 @@ SEPARATORS = ",@"  # between data sets, and between a data set and a folder in i
 PATTERNS = "*?["  # by which a path stands for several
 
 
-def special_in(path: Path | str, characters: str = SEPARATORS + PATTERNS) -> str | None:
+def find_special(path: Path | str, characters: str = SEPARATORS + PATTERNS) -> str | None:
     """The first of these characters in a path, or None."""
     return next((character for character in str(path) if character in characters), None)
 
@@ -38,4 +38,4 @@ def _whole_data_set(name: str) -> str:
     """The same for `DATA_SET@FOLDER`; a path that OpenRLHF would split stays as it is."""
     place, at, inside = name.partition("@")
     whole = _whole(place)
-    return name if special_in(whole, SEPARATORS) else whole + at + inside
+    return name if find_special(whole, SEPARATORS) else whole + at + inside

@@ -251,7 +251,7 @@ def undecorated(actor_class: Any) -> Any:
     return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
 
 
-def in_force(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
+def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
     """Put the names for `where` in force until what is returned is closed, as a `with` block does.
 
     A class that takes the place of a Ray actor's becomes one, with the same options.
@@ -277,14 +277,14 @@ def install(where: str) -> None:
     """Put the variables, modules and names for `where` in force for good; variables that are set stay.
 
     Raises:
-        CompatibilityError: as `in_force`.
+        CompatibilityError: as `installed`.
     """
     for name, value in variables(where).items():
         os.environ.setdefault(name, value)
     for package, targets in _find(Kind.MODULE, where):
         versions.check_version(package or "")
         sys.modules.update({name: importlib.import_module(value, __package__) for name, value in targets.items()})
-    in_force(where)
+    installed(where)
 
 
 def variables(where: str) -> dict[str, str]:

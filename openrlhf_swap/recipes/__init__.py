@@ -114,7 +114,7 @@ def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in below.items() if name not in replaced} | dict(above)
 
 
-def value_in(words: Sequence[str], flag: str) -> str | None:
+def find_value(words: Sequence[str], flag: str) -> str | None:
     """The last value that a command line gives a flag, as `FLAG VALUE` or as `FLAG=VALUE`."""
     values = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
     values += [after for word, after in pairwise(words) if word == flag]

@@ -62,19 +62,19 @@ def write_card(policy: Path, run: Path) -> None:
     flags, sources = about["flags"], about["inputs"]
     base, objective = sources["weights"][0], flags["swap.objective"]
     data = ModelCardData(
-        base_model=base["name"] if _is_of_hub(base) else None,
-        datasets=[source["name"] for source in sources["data"] if _is_of_hub(source)] or None,
+        base_model=base["name"] if _is_hubs(base) else None,
+        datasets=[source["name"] for source in sources["data"] if _is_hubs(source)] or None,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=TAGS,
-        **licence_of(base["name"]),
+        **find_licence(base["name"]),
     )
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
-    curves = curves_of(steps)
+    curves = select_curves(steps)
     unused = {} if objective in ABLATION else SwapConfig().model_dump()
-    settings = {name: _without_folder(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
+    settings = {name: _strip_folders(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
     if len(curves):
         draw_curves(curves, policy / PICTURE)
     card = ModelCard.from_template(
@@ -98,7 +98,7 @@ def write_card(policy: Path, run: Path) -> None:
         evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g") if evaluation else "",
         evaluation_step=(evaluations or [{}])[-1].get("step"),
         flags=flags,
-        evaluated_on=_without_folder(flags.get("eval.dataset")),
+        evaluated_on=_strip_folders(flags.get("eval.dataset")),
         command=FOLDERS.sub("", about["command"]),
         files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(index=False, intfmt=","),
         settings=yaml.safe_dump(settings, sort_keys=False),
@@ -106,7 +106,7 @@ def write_card(policy: Path, run: Path) -> None:
     card.save(policy / CARD)
 
 
-def licence_of(base: str) -> dict[str, Any]:
+def find_licence(base: str) -> dict[str, Any]:
     """What the base's own card says of its licence; unknown when there is no card, or it says nothing."""
     from huggingface_hub import ModelCard
 
@@ -134,7 +134,7 @@ def hardware() -> str:
     return "GPUs of other nodes" if torch.version.cuda else f"no GPU: {len(os.sched_getaffinity(0))} cores"
 
 
-def curves_of(steps: DataFrame) -> DataFrame:
+def select_curves(steps: DataFrame) -> DataFrame:
     """The CURVES of a run's metrics, by step."""
     from pandas import DataFrame
 
@@ -162,7 +162,7 @@ def draw_curves(curves: DataFrame, path: Path) -> None:
     pyplot.close(panels[0, 0].figure)
 
 
-def _is_of_hub(source: Row) -> bool:
+def _is_hubs(source: Row) -> bool:
     """Whether a model or a data set is the Hub's: no folder or file of this machine, unless the Hub's cache."""
     return "revision" in source or not (source["files"] or Path(source["name"]).exists())
 
@@ -179,9 +179,9 @@ def _files(source: Row) -> Sequence[tuple[str, str, int | str, str]]:
 def _shown(source: Row) -> str:
     """A source's name and, of the Hub's, its revision."""
     revision = f" at {source['revision']}" if "revision" in source else ""
-    return f"`{_without_folder(source['name'])}`{revision}"
+    return f"`{_strip_folders(source['name'])}`{revision}"
 
 
-def _without_folder(value: Any) -> Any:
+def _strip_folders(value: Any) -> Any:
     """An absolute path without the folders of this machine; any other value as it is."""
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value

@@ -45,13 +45,14 @@ def private_ray() -> Iterator[None]:
     if FOLDER in os.environ:
         yield
         return
-    # Not TMPDIR, which is often long. mkdtemp makes it with mode 0700.
-    folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))
-    os.environ[FOLDER] = str(folder)
+    # Not below TMPDIR, which is often long. mkdtemp makes it with mode 0700.
+    folder, before = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp")), os.environ.get("TMPDIR")
+    os.environ |= {FOLDER: str(folder), "TMPDIR": str(folder)}  # where vLLM leaves sockets and files behind
     try:
         yield
         shutil.rmtree(folder, ignore_errors=True)
     finally:
-        os.environ.pop(FOLDER, None)
+        del os.environ[FOLDER], os.environ["TMPDIR"]
+        os.environ |= {"TMPDIR": before} if before else {}
         with suppress(OSError):  # there are logs of Ray in it
             folder.rmdir()

@@ -108,7 +108,7 @@ class SwapTrainerAsync(_StockTrainerAsync):
     """OpenRLHF's asynchronous trainer with both of our actors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        with patches.in_force(ASYNC_TRAINER):
+        with patches.installed(ASYNC_TRAINER):
             super().__init__(*args, **kwargs)
 
     def fit(self) -> None:

@@ -18,7 +18,7 @@ from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.patches import TRAINER, in_force, undecorated
+from openrlhf_swap.integration.patches import TRAINER, installed, undecorated
 from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.ablation import penalty_temperature
 from openrlhf_swap.objectives.registry import build
@@ -71,7 +71,7 @@ class TrainerMixin(BasePPOTrainer):
     experience_maker: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        with in_force(TRAINER):
+        with installed(TRAINER):
             super().__init__(pretrain, strategy, *args, **kwargs)
         config, run = self.args.swap, self.args.swap_run
         self._folder = Path(run.output_dir)

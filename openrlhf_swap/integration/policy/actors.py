@@ -9,7 +9,7 @@ from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
 
-from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, in_force, undecorated
+from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, installed, undecorated
 from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
@@ -30,7 +30,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also restores the random state, and chooses the scoring backend."""
         self._checkpoints = PolicyCheckpoints(strategy)
-        with in_force(POLICY_LOADS), self._checkpoints.explained_loading():
+        with installed(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.ema_model is not None:
             moving_average.begin(self.ema_model, strategy.is_rank_0())
@@ -90,6 +90,6 @@ class SwapReferenceActor(_StockReferenceActor):
     """Its log-probabilities are made in chunks, as the policy's are."""
 
     def init_model_from_pretrained(self, strategy: Any, pretrain: str) -> None:
-        with in_force(REFERENCE_LOADS):
+        with installed(REFERENCE_LOADS):
             super().init_model_from_pretrained(strategy, pretrain)
         self.model.hold_logits_of(strategy.args.swap_run.logits_chunk)

@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
-from openrlhf_swap.integration.patches import STAGE_3_SLEEPS, in_force
+from openrlhf_swap.integration.patches import STAGE_3_SLEEPS, installed
 from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.replace import replace
@@ -100,7 +100,7 @@ def _let_torchs_adam_sleep(optimizer: Any) -> None:
         for state in optimizer.optimizer.state.values():
             for name in [key for key, value in state.items() if key.endswith(_BUFFER) and not value.is_cpu]:
                 del state[name]
-        with in_force(STAGE_3_SLEEPS, {"deepspeed.ops.adam.fused_adam.FusedAdam": type(optimizer.optimizer)}):
+        with installed(STAGE_3_SLEEPS, {"deepspeed.ops.adam.fused_adam.FusedAdam": type(optimizer.optimizer)}):
             offload_states(*args, **kwargs)
 
     replace(optimizer, "offload_states", offload, "deepspeed")

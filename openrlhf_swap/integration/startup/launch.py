@@ -101,7 +101,7 @@ def run_openrlhf(configuration: Configuration, engines: Any) -> None:
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines,
         "openrlhf.utils.get_strategy": get_strategy,
     }
-    with patches.in_force(DRIVER, computed):
+    with patches.installed(DRIVER, computed):
         runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"](configuration.args)
 
 

@@ -24,7 +24,7 @@ from openrlhf_swap.data.rows import (
 )
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.flags.paths import special_in
+from openrlhf_swap.flags.paths import find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
@@ -185,7 +185,7 @@ def write_usable_prompts(
         usable = [labelled(rows[number], references[number], problem_key, answer_key) for number in kept]
     if usable == given and is_as_given:
         return str(name)
-    if character := special_in(output):
+    if character := find_special(output):
         raise ConfigError(
             f"--swap.output_dir is {output}, but OpenRLHF is to read {file} there and takes a {character!r} "
             "in the name of a data set for something else: use a folder without one in its path"

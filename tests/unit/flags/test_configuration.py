@@ -15,7 +15,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.paths import special_in, use_whole_paths
+from openrlhf_swap.flags.paths import find_special, use_whole_paths
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_recipe
@@ -100,7 +100,7 @@ def test_openrlhf_completes_and_checks_the_arguments():
             ["--swap.lenght_coef", "2"],
             r"unrecognized arguments: --swap\.lenght_coef 2; did you mean --swap\.leng",
         ),
-        (["--swap.length_coef", "much"], r"--swap\.length_coef is 'much'; use "),
+        (["--swap.length_coef", "much"], r"--swap\.length_coef is 'much', which should be a valid number"),
         (["--swap.recipe", "dlr"], r"--swap\.recipe is 'dlr'; did you mean dler\?"),
         (
             ["--swap.laser.bonus", "1"],
@@ -249,7 +249,7 @@ def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_pat
     given = ["--data.prompt_dataset", "rows.jsonl", "--actor.model_name_or_path", "rows.jsonl"]
     args = use_whole_paths(configure(given)).args
     assert (args.data.prompt_dataset, args.actor.model_name_or_path) == ("rows.jsonl", f"{folder}/rows.jsonl")
-    assert special_in(folder) == ","
+    assert find_special(folder) == ","
 
 
 def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, prompts_file):

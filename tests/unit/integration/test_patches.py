@@ -22,7 +22,7 @@ def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, 
     before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
     with pytest.raises(CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"):
-        patches.in_force(where, dict.fromkeys(targets, print))
+        patches.installed(where, dict.fromkeys(targets, print))
     assert all(pydoc.locate(target) is value for target, value in zip(targets, before, strict=True))
 
 

@@ -13,7 +13,7 @@ from support.paths import POLICY
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.objectives.registry import OBJECTIVES
-from openrlhf_swap.runs.card import curves_of, equation, measures, try_write_card, write_card
+from openrlhf_swap.runs.card import equation, measures, select_curves, try_write_card, write_card
 from openrlhf_swap.runs.provenance import fingerprint
 
 FLAGS = {
@@ -192,6 +192,6 @@ def test_a_finished_run_never_fails_for_its_card(run, damage, reason, capsys):
 
 def test_means_of_the_last_tenth():
     rows = [{"step": n, "swap/accuracy": n / 100} for n in range(20)]
-    table = measures(curves_of(DataFrame(rows)))
+    table = measures(select_curves(DataFrame(rows)))
     assert table.columns.tolist() == ["first step", "last step", "mean of the last 2"]
     assert table.T["accuracy of rollouts, %"].tolist() == [0.0, 19.0, 18.5]
