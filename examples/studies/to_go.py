@@ -13,14 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import (
-    monotone_gains,
-    normalise_step_rewards,
-    penalty_masses,
-    penalty_weights,
-    process_advantages,
-    step_tau,
-)
+from openrlhf_swap.algorithm.advantages import penalty_weights, process_advantages, step_signals, step_tau
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Batch
@@ -54,11 +47,7 @@ class ToGo(Objective):
     def token_advantages(self, batch: Batch) -> Tensor:
         """A_proc."""
         steps, numbers = batch.steps, self.coefficients
-        mass = penalty_masses(steps.lengths, steps.correct, numbers.length_coef).unsqueeze(-1)
         to_go = gains_to_go(steps.answer_logprobs, steps.step_mask)
         weights = penalty_weights(to_go, steps.step_mask, step_tau(to_go, steps.step_mask, numbers))
-        rewards = monotone_gains(steps.answer_logprobs, steps.step_mask) - mass * weights
-        normalised = normalise_step_rewards(
-            rewards, steps.step_mask, numbers.eps, numbers.centres_steps, numbers.step_noise
-        )
+        normalised = step_signals(steps, numbers, weights).normalised
         return process_advantages(normalised, steps.step_ends, steps.step_mask, int(batch.lengths.max()))

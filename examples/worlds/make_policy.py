@@ -45,16 +45,16 @@ def build_tokenizer(world: World) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """A randomly initialised Qwen2 of about 0.8 million parameters."""
+def build_model(tokenizer: Qwen2Tokenizer, seed: int, width: int = 128, layers: int = 4) -> Qwen2ForCausalLM:
+    """A randomly initialised Qwen2, by default of about 0.8 million parameters; `width` in multiples of 32."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=(len(tokenizer) + 31) // 32 * 32,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=max(1, width // 64),
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -110,6 +110,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for the policy and sft.jsonl")
     parser.add_argument("--rows", type=int, default=90_000, help="supervised rows")
     parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
+    parser.add_argument("--width", type=int, default=128, help="of a new policy, a multiple of 32")
+    parser.add_argument("--layers", type=int, default=4, help="of a new policy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=Path, help="start from this policy instead of a new one")
     parser.add_argument("--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them")
@@ -122,7 +124,7 @@ def main() -> None:
         model = Qwen2ForCausalLM.from_pretrained(args.start, dtype=torch.bfloat16)
     else:
         tokenizer = build_tokenizer(world)
-        model = build_model(tokenizer, args.seed)
+        model = build_model(tokenizer, args.seed, args.width, args.layers)
     args.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)

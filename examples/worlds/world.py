@@ -14,7 +14,7 @@ from typing import Protocol
 
 from openrlhf_swap.errors import ConfigError
 
-NAMES = ("addition", "decomposition", "words", "word_pairs")
+NAMES = ("addition", "decomposition", "words", "word_pairs", "columns")
 
 CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
 EOS = "<|end|>"

@@ -86,18 +86,19 @@ class StepSignals:
     price: Tensor
 
 
-def step_signals(batch: StepBatch, coefficients: Coefficients) -> StepSignals:
+def step_signals(batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None) -> StepSignals:
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward, norm_step).
 
     With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as before, but its steps
-    share it by w (docs/method/method.md).
+    share it by w (docs/method/method.md). `weights` are w of your own, (G, N, K), in place of those of the gains.
     """
     mask, eps, noise = batch.step_mask, coefficients.eps, coefficients.step_noise
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    ranked = gains if coefficients.monotone_weights else changes
-    weights = penalty_weights(ranked, mask, step_tau(ranked, mask, coefficients))
+    if weights is None:
+        ranked = gains if coefficients.monotone_weights else changes
+        weights = penalty_weights(ranked, mask, step_tau(ranked, mask, coefficients))
     penalties = mass.unsqueeze(-1) * weights
     rewards = gains - penalties
 

@@ -1,0 +1,52 @@
+"""The arms of `plain_loop.py` and `treatment.py`: which steps pay, and for what.
+
+An arm is `grpo` or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price, `zero` for --swap.step_baseline
+zero. WEIGHTS, of the penalty and of a price by weights: `tau1`, `0.25sd` and the like as --swap.tau, `mono0.25sd` with
+--swap.weights_from monotone, `uniform`; by the program's labels `oracle` (redundant lines pay all) and `anti`
+(essential ones do); `shuffled` (those of 0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0.
+`+floor` at the end adds --swap.step_noise 0.02.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
+from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.ablation import coefficients
+
+PRICES = {"steps": {}, "weights": {"step_price": "weights"}, "zero": {"step_baseline": "zero"}}
+BY_LABEL = ("oracle", "anti", "shuffled")
+OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
+
+
+def arm_settings(arm: str) -> dict[str, Any]:
+    """The settings of SwapConfig that an arm changes; KeyError or ConfigError for an arm that there is not."""
+    if arm == "grpo":
+        return {"objective": "grpo"}
+    if arm.endswith("+floor"):
+        return {**arm_settings(arm.removesuffix("+floor")), "step_noise": 0.02}
+    price, _, weights = arm.partition(".")
+    if weights in OBJECTIVES:
+        return {**PRICES[price], "objective": OBJECTIVES[weights]}
+    if weights in BY_LABEL:
+        return {**PRICES[price], "tau": "0.25sd"}
+    source = "monotone" if weights.startswith("mono") else "local"
+    return {**PRICES[price], "tau": weights.removeprefix("mono").removeprefix("tau"), "weights_from": source}
+
+
+def arm_signals(arm: str, config: SwapConfig, batch: StepBatch, redundant: Tensor) -> StepSignals:
+    """The step signals of an arm; `redundant` is (G, N, K) bool, the steps of which every line is redundant."""
+    numbers, kind = coefficients(config), arm.removesuffix("+floor").partition(".")[2]
+    if kind not in BY_LABEL:
+        return step_signals(batch, numbers)
+    if kind == "shuffled":
+        keys = torch.where(batch.step_mask, torch.rand(batch.step_mask.shape), 2.0)  # padding stays last
+        return step_signals(batch, numbers, step_signals(batch, numbers).weights.gather(-1, keys.argsort(-1)))
+    pays = batch.step_mask & (redundant if kind == "oracle" else ~redundant)
+    pays = torch.where(pays.any(-1, keepdim=True), pays, batch.step_mask).double()
+    return step_signals(batch, numbers, pays / pays.sum(-1, keepdim=True).clamp(min=1))
