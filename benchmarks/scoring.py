@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.prefix_cache import PrefixCache
-from openrlhf_swap.scoring.shared_prefix import score_branches
+from openrlhf_swap.scoring.shared_prefix import BranchedRows
 
 PROMPT_TOKENS = 100
 ANSWER_TOKENS = 6
@@ -140,20 +139,28 @@ class Case:
         mask = (torch.arange(width, device=device) < counts).long()
         return cls(model, torch.randint(0, args.vocabulary, (rows, width), device=device), mask, requests)
 
-    def plain(self, packed: bool, cache: Cache | None = None) -> None:
-        """Run the pass that gives the log-probabilities, here with all logits."""
+    def _rows(self, packed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token and position ids of the pass."""
+        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
         if packed:
-            positions = (self.mask.cumsum(-1) - 1)[self.mask.bool()]
-            self.model(self.ids[self.mask.bool()][None], position_ids=positions[None], use_cache=False)
-        else:
-            self.model(self.ids, attention_mask=self.mask, past_key_values=cache, use_cache=cache is not None)
+            return self.ids[self.mask.bool()][None], positions[self.mask.bool()][None]
+        return self.ids, positions
+
+    def plain(self, packed: bool) -> None:
+        """Run the pass that gives the log-probabilities, here with all logits."""
+        ids, positions = self._rows(packed)
+        self.model(ids, position_ids=positions, attention_mask=None if packed else self.mask, use_cache=False)
 
     def fused(self, packed: bool) -> list[torch.Tensor]:
-        """Run the same pass, keep its cache, and score the branches."""
-        cache = PrefixCache(self.model.config, self.model, packed)
-        with cache.recording(self.mask, self.requests):
-            self.plain(packed, cache)
-        return score_branches(self.model, self.model.config, cache, self.ids, self.mask, self.requests)
+        """Run the same pass with the branches behind its rows."""
+        rows = BranchedRows(self.model, self.model.config, self.mask, self.requests, packed)
+        at_rows, columns = rows.predicting
+        of_branches, places = columns.unique(return_inverse=True)
+        kept = torch.cat([torch.arange(rows.tokens, device=columns.device), of_branches])
+        with rows.branching():
+            logits = self.model(**rows.inputs(*self._rows(packed)), logits_to_keep=kept).logits
+        logits = logits[at_rows, rows.tokens + places].float()
+        return rows.scores(logits.log_softmax(-1).gather(-1, rows.targets[:, None]).squeeze(-1))
 
     def per_prefix(self) -> list[torch.Tensor]:
         """Run one forward for each prefix."""

@@ -71,7 +71,6 @@ TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 TRAINS_ON_CPU = "driver and the processes it starts, on CPU"
 GENERATES_ON_CPU = "commands that only generate, on CPU"
 SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
-SCORED = "policy, or your process with a `Scorer`, from its first scoring"
 GRADER = "grading process"
 GRADES = "every process that imports `openrlhf_swap.rewards.grading`"
 NAME, METHOD, MODULE, VARIABLE, STATE = Kind
@@ -137,8 +136,12 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought` and `grader`"): {
         "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
     },
+    Group(METHOD, SCORING, None, "answer branches are attended behind the rows of a forward"): {
+        f"transformers.{name}": "openrlhf_swap.scoring.branch_attention.BranchAttention"
+        for name in ("AttentionInterface.get_interface", "AttentionMaskInterface.__getitem__")
+    },
     Group(METHOD, SCORING, None, "recurrent layers run in pieces, whose states the branches resume"): {
-        "torch.nn.modules.module.Module.forward": "openrlhf_swap.scoring.prefix_cache.PrefixCache"
+        "torch.nn.modules.module.Module.forward": "openrlhf_swap.scoring.mixers.branching_mixers"
     },
     Group(MODULE, NO_FLASH, "openrlhf", "OpenRLHF needs them; compiling flash-attn takes hours"): {
         f"flash_attn.{name}": ".runtime.flash_attention"
@@ -212,9 +215,6 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(STATE, NO_BFLOAT16, None, "torch's own loop takes many times as long as a product in float32"): {
         f'torch.library.get_kernel("aten::{name}", "CPU")': "openrlhf_swap.packages.kernels.speed_up_products"
         for name in PRODUCTS
-    },
-    Group(STATE, SCORED, None, "the answer branches share a prefix"): {
-        "transformers.AttentionInterface": "openrlhf_swap.scoring.branch_attention.branch_attention"
     },
     Group(STATE, GRADER, None, "bounded memory; Ctrl-C is left to the parent"): {
         "resource.RLIMIT_AS": "its limit of memory",

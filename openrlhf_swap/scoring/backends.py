@@ -21,7 +21,7 @@ from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 SHARED_PREFIX, SEGMENTS, PER_PREFIX = "shared_prefix", "segments", "per_prefix"
 COSTS = {
-    SHARED_PREFIX: "all prefixes in one short forward after that of the response (the log-probability pass)",
+    SHARED_PREFIX: "all prefixes in the forward of the response itself (the log-probability pass)",
     SEGMENTS: "all prefixes in one more pass over each correct response, in segments that end where steps end",
     PER_PREFIX: "each prefix in a forward of its own; 25 steps cost about 13 forwards of each correct response",
 }
@@ -55,10 +55,11 @@ class ScoringBackend:
         attention_mask: Tensor,
         requests: Sequence[ScoreRequest],
         packed: bool = False,
+        agree: Callable[[int], int] = int,
     ) -> list[Tensor]:
         """Score the requests in forwards of their own; arguments and result as in `score_shared_prefix`."""
         if self.name == SHARED_PREFIX:
-            return score_shared_prefix(model, config, sequences, attention_mask, requests, packed=packed)
+            return score_shared_prefix(model, config, sequences, attention_mask, requests, packed, agree)
         score = partial(score_segments, config=config) if self.name == SEGMENTS else score_per_prefix
         scores = []
         for request in requests:
@@ -82,7 +83,7 @@ def find_backend(
         build: builds a model from a configuration, with the model's own code.
         wanted: `scoring` of RunConfig; "per_prefix" is taken without a trial.
         device: where the trial runs.
-        packed: whether the forward whose keys the branches share has all rows packed into one.
+        packed: whether the forward that the branches ride in has all responses packed into one row.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
@@ -97,7 +98,7 @@ def find_backend(
             reason = f"no small model of its architecture could be run ({first_line(error)})"
     else:
         return ScoringBackend(PER_PREFIX, reason)
-    kind, obstacle = f"branching the cache of a small {type(model).__name__}", None
+    kind, obstacle = f"branching a small {type(model).__name__}", None
     for backend in (ScoringBackend(SHARED_PREFIX), ScoringBackend(SEGMENTS)):
         try:
             difference = float((_scores(backend, model, batches, packed) - expected).abs().max())

@@ -1,144 +1,179 @@
-"""Attention of many answer branches over the responses that they branch off, in one call a layer.
+"""Attention of answer branches over the responses that they branch off, in one masked call a layer.
 
-A branch sees a prefix of its response, and itself. All branches of a forward are attended at once: their queries side
-by side, the keys of the longest prefix with the branches' own keys after them, and a mask that leaves each branch its
-prefix and its own tokens. The query heads that share a key head are stacked into the query axis, so no key is copied
-for them.
+The rows of a forward are attended as always, by the implementation that the model is configured with. The branches'
+tokens stand behind the rows. A branch sees a prefix of its response, and itself: the queries of all branches meet the
+keys that any of them sees, and a mask leaves each its own. The query heads that share a key head are laid along the
+batch axis, where keys, values and mask are expanded without a copy.
 
-It is registered with transformers as an attention implementation of its own, and replaces the model's (flash-attention
-takes no such mask) for the length of one forward. What a family adds to attention comes from the layer: a window,
-sinks, a cap on the scores, keys and values that are cached as one latent vector, or shared with an earlier layer.
+What a family adds to attention comes from the layer: a window, sinks, a cap on the scores.
 
-Shapes: R responses, M branches of each, Q tokens of a branch, H heads, of which H_kv for keys.
+Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row; H heads, S for each of H_kv key
+heads. Columns count the tokens of the rows as if these were laid end to end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache, PretrainedConfig
+from transformers import AttentionInterface, AttentionMaskInterface
 
-NAME = "swap_branches"
-ALIGNED = 16  # with another number of keys, torch would copy the mask for its kernel at each call
+from openrlhf_swap.packages.replace import replaced
+
 MAX_SCORES = 2**27  # attention scores held at a time where torch's own attention cannot be used: 512 MiB in float32
+ALIGNED = 16  # with another number of keys in a row of the mask, torch would copy it for its kernel at each call
 
 
-@dataclass(frozen=True)
-class Branches:
-    """Where the branches of a forward stand.
+class Branch(NamedTuple):
+    """Where a branch stands.
 
     Attributes:
-        cache: all keys and values of rows of T tokens, also of layers with a window; only read.
-        rows: (R,) int64, the cache's row of each response.
-        origins: (R,) int64, where in that row the response's position 0 is.
-        starts: (R,) int64, position of each response's first token that is not padding.
-        ends: of each response, where its branches' prefixes end: a branch sees the positions before its end, and its
-            own tokens take the positions from there.
-        padded_ends: (R, M) int64, the same; 0 for the idle branches of a response that has fewer than M.
-        width: Q.
+        start: its first token among the n.
+        stop: the one after its last.
+        first: the column of its response's first token.
+        end: the column of its prefix's last token, of which its own first token is a copy: it sees those before.
     """
 
-    cache: Cache
-    rows: Tensor
-    origins: Tensor
-    starts: Tensor
-    ends: Sequence[Sequence[int]]
-    padded_ends: Tensor
-    width: int
-    _masks: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
+    start: int
+    stop: int
+    first: int
+    end: int
 
-    def seen_positions(self, window: int | None) -> range:
-        """The positions from the first to the last that any branch sees before itself, more in front of them to align.
-
-        There is always one, because latent vectors cannot be expanded out of none.
-        """
-        own, stop = self.padded_ends.shape[1] * self.width, max(1, *chain(*self.ends))
-        first = 0 if window is None else max(0, min(chain(*self.ends)) - window + 1)
-        count = -(-(stop - first + own) // ALIGNED) * ALIGNED - own
-        return range(stop - count, stop)
-
-    def gather(self, part: Tensor, positions: range) -> Tensor:
-        """(R, heads, positions, D) of keys or values (rows, heads, T, D): a copy. The mask hides what is not there."""
-        places = self.origins[:, None] + torch.arange(positions.start, positions.stop, device=part.device)
-        return part[self.rows[:, None], :, places.clamp(0, part.shape[2] - 1)].transpose(1, 2)
-
-    def mask(self, window: int | None, stacked: int, dtype: torch.dtype) -> Tensor:
-        """Additive (R, 1, stacked*M*Q, keys): seen positions, and the branches. Built once a forward."""
-        key = (window, stacked, dtype)
-        if key not in self._masks:
-            ends, device = self.padded_ends[..., None, None], self.padded_ends.device  # (R, M, 1, 1)
-            positions = self.seen_positions(window)
-            position = torch.arange(positions.start, positions.stop, device=device)
-            token = torch.arange(self.width, device=device)[:, None]
-            prefix = (position >= self.starts[:, None, None, None]) & (position < ends)
-            prefix = prefix.expand(-1, -1, self.width, -1)
-            own = torch.ones(self.width, self.width, dtype=torch.bool, device=device).tril()
-            if window is not None:
-                prefix, own = prefix & (position > ends + token - window), own.triu(1 - window)
-            own = torch.kron(torch.eye(ends.shape[1], dtype=torch.bool, device=device), own).expand(len(ends), -1, -1)
-            seen = torch.cat([prefix.flatten(1, 2), own], dim=-1)
-            mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)
-            self._masks[key] = mask.unsqueeze(1).repeat(1, 1, stacked, 1)
-        return self._masks[key]
+    def sees_from(self, window: int | None) -> int:
+        """The first column that any of its tokens sees."""
+        return self.first if window is None else max(self.first, self.end - window + 1)
 
 
-def branch_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    s_aux: Tensor | None = None,
-    softcap: float | None = None,
-    *,
-    branches: Branches,
-    caps_scores: bool,
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """Attend the branches of R responses.
+class BranchAttention:
+    """The attention of one forward.
 
     Args:
-        module: the attention layer; its `layer_idx` says which layer of the cache is its own.
-        query: (R, H, M*Q, D), the branches of a response one after the other.
-        key: (R, H_kv, M*Q, D), the branches' own.
-        value: (R, H_kv, M*Q, D_v).
-        attention_mask: not used.
-        scaling: of the scores.
-        sliding_window: tokens that a token sees, itself included; None for all.
-        s_aux: (H,) the score of each head's sink, which takes attention and gives nothing.
-        softcap: the scores are squashed to +- this.
-        branches: where they stand.
-        caps_scores: whether the attention that this one replaces applies `softcap`.
-        unused: what else a model passes to its attention.
-
-    Returns:
-        (R, M*Q, H, D_v), and no weights.
+        tokens: T.
+        groups: consecutive branches that are attended in one call.
+        table: (4, n) int64, of each token its position, its branch, and its branch's `first` and `end`. Tokens behind
+            the last branch's are idle; their branch is -1.
     """
-    responses, heads, own, _ = key.shape
-    positions = branches.seen_positions(sliding_window)
-    seen = _cached(module, branches, positions)
-    # Under autocast, values can be narrower than queries and keys.
-    keys, values = (
-        torch.cat([before, new], dim=2).to(query.dtype) for before, new in zip(seen, (key, value), strict=True)
-    )
-    stacked = query.reshape(responses, heads, -1, query.shape[-1])  # (R, H_kv, S*M*Q, D)
-    mask = branches.mask(sliding_window, stacked.shape[2] // own, query.dtype)
-    cap = softcap if caps_scores else None
-    if s_aux is None and cap is None:
-        output = nn.functional.scaled_dot_product_attention(stacked, keys, values, attn_mask=mask, scale=scaling)
-    else:
-        sinks = None if s_aux is None else s_aux.view(heads, -1).repeat_interleave(own, dim=1)[None, :, :, None]
-        output = _attend_in_slices(stacked, keys, values, mask, scaling, sinks, cap)
-    return output.reshape(responses, -1, own, output.shape[-1]).transpose(1, 2), None
+
+    def __init__(self, tokens: int, groups: Sequence[Sequence[Branch]], table: Tensor) -> None:
+        self._tokens, self._groups, self._table = tokens, groups, table
+        self._masks: dict[Any, Tensor] = {}
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Meanwhile a model attends its rows as it is configured to, with their mask, and the branches."""
+        get_interface = AttentionInterface.get_interface
+        get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
+
+        def get(interface: AttentionInterface, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+            # SDPA is the one implementation of transformers that leaves the cap out.
+            return partial(self._attend, get_interface(interface, name, default), name != "sdpa")
+
+        def get_mask_of_rows(interface: AttentionMaskInterface, name: str) -> Callable[..., Any]:
+            return partial(self._mask_of_rows, get_mask(interface, name))
+
+        with (
+            replaced(AttentionInterface, "get_interface", get),
+            replaced(AttentionMaskInterface, "__getitem__", get_mask_of_rows),
+        ):
+            yield
+
+    def _mask_of_rows(self, make: Callable[..., Any], attention_mask: Tensor | None, **options: Any) -> Any:
+        """What the rows' attention takes as a mask."""
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, : self._tokens]
+        options |= {"q_length": self._tokens, "kv_length": self._tokens}
+        return make(attention_mask=attention_mask, **options)
+
+    def _attend(
+        self,
+        attend_rows: Callable[..., Any],
+        caps_scores: bool,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        """(B, T + n/B, H, D_v) and no weights; query is (B, H, T + n/B, D), key and value with H_kv."""
+        tokens = self._tokens
+        parts = [self._laid_end_to_end(part) for part in (query, key, value)]
+        behind = self._attend_branches(parts, caps_scores, **options).transpose(0, 1)
+        if options.get("position_ids") is not None:  # flash-attention reads from it where packed responses begin
+            options["position_ids"] = options["position_ids"][..., :tokens]
+        rows = (part[:, :, :tokens] for part in (query, key, value))
+        output, _ = attend_rows(module, *rows, attention_mask, **options)
+        behind = behind.reshape(len(output), -1, *behind.shape[1:]).to(output.dtype)
+        return torch.cat([output, behind], dim=1), None
+
+    def _laid_end_to_end(self, part: Tensor) -> tuple[Tensor, Tensor]:
+        """Of (B, heads, T + n/B, D) the rows' (heads, B*T, D), and (heads, n, D): views if there is one row."""
+        rows, behind = torch.split(part, [self._tokens, part.shape[2] - self._tokens], dim=2)
+        return rows.transpose(0, 1).flatten(1, 2), behind.transpose(0, 1).flatten(1, 2)
+
+    def _attend_branches(
+        self,
+        parts: Sequence[tuple[Tensor, Tensor]],
+        caps_scores: bool,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        s_aux: Tensor | None = None,
+        softcap: float | None = None,
+        **_unused: Any,
+    ) -> Tensor:
+        """(H, n, D_v) of the branches; `s_aux` (H,) are the scores of sinks, which take attention and give nothing."""
+        (_, queries), *keys_and_values = parts
+        cap = softcap if caps_scores else None
+        outputs = []
+        for number, group in enumerate(self._groups):
+            own = self._tokens_of(number)
+            seen = slice(
+                min(branch.sees_from(sliding_window) for branch in group), max(branch.end for branch in group)
+            )
+            # Under autocast, values can be narrower than queries and keys.
+            keys, values = (
+                torch.cat([rows[:, seen], behind[:, own]], dim=1).to(queries.dtype) for rows, behind in keys_and_values
+            )
+            chosen = queries[:, own]
+            chosen = chosen.view(len(keys), -1, *chosen.shape[1:]).transpose(0, 1)  # (S, H_kv, tokens, D)
+            keys, values = keys.expand(len(chosen), -1, -1, -1), values.expand(len(chosen), -1, -1, -1)
+            mask = self._mask(number, seen, sliding_window, queries.dtype)
+            if s_aux is None and cap is None:
+                output = nn.functional.scaled_dot_product_attention(
+                    chosen, keys, values, attn_mask=mask, scale=scaling
+                )
+            else:
+                sinks = None if s_aux is None else s_aux.view(keys.shape[1], -1).T[..., None, None]
+                output = _attend_in_slices(chosen, keys, values, mask, scaling, sinks, cap)
+            outputs.append(output.transpose(0, 1).flatten(0, 1))
+        return torch.cat(outputs, dim=1)
+
+    def _tokens_of(self, number: int) -> slice:
+        """The tokens of a group; those behind the last branch belong to the last one."""
+        last = number == len(self._groups) - 1
+        return slice(self._groups[number][0].start, self._table.shape[1] if last else self._groups[number][-1].stop)
+
+    def _mask(self, number: int, seen: slice, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive (tokens, keys), built once a forward: seen columns, and the branches' own tokens."""
+        which = (number, window, dtype)
+        if which not in self._masks:
+            position, branch, first, end = self._table[:, self._tokens_of(number), None]
+            column = torch.arange(seen.start, seen.stop, device=position.device)
+            prefix = (column >= first) & (column < end)
+            own = (branch == branch.T) & (position >= position.T)
+            if window is not None:
+                prefix &= column - first > position - window
+                own &= position - window < position.T
+            seen_or_own = torch.cat([prefix, own], dim=-1)
+            keys = seen_or_own.shape[1]
+            whole = torch.full((len(own), -(-keys // ALIGNED) * ALIGNED), -torch.inf, dtype=dtype, device=own.device)
+            whole[:, :keys].masked_fill_(seen_or_own, 0.0)
+            self._masks[which] = whole[:, :keys]
+        return self._masks[which]
 
 
 def _attend_in_slices(
@@ -150,8 +185,8 @@ def _attend_in_slices(
     sinks: Tensor | None,
     cap: float | None,
 ) -> Tensor:
-    """What torch's own attention cannot do: sinks (1, H_kv, S*M*Q, 1) and a cap. Slices keep the scores few."""
-    size = max(1, MAX_SCORES // (len(query) * query.shape[1] * keys.shape[2]))
+    """What torch's own attention cannot do: sinks (S, H_kv, 1, 1) and a cap. Slices keep the scores few."""
+    size = max(1, MAX_SCORES // (query.shape[0] * query.shape[1] * keys.shape[2]))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     parts = []
     for first in range(0, query.shape[2], size):
@@ -159,39 +194,9 @@ def _attend_in_slices(
         scores = query[:, :, chosen] @ keys.transpose(-1, -2) * scale
         if cap is not None:
             scores = (scores / cap).tanh() * cap
-        scores = scores + mask[:, :, chosen]
+        scores = scores + mask[chosen]
         if sinks is not None:
-            scores = torch.cat([scores, sinks[:, :, chosen].to(scores.dtype).expand(len(scores), -1, -1, -1)], dim=-1)
+            scores = torch.cat([scores, sinks.to(scores.dtype).expand(-1, -1, scores.shape[2], -1)], dim=-1)
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
         parts.append(weights[..., : keys.shape[2]] @ values)
     return torch.cat(parts, dim=2)
-
-
-@contextmanager
-def attending_branches(config: PretrainedConfig, branches: Branches) -> Iterator[None]:
-    """Run the model's forwards with `branch_attention`."""
-    config = config.get_text_config()
-    configured = config._attn_implementation
-    # SDPA is the one implementation of transformers that leaves the cap out.
-    attention = partial(branch_attention, branches=branches, caps_scores=configured != "sdpa")
-    AttentionInterface.register(NAME, attention)
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = configured
-        # transformers' registry lives as long as the process, and would keep the branches' keys, values and masks.
-        AttentionInterface.register(NAME, branch_attention)
-
-
-def _cached(module: Any, branches: Branches, positions: range) -> tuple[Tensor, Tensor]:
-    """Keys and values (R, H_kv, positions, D) that the branches see before themselves."""
-    number: int = module.layer_idx
-    layers: list[Any] = branches.cache.layers
-    if number >= len(layers):  # the last layers of some models reuse the keys of an earlier one of their kind
-        kinds = module.config.layer_types
-        number = max(earlier for earlier in range(len(layers)) if kinds[earlier] == kinds[number])
-    keys, values = (branches.gather(part, positions) for part in (layers[number].keys, layers[number].values))
-    if hasattr(module, "expand_kv"):  # latent attention caches what keys and values are made from
-        keys, values = module.expand_kv(keys, values)
-    return keys, values

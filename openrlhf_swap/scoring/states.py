@@ -54,17 +54,17 @@ def recording_states(
     if not requests:
         yield states
         return
-    width = attention_mask.shape[1]
-    flat = torch.tensor([request.row * width + place for request in requests for place in request.positions])
-    places = flat.to(attention_mask.device)
+    places = [(request.row, place) for request in requests for place in request.positions]
+    rows, columns = torch.tensor(places).T.to(attention_mask.device)
     if packed:
-        places = (attention_mask.flatten().cumsum(0) - 1)[places]
+        columns = (attention_mask.flatten().cumsum(0) - 1)[rows * attention_mask.shape[1] + columns]
+        rows = torch.zeros_like(columns)
     layer, head = middle_layer(model), model.get_output_embeddings()
     parts: list[Tensor] = []
 
     def keep(hidden: Tensor) -> None:
         if len(parts) < (1 if layer is None else 2):
-            parts.append(projected(hidden.flatten(0, -2)[places]))
+            parts.append(projected(hidden[rows, columns]))
 
     def after_layer(_layer: nn.Module, _inputs: Any, output: Any) -> None:
         keep(output if isinstance(output, Tensor) else output[0])

@@ -12,14 +12,13 @@ from collections.abc import Iterable
 
 from openrlhf_swap.flags.placement import MOST_SEQUENCES
 from openrlhf_swap.sizing.models import GIB, Model
-from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, FP32, Settings
+from openrlhf_swap.sizing.settings import BIT16, BRANCH, FP32, Settings
 
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
 LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size)
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
-BRANCH_TOKENS = 4096  # branch tokens that scoring runs at a time, as in scoring/shared_prefix.py
-MASK_ELEMENTS = 2**27  # of their attention mask: `MOST_MASK` of scoring/shared_prefix.py
+MASK_ELEMENTS = 2**24  # of a call's attention mask: `MAX_MASK` of scoring/shared_prefix.py
 MIB = 2**20
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
 LARGE, LARGE_ROUNDING = 10 * MIB, 2 * MIB
@@ -153,31 +152,22 @@ def kept_cache(model: Model, tokens: int) -> int:
     return BIT16 * len(model.windows) * model.cached * tokens
 
 
-def scoring_moments(model: Model, settings: Settings) -> dict[str, Parts]:
-    """What is allocated at the two possible peaks of the log-probability pass: its logits, and the answer branches."""
-    n, rows = settings.score_tokens, settings.score_tokens // settings.context
-    resident = {**weights_in_forward(model, settings), **idle(model, settings)}
-    cache = {"kept cache": kept_cache(model, n)} if settings.branches else {}
+def scoring_pass(model: Model, settings: Settings) -> Parts:
+    """What is allocated at the peak of the log-probability pass, with the answer branches behind its rows."""
+    rows = settings.score_tokens // settings.context
+    branches = rows * settings.branches
+    n = settings.score_tokens + branches * BRANCH
     # In bf16 and float32. A chunk's are computed from a copy of its hidden states, beside those of all tokens.
     chunk, states = min(settings.logits_chunk, n), BIT16 * model.hidden
     held = (BIT16 + FP32) * model.vocabulary * (chunk or n) + (states * (chunk + n) if chunk else 0)
     # With a small vocabulary the layers need more; an adapter's output is scaled, and added to that of its layer.
     logits = max(held, ((8 if model.adapters else 6) * model.intermediate + 8 * model.hidden) * n)
-    moments = {"logits": {**resident, **cache, "logits": logits}}
-    if settings.branches:
-        count = rows * settings.branches
-        stacked, length = model.query // model.key_value, n // rows
-        run = min(count, BRANCH_TOKENS // BRANCH, MASK_ELEMENTS // (BRANCH * stacked * (length + BRANCH_TOKENS)))
-        keys = length + min(run, settings.branches) * BRANCH
-        copy = 2 * BIT16 * model.key_value * rows * keys
-        masks = BIT16 * stacked * run * BRANCH * keys
-        moments["branches"] = {
-            **resident,
-            **cache,
-            "branches": copy + masks + 2 * FP32 * model.vocabulary * run * ANSWER,
-            "recurrent states": FP32 * model.states * (count + run),
-        }
-    return moments
+    parts = {**weights_in_forward(model, settings), **idle(model, settings), "logits": logits}
+    if branches:
+        calls = math.ceil(math.sqrt(branches * BRANCH * n / MASK_ELEMENTS))  # each for a share of branches and keys
+        recurrent = max(1, model.layers - len(model.windows))
+        parts["branches"] = BIT16 * branches * BRANCH * n // calls + 2 * FP32 * branches * model.states // recurrent
+    return parts
 
 
 def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
@@ -187,7 +177,7 @@ def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
     others = {**(vllm if settings.shared and not settings.vllm_sleeps else {}), **allowance}
     return {
         "generate": {**vllm, **beside},
-        "score": {**_peak(scoring_moments(model, settings)), **others},
+        "score": {**scoring_pass(model, settings), **others},
         "update": {**_peak(update_moments(model, settings)), **others},
         "adam": {**adam_step(model, settings), **others},
     }

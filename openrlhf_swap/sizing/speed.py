@@ -19,7 +19,7 @@ def forward_flops(model: Model, tokens: float) -> float:
 
 
 def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
-    """FLOPs of the `steps` + 1 branches of one response, on its cache, as a GPU attends them: in one call a layer.
+    """FLOPs of the `steps` + 1 branches of one response, as a GPU attends them: in one call a layer.
 
     In that call every branch meets the keys of the whole response and of all branches, twice what it sees; in a layer
     with a window, only the window's and its own.

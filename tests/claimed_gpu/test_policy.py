@@ -7,7 +7,6 @@ from support.claimed_gpu import claiming, device, to_claimed
 from support.passes import actor_of, micro_batch, scorer_of, update_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.scoring import shared_prefix
 from openrlhf_swap.scoring.backends import SHARED_PREFIX
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -37,11 +36,6 @@ def scored(model, packing, tokens=40):
     scorer = scorer_of(actor_of(model, packing))
     assert scorer._backend.name == SHARED_PREFIX
     return scorer.forward(ids, actions, mask, requests)
-
-
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
 
 
 @pytest.mark.parametrize(("family", "packing", "adapted"), CASES)

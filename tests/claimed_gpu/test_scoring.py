@@ -5,7 +5,6 @@ import torch
 from support.claimed_gpu import NAME, ClaimedTensor, MixedDevicesError, claiming, device, to_claimed
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.scoring import shared_prefix
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
@@ -39,8 +38,7 @@ def test_a_mix_of_devices_raises():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_scores_without_a_mix_of_devices(family, monkeypatch):
-    monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
+def test_scores_without_a_mix_of_devices(family):
     model, (ids, mask, requests) = model_of(family), batch()
     expected = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
     with claiming(), torch.no_grad():

@@ -10,7 +10,7 @@ from support.paths import POLICY
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.packages.kernels import leave_out_cudnn
-from openrlhf_swap.scoring.backends import PER_PREFIX, SEGMENTS, SHARED_PREFIX, ScoringBackend
+from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, ScoringBackend
 from openrlhf_swap.scoring.small_model import small_model
 
 PASSES = [(family, packing) for family in FAMILIES for packing in (False, True) if family != "gpt_oss" or not packing]
@@ -37,8 +37,7 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
     model = model_of(family, dtype)
     ids, actions, mask, requests = micro_batch()
     scorer = scorer_of(actor_of(model, packing))
-    # It was tried on this device. Without kernels of their own, recurrent layers do not see where a packed row begins.
-    assert scorer._backend.name == (SEGMENTS if packing and family == "qwen3_5_text" else SHARED_PREFIX)
+    assert scorer._backend.name == SHARED_PREFIX  # tried on this device
     found = scorer.forward(ids, actions, mask, requests)
     batch = ids.cuda(), mask.cuda()
     with torch.no_grad():

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_ranks_with_unequal_work_score_as_one_forward_a_prefix():
-    """Windows, latent attention and recurrent layers; packed or not; branches in chunks; one rank without any."""
+    """Windows, latent attention and recurrent layers; packed or not; one rank without any."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-m", "support.scoring_ranks"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)

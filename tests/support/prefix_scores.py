@@ -1,7 +1,11 @@
 """Batches of responses to score, and the slow obvious way to score them: one forward for each prefix."""
 
+from contextlib import contextmanager
+
+import pytest
 import torch
 
+from openrlhf_swap.scoring import shared_prefix
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
@@ -34,9 +38,17 @@ def ragged_case(seed, rows, left, longest, words):
     return ids, mask, requests, references
 
 
-def largest_difference(model, case, **options):
+def largest_difference(model, case, packed=False):
     """Between the shared prefix's scores of a case and those of a forward for each prefix."""
     ids, mask, requests, references = case
-    shared = score_shared_prefix(model, model.config, ids, mask, requests, **options)
+    shared = score_shared_prefix(model, model.config, ids, mask, requests, packed)
     expected = [score_per_prefix(model, *reference) for reference in references]
     return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
+
+
+@contextmanager
+def masks_of(elements):
+    """Attention masks of branches have at most so many elements: with few, each branch is attended alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_prefix, "MAX_MASK_ON_CPU", elements)
+        yield

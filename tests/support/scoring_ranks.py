@@ -6,7 +6,6 @@ Both ranks print one line per family: `differ RANK FAMILY PACKED VALUE`.
 """
 
 import copy
-import functools
 import os
 import sys
 from types import SimpleNamespace
@@ -19,10 +18,11 @@ ANSWER = (3, 4, 5, 6)
 
 
 def make_actor(engine, packed):
-    from openrlhf.models.actor import Actor  # after our package, which prepares the process for it
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 
-    actor = Actor(engine, temperature=1.0)
-    actor.packing_samples = packed
+    actor = ChunkedActor(engine)
+    actor.packing_samples, actor.temperature = packed, 1.0
+    assert actor.hold_logits_of(7) is None
     return actor
 
 
@@ -35,7 +35,6 @@ def rank_main(rank, world, families):
 
     from openrlhf_swap.config import RunConfig
     from openrlhf_swap.integration.policy import scoring as policy_scoring
-    from openrlhf_swap.scoring import shared_prefix
     from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
     from openrlhf_swap.scoring.per_prefix import score_per_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
@@ -47,9 +46,6 @@ def rank_main(rank, world, families):
     mask[0, 35:] = 0
     # Rank 1 has more rows and prefixes to score than rank 0, which has none in the second micro-batch.
     wanted = [ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch), ScoreRequest(1, (7, 39), branch)][: 1 + rank]
-    # Branches run a few at a time, so the ranks need different numbers of forwards.
-    few_at_a_time = functools.partial(shared_prefix.score_branches, max_branch_tokens=2 * len(ANSWER))
-    policy_scoring.score_branches = few_at_a_time
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
         model.config.use_cache = False  # as in OpenRLHF's actor: with a cache, packed responses are not kept apart
@@ -67,7 +63,7 @@ def rank_main(rank, world, families):
                     row = ids[request.row][mask[request.row].bool()]
                     reference = score_per_prefix(whole, row, [end + 1 for end in request.prefix_ends], branch)
                     differences.append(ours - reference)
-                print(f"differ {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}", flush=True)
+                print(f"\ndiffer {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}", flush=True)
     torch.distributed.destroy_process_group()
 
 

@@ -7,8 +7,8 @@ place of logits. So ZeRO-3 gathers the head's weight once for each pass, whateve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_lo
 from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.packages.replace import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
+from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 _StockActor: Any = Actor
@@ -37,9 +38,13 @@ class Head:
 
 
 class ChunkedActor(_StockActor):
-    """OpenRLHF's actor; its log-probabilities are made in chunks once `hold_logits_of` was called."""
+    """OpenRLHF's actor; its log-probabilities are made in chunks once `hold_logits_of` was called.
 
-    _head: Head | None = None
+    Attributes:
+        head: what makes them; None while they are made all at once.
+    """
+
+    head: Head | None = None
 
     def hold_logits_of(self, tokens: int) -> str | None:
         """Make log-probabilities of this many tokens at a time; 0 leaves OpenRLHF's way, all at once.
@@ -56,7 +61,7 @@ class ChunkedActor(_StockActor):
         transform = find_logit_transform(base.config, type(base))
         if transform is None:
             return f"what a {type(base).__name__} does after its head is not known"
-        self._head = Head(layer, transform, tokens)
+        self.head = Head(layer, transform, tokens)
         return None
 
     def forward(
@@ -67,6 +72,7 @@ class ChunkedActor(_StockActor):
         return_output: bool = False,
         ring_attn_group: Any = None,
         return_entropy: bool = False,
+        branches: BranchedRows | None = None,
         **options: Any,
     ) -> Any:
         """Overrides OpenRLHF's: where log-probabilities are made in chunks, the output has no logits.
@@ -78,26 +84,38 @@ class ChunkedActor(_StockActor):
             return_output: return the model's output, too.
             ring_attn_group: as in OpenRLHF.
             return_entropy: put (B, T - 1) `entropy` into the output, 0 for tokens that are not actions.
+            branches: run these behind the rows, and put the log-probabilities of their (m,) targets, at temperature 1,
+                into the output as `answer_log_probs`; only where log-probabilities are made in chunks.
             options: as in OpenRLHF, and further arguments of the model.
         """
-        if self._head is None or action_mask is None or ring_attn_group is not None:
+        if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
             return super().forward(sequences, action_mask, attention_mask, return_output, **options)
         assert attention_mask is not None
         options.pop("packed_seq_lens", None)
-        ids, places, options["position_ids"], targets = self._inputs(sequences, attention_mask)
-        options["attention_mask"] = None if self.packing_samples else attention_mask
+        ids, places, positions, targets = self._inputs(sequences, attention_mask)
+        if branches is None:
+            options |= {"input_ids": ids, "position_ids": positions}
+            options["attention_mask"] = None if self.packing_samples else attention_mask
+        else:
+            assert positions is not None  # a model that can see is refused
+            options |= branches.inputs(ids, positions)
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - action_mask.shape[1] : -1] = action_mask.bool()
         actions = acting.flatten()[places].nonzero().flatten()
-        head_pass = HeadPass(self._head.transform, self.temperature, self._head.chunk, return_entropy)
-        with _giving_log_probs(self._head.layer, targets.flatten(), actions, head_pass) as outputs:
-            output = self.model(ids, **options)
-        values = outputs[0].flatten(0, -2)
+        head_pass = HeadPass(self.head.transform, self.temperature, self.head.chunk, return_entropy)
+        with (
+            _giving_log_probs(self.head.layer, targets.flatten(), actions, head_pass, branches) as outputs,
+            nullcontext() if branches is None else branches.branching(),
+        ):
+            output = self.model(**options)
+        values = outputs.pop().flatten(0, -2)
         padded = values.new_zeros(sequences.numel(), values.shape[-1]).index_copy(0, places, values)
         log_probs, *entropy = padded.unflatten(0, sequences.shape)[:, :-1].unbind(-1)
         if return_entropy:
             output.entropy = entropy[0]
+        if branches is not None:
+            output.answer_log_probs = outputs.pop()
         log_probs = log_probs[:, -action_mask.shape[1] :]
         return (log_probs, output) if return_output else log_probs
 
@@ -115,15 +133,21 @@ class ChunkedActor(_StockActor):
 
 @contextmanager
 def _giving_log_probs(
-    layer: nn.Linear, targets: Tensor, actions: Tensor, head_pass: HeadPass
+    layer: nn.Linear, targets: Tensor, actions: Tensor, head_pass: HeadPass, branches: BranchedRows | None
 ) -> Iterator[list[Tensor]]:
     """Meanwhile the layer returns what `token_log_probs` does, and the list gets it, as DeepSpeed's hooks leave it.
 
-    What the model makes of it after the head is not used.
+    With branches, their targets' log-probabilities are in front of it. What the model makes of it is not used.
     """
     outputs: list[Tensor] = []
 
     def forward(hidden: Tensor) -> Tensor:
+        if branches is not None:
+            answers, wanted = hidden[branches.predicting], torch.arange(len(branches.targets), device=hidden.device)
+            unscaled = replace(head_pass, temperature=1.0, entropy=False)
+            values = token_log_probs(answers, layer.weight, layer.bias, branches.targets, wanted, unscaled)
+            outputs.append(values.squeeze(-1))
+            hidden = hidden[:, : branches.tokens]
         values = token_log_probs(hidden.flatten(0, -2), layer.weight, layer.bias, targets, actions, head_pass)
         return values.unflatten(0, hidden.shape[:-1])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
-from openrlhf_swap.scoring.prefix_cache import PrefixCache
-from openrlhf_swap.scoring.shared_prefix import score_branches
+from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.states import StateRequest, recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
@@ -31,7 +29,7 @@ class ScoredForward:
     Attributes:
         action_log_probs: (B, A) float32, as the stock actor returns them.
         answer_logprobs: l_0..l_K for each request, in order.
-        seconds: what the scoring took on top of the log-probabilities.
+        seconds: what the scoring took; of a pass for log-probabilities and scores, its share of the tokens.
         states: (K+1, d) float32 for each request of states, in order.
     """
 
@@ -88,26 +86,26 @@ class PolicyScorer:
         """
         device = torch.cuda.current_device()
         sequences, action_mask, attention_mask = (part.to(device) for part in (sequences, action_mask, attention_mask))
-        model, packed = (self._model, self._config), self._actor.packing_samples
-        # Under ZeRO-3 a rank without requests takes part if another rank may have some.
-        fused = self._backend.name == SHARED_PREFIX and (requests or (requests is not None and self._collective))
-        asked = requests or [_IDLE_REQUEST]
-        options: dict[str, Any] = {}
+        packed, agree = self._actor.packing_samples, self._largest_on_any_rank
+        # A rank without requests takes part where another may have some.
+        asked = requests or ([_IDLE_REQUEST] if requests is not None and self._collective else [])
+        rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
+        scores: list[Tensor] = []
+        seconds = 0.0
         self._actor.eval()
-        with ExitStack() as stack:
-            states = stack.enter_context(recording_states(self._base, attention_mask, state_requests, packed))
-            if fused:  # the log-probability pass also fills the cache that the answer branches run on
-                cache = PrefixCache(self._config, self._model, packed)
-                stack.enter_context(cache.recording(attention_mask, asked, self._largest_on_any_rank))
-                options = {} if packed else {"use_cache": True, "past_key_values": cache}
-            log_probs = self._actor(sequences, action_mask, attention_mask, **options)
-        scores, seconds = [], 0.0
-        if fused or requests:
-            start = _clock()
-            if fused:
-                scores = score_branches(*model, cache, sequences, attention_mask, asked, self._largest_on_any_rank)
+        with recording_states(self._base, attention_mask, state_requests, packed) as states:
+            if asked and rides:
+                branches = BranchedRows(self._model, self._config, attention_mask, asked, packed, agree)
+                start = _clock()
+                batch = sequences, action_mask, attention_mask
+                log_probs, output = self._actor(*batch, return_output=True, branches=branches)
+                seconds = (_clock() - start) * branches.share
+                scores = branches.scores(output.answer_log_probs)
             else:
-                scores = self._backend.score(*model, sequences, attention_mask, asked)
+                log_probs = self._actor(sequences, action_mask, attention_mask)
+        if asked and not rides:
+            start = _clock()
+            scores = self._backend.score(self._model, self._config, sequences, attention_mask, asked, packed, agree)
             seconds = _clock() - start
         self._actor.train()
         return ScoredForward(log_probs.to("cpu"), scores if requests else [], seconds, states)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BloomConfig, Qwen2Config
 
-from openrlhf_swap.scoring import branch_attention
 from openrlhf_swap.scoring.backends import find_backend
+from openrlhf_swap.scoring.branch_attention import BranchAttention
 from openrlhf_swap.scoring.small_model import small_model
 
 build = AutoModelForCausalLM.from_config
@@ -30,7 +30,7 @@ def test_what_cannot_be_branched_runs_in_segments():
     bloom = find_backend(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2), build)
     assert llama.name == bloom.name == "segments"
     assert "a small Llama4ForCausalLM is off by" in llama.obstacle
-    assert "because branching the cache of a small BloomForCausalLM is off by" in str(bloom)
+    assert "because branching a small BloomForCausalLM failed" in str(bloom)
 
 
 def test_a_packed_pass_is_tried_packed():
@@ -39,11 +39,12 @@ def test_a_packed_pass_is_tried_packed():
         assert find_backend(CONFIG_MAPPING[family](), build, packed=True).name == name
 
 
-def test_what_has_a_cache_of_its_own_is_scored_prefix_by_prefix():
+def test_what_neither_branches_nor_continues_is_scored_prefix_by_prefix():
+    """MiniMax has recurrent layers that only a cache of its own continues."""
     config = CONFIG_MAPPING["minimax"](num_hidden_layers=2, layer_types=["full_attention", "linear_attention"])
     backend = find_backend(config, build)
     assert backend.name == "per_prefix"
-    assert "MiniMax uses cache of its own" in backend.obstacle
+    assert "branching a small MiniMaxForCausalLM is off by" in backend.obstacle
     assert str(backend).startswith("scoring each prefix in a forward of its own; 25 steps cost about 13 forwards")
 
 
@@ -68,12 +69,12 @@ def test_an_architecture_that_cannot_be_built_small_is_scored_prefix_by_prefix()
 @pytest.mark.parametrize("forgotten", ["sliding_window", "s_aux"])
 def test_the_trial_notices_what_an_attention_ignores(forgotten, monkeypatch):
     """Otherwise a backend could wrongly pass."""
-    real = branch_attention.branch_attention
+    real = BranchAttention._attend_branches
 
     def forgetful(*args, **kwargs):
         return real(*args, **{**kwargs, forgotten: None})
 
-    monkeypatch.setattr(branch_attention, "branch_attention", forgetful)
+    monkeypatch.setattr(BranchAttention, "_attend_branches", forgetful)
     backend = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
     assert backend.name == "segments"
     assert "is off by" in backend.obstacle

@@ -3,19 +3,18 @@
 import copy
 import functools
 import statistics
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.prefix_scores import largest_difference, ragged_case
+from support.prefix_scores import largest_difference, masks_of, ragged_case
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.prefix_cache import PrefixCache
-from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
 WORDS = 32
@@ -138,8 +137,8 @@ def build(family, dtype=torch.float32):
 def test_prefixes_together_equal_a_forward_for_each(family, left):
     case = ragged_case(5, rows=3, left=left, longest=80, words=WORDS)
     assert largest_difference(build(family), case) < 1e-4
-    exact = PARTLY_FLOAT32.get(family, 1e-9)
-    assert largest_difference(build(family, torch.float64), case, max_branch_tokens=24) < exact
+    with masks_of(100):
+        assert largest_difference(build(family, torch.float64), case) < PARTLY_FLOAT32.get(family, 1e-9)
 
 
 # These read on from one packed response into the next, whoever scores: packing them is refused.
@@ -147,11 +146,11 @@ CARRIED_ON = ("gpt_oss", "qwen3_next", "qwen3_5_text", "olmo_hybrid", "falcon_h1
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in CARRIED_ON])
-def test_packed_responses_are_scored_from_the_keys_of_their_pass(family):
+def test_packed_responses_are_scored_in_their_row(family):
     case = ragged_case(7, rows=4, left=True, longest=60, words=WORDS)
     assert largest_difference(build(family), case, packed=True) < 1e-4
-    exact = PARTLY_FLOAT32.get(family, 1e-9)
-    assert largest_difference(build(family, torch.float64), case, packed=True, max_branch_tokens=24) < exact
+    with masks_of(100):
+        assert largest_difference(build(family, torch.float64), case, packed=True) < PARTLY_FLOAT32.get(family, 1e-9)
 
 
 @contextmanager
@@ -199,16 +198,23 @@ def test_eager_attention_agrees(family):
     assert largest_difference(model, ragged_case(3, rows=4, left=False, longest=30, words=WORDS)) < 1e-4
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_text", "nemotron_h", "lfm2"])
-def test_the_pass_that_keeps_states_gives_the_same_logits(family):
+@pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
+@pytest.mark.parametrize(
+    "family", ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "lfm2"]
+)
+def test_rows_are_computed_as_without_branches(family, left):
     model = build(family, torch.float64)
-    ids, mask, requests, _ = ragged_case(11, rows=3, left=False, longest=60, words=WORDS)
-    with torch.no_grad(), float64_throughout():
-        cache = PrefixCache(model.config, model)
-        with cache.recording(mask, requests):
-            kept = model(ids, attention_mask=mask, use_cache=True, past_key_values=cache).logits
-        plain = model(ids, attention_mask=mask).logits
-    assert ((kept - plain).abs().amax(-1)[mask.bool()] < 1e-9).all()
+    ids, mask, requests, _ = ragged_case(11, rows=3, left=left, longest=60, words=WORDS)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    rows = BranchedRows(model, model.config, mask, requests)
+    throughout = family in FLOAT64_CAN_BE_HAD
+    exact = 1e-9 if throughout else PARTLY_FLOAT32.get(family, 1e-9)
+    with torch.no_grad(), float64_throughout() if throughout else nullcontext():
+        with rows.branching():
+            branched = model(**rows.inputs(ids, positions)).logits[:, : ids.shape[1]]
+        for row, present in enumerate(mask.bool()):
+            plain = model(ids[row, present][None], use_cache=False).logits[0]
+            assert (branched[row, present] - plain).abs().max() < exact
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
@@ -230,9 +236,9 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40, words=WORDS)
     scores = score_shared_prefix(model, model.config, ids, mask, requests)
     alone = len(calls)
-    padded = score_shared_prefix(model, model.config, ids, mask, requests, lambda count: count + 5)
+    padded = score_shared_prefix(model, model.config, ids, mask, requests, agree=lambda count: count + 5)
     del mixer.forward
-    assert len(calls) == 2 * alone + 5 + 5  # pieces of the first forward, and branch forwards
+    assert len(calls) == 2 * alone + 5
     assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
 
 
@@ -265,7 +271,7 @@ def test_a_branch_goes_to_the_experts_of_a_full_forward(family):
     ids = torch.randint(0, WORDS, (1, 50), generator=torch.Generator().manual_seed(1))
     branch, ends = AnswerBranch((3, 4, 5, 6, 7), (False, False, True, True, True)), (9, 20, 33, 49)
     score_shared_prefix(model, model.config, ids, torch.ones_like(ids), [ScoreRequest(0, ends, branch)])
-    together = [chosen.view(len(ends), 5, -1) for chosen in routed[-len(experts) :]]
+    together = [chosen.view(50 + len(ends) * 5, -1)[50:].view(len(ends), 5, -1) for chosen in routed]
     for number, end in enumerate(ends):
         routed.clear()
         score_per_prefix(model, ids[0], [end + 1], branch)

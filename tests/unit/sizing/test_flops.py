@@ -5,15 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 from support.paths import POLICY
+from support.prefix_scores import masks_of
 from support.sizing import NODE
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.scoring import shared_prefix
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.prefix_cache import PrefixCache
-from openrlhf_swap.scoring.shared_prefix import score_branches
+from openrlhf_swap.scoring.shared_prefix import MAX_MASK, score_shared_prefix
 from openrlhf_swap.sizing.models import Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH
 from openrlhf_swap.sizing.speed import forward_flops, scoring_flops, step_flops
@@ -26,7 +25,7 @@ def count_flops(function):
     return counter.get_total_flops(), result
 
 
-def test_flops_are_those_of_the_real_forwards(monkeypatch):
+def test_flops_are_those_of_the_real_forwards():
     model = AutoModelForCausalLM.from_pretrained(POLICY, attn_implementation="eager", dtype=torch.float32).eval()
     sizes = read_model(str(POLICY), 512)
     prompt, response, steps = 40, 400, 8
@@ -40,12 +39,11 @@ def test_flops_are_those_of_the_real_forwards(monkeypatch):
     branch = AnswerBranch(ids=(1,) * BRANCH, scored=(False,) * 18 + (True,) * ANSWER)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
-    monkeypatch.setattr(shared_prefix, "MAX_MASK_ON_CPU", shared_prefix.MAX_MASK)
-    cache = PrefixCache(model.config, model)
-    with torch.no_grad(), cache.recording(present, [request]):
-        model(ids, attention_mask=present, use_cache=True, past_key_values=cache)
-    counted, _ = count_flops(lambda: score_branches(model, model.config, cache, ids, present, [request]))
-    assert counted == pytest.approx(scoring_flops(sizes, prompt, response, steps), rel=0.01)
+    plain, _ = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
+    with masks_of(MAX_MASK):
+        scored, _ = count_flops(lambda: score_shared_prefix(model, model.config, ids, present, [request]))
+    one_token = 2 * sizes.hidden * sizes.vocabulary
+    assert scored - plain + one_token == pytest.approx(scoring_flops(sizes, prompt, response, steps), rel=0.01)
 
 
 def test_a_step_by_hand():

@@ -154,7 +154,7 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
         model.train(train)
         actor = ChunkedActor(model)
         if chunk:
-            actor._head = Head(model.lm_head, LogitTransform(), chunk)
+            actor.head = Head(model.lm_head, LogitTransform(), chunk)
             # These tensors have no values: all tokens are actions.
             monkeypatch.setattr(torch.Tensor, "nonzero", lambda mask: torch.arange(mask.numel()).unsqueeze(-1))
         actor.packing_samples, actor.temperature = False, temperature
@@ -172,7 +172,7 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
                 assert output["logits"].dtype == torch.float32  # held to the end, in OpenRLHF's training step
             else:
                 with torch.no_grad():
-                    actor(sequences, actions, present, return_output=True, use_cache=True)
+                    actor(sequences, actions, present, return_output=True, use_cache=False)
         (peak,) = tracker.get_tracker_snapshot("peak").values()
         return sum(size for kind, size in peak.items() if getattr(kind, "value", "") in ("Activation", "Temp"))
 
@@ -245,7 +245,7 @@ def test_lora_trains_and_keeps_its_adapters_only():
         memory.engine_capacity(model, NODE, 80 * GIB, 6200)["weights_bytes"] == 2 * SMALL.parameters
     )  # vLLM gets merged weights
     few = {"vocabulary": 1000, "layers": 1}
-    scoring = [memory.scoring_moments(replace(m, **few), NODE)["logits"]["logits"] for m in (SMALL, model)]
+    scoring = [memory.scoring_pass(replace(m, **few), replace(NODE, branches=0))["logits"] for m in (SMALL, model)]
     assert scoring[1] - scoring[0] == 14_000 * 2 * 8_960  # an adapter's scaled output, before it is added
     # Forward, the same again for checkpointing, and a backward pass without gradients of frozen weights.
     full, lora = (step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
@@ -256,10 +256,10 @@ def test_lora_trains_and_keeps_its_adapters_only():
 @pytest.mark.parametrize("chunk", [0, 1024, 4096])
 def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
     config, model = wide_model(tmp_path, 151_936)
-    settings = replace(NODE, context=3000, score_rows=2, logits_chunk=chunk)
-    parts = memory.scoring_moments(model, settings)["logits"]
+    settings = replace(NODE, context=3000, score_rows=2, logits_chunk=chunk, branches=0)
+    parts = memory.scoring_pass(model, settings)
     traced = traced_peak(monkeypatch, config, 2, 3000, False, 0.6, train=False, chunk=chunk)
-    assert parts["logits"] + parts["kept cache"] == pytest.approx(traced, rel=0.001)
+    assert parts["logits"] == pytest.approx(traced, rel=0.001)
 
 
 @pytest.mark.parametrize("key_value_heads", [1, 2, 4])

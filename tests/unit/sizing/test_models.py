@@ -4,10 +4,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support.paths import POLICY
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.scoring.prefix_cache import PrefixCache
 from openrlhf_swap.scoring.small_model import small_model
 from openrlhf_swap.sizing.memory import kept_cache
 from openrlhf_swap.sizing.models import PRESETS, read_model
@@ -99,16 +98,16 @@ def test_published_mixtures_of_experts(family, billions, active, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3", "qwen3_5_text", "gpt_oss"])
-def test_caches_are_those_that_scoring_keeps(family, tmp_path):
-    """All keys of layers with windows, too, latent vectors as they are, and states of recurrent layers."""
+def test_caches_are_those_of_transformers(family, tmp_path):
+    """Keys, latent vectors as they are, and states of recurrent layers; of fewer tokens than a window has."""
     small = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     small.save_pretrained(tmp_path)
-    model, ids = read_model(str(tmp_path), 1), torch.zeros(1, 50, dtype=torch.int64)
-    cache = PrefixCache(small.config, small)
+    model, ids = read_model(str(tmp_path), 1), torch.zeros(1, 6, dtype=torch.int64)
+    cache = DynamicCache(config=small.config)
     with torch.no_grad():
         small(ids, use_cache=True, past_key_values=cache)
     layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
-    assert kept_cache(model, 50) == 2 * sum(part.numel() for layer in layers for part in (layer.keys, layer.values))
+    assert kept_cache(model, 6) == 2 * sum(part.numel() for layer in layers for part in (layer.keys, layer.values))
     states = [
         state.numel()
         for layer in cache.layers

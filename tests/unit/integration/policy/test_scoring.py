@@ -9,6 +9,7 @@ from support.engine import Engine
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.per_prefix import score_per_prefix
@@ -20,11 +21,10 @@ NEW_KINDS = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]  # windows, latent at
 TEMPERATURE = 0.6
 
 
-def make_scorer(model, scoring="shared_prefix", packing=False):
-    from openrlhf.models.actor import Actor
-
-    actor = Actor(Engine(model), temperature=TEMPERATURE)
+def make_scorer(model, scoring="shared_prefix", packing=False, chunk=7):
+    actor = ChunkedActor(Engine(model))
     actor.temperature, actor.packing_samples = TEMPERATURE, packing
+    actor.hold_logits_of(chunk)
     said = []
     args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig(scoring=scoring))
     return actor, PolicyScorer(actor, SimpleNamespace(args=args, print=said.append)), said
@@ -93,8 +93,8 @@ def test_packed_samples_and_adapters(family):
         )
         scored = scorer.forward(ids, action_mask, mask, requests, state_requests)
         hook.remove()
-        # The pass itself and two rows of four branches of four tokens, one of them idle: no other pass for the scores.
-        assert seen == [int(mask.sum()) if packing else ids.numel(), 2 * 4 * 4]
+        # One pass, with seven branches of four tokens behind its rows.
+        assert seen == [(int(mask.sum()) if packing else ids.numel()) + 7 * 4]
         assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
         for ours, reference in zip(scored.answer_logprobs, references, strict=True):
             assert ours.sub(reference).abs().max() < 1e-4
