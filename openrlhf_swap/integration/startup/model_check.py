@@ -70,6 +70,22 @@ def _model_code(configuration: Configuration) -> tuple[Any, Any]:
     return config, partial(AutoModelForCausalLM.from_config, **trusted)
 
 
+def check_heads(configuration: Configuration) -> None:
+    """Raise ConfigError for attention heads that vLLM does not take on a CPU: its engine would die a minute later."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    config = _model_code(configuration)[0].get_text_config()
+    heads, sizes = getattr(config, "num_attention_heads", None), CPUAttentionBackend.get_supported_head_sizes()
+    if heads is None or getattr(config, "kv_lora_rank", None):
+        return  # there are none, or they are those of a latent attention
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if size not in sizes:
+        raise ConfigError(
+            f"--actor.model_name_or_path is {configuration.args.actor.model_name_or_path}, whose attention heads have "
+            f"{size} dimensions, which vLLM does not take on a CPU: use a model with {', '.join(map(str, sizes))}"
+        )
+
+
 def check_scoring(configuration: Configuration) -> None:
     """Find the model's scoring backend by trial, and print it with its cost.
 

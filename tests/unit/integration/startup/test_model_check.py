@@ -86,3 +86,22 @@ def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
             assert attention.implementation(asked, str(tmp_path)) == "eager"
             assert f"eager, because the code of {tmp_path} has no {asked}" in attention.summary(asked, str(tmp_path))
     attention.implementation.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "taken"),
+    [
+        ("qwen2", {"hidden_size": 128, "num_attention_heads": 4}, True),
+        ("qwen2", {"hidden_size": 64, "num_attention_heads": 4}, False),
+        ("qwen3", {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32}, True),
+        ("deepseek_v3", {}, True),
+        ("mamba2", {}, True),
+    ],
+)
+def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes, taken, tmp_path):
+    CONFIG_MAPPING[family](**sizes).save_pretrained(tmp_path)
+    if taken:
+        model_check.check_heads(run_of(tmp_path))
+    else:
+        with pytest.raises(ConfigError, match="have 16 dimensions, which vLLM does not take on a CPU: use a model wi"):
+            model_check.check_heads(run_of(tmp_path))
