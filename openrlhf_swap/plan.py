@@ -237,22 +237,17 @@ def _warnings(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _notes(plan: dict[str, Any], training: Configuration) -> Iterator[str]:
-    """What a reader of the plan should know of the run, and what is not counted."""
-    run, args, objective = plan["run"], training.args, training.method.objective
+    run, args = plan["run"], training.args
     if args.ckpt.save_hf and run.get("saves", 0) > 1:
         size = gib(run["saves"] * run["checkpoint_bytes"]["model"])
         yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"
-    if args.ds.attn_implementation == "eager":
-        yield "--ds.attn_implementation eager makes matrices of length x length, which are not counted"
-    if args.ds.zero_stage == 2 and args.ds.grad_accum_dtype == "fp32":
-        yield "--ds.grad_accum_dtype fp32 has no effect with --ds.zero_stage 2; --ds.zero_stage 3 honours it"
-    if args.actor.entropy_coef is not None:
-        yield "--actor.entropy_coef makes further copies of the logits, which are not counted"
-    if build(training.method).continues != "no":
-        yield (
-            f"{objective} also generates from parts of the responses, which is not counted here: "
-            "swap/continued_tokens and timing/continuations of a run's first steps show how much that is"
-        )
+    uncounted = {
+        "eager attention's matrices of length x length": args.ds.attn_implementation == "eager",
+        "further copies of the logits for the entropy": args.actor.entropy_coef is not None,
+        "responses that are generated from parts of others": build(training.method).continues != "no",
+    }
+    if any(uncounted.values()):
+        yield f"not counted: {', '.join(name for name, there in uncounted.items() if there)}"
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:

@@ -209,13 +209,8 @@ def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
 
     A moving average is counted with DeepSpeed's.
     """
-    stored = (0 if settings.stage == 3 else BIT16 * model.held) + sum(_average(model, settings).values())
+    stored = (0 if settings.stage == 3 else BIT16 * model.held) + FP32 * model.parameters * settings.averages
     return {"deepspeed": ADAM * model.trained + stored, "model": BIT16 * model.trained}
-
-
-def _average(model: Model, settings: Settings) -> Parts:
-    """The moving average of the weights in float32, on the first rank's node."""
-    return {"moving average": FP32 * model.parameters} if settings.averages else {}
 
 
 def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
@@ -223,7 +218,7 @@ def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
 
     Most of it is pinned, in blocks that torch rounds up to powers of two.
     """
-    held = _average(model, settings)
+    held = {"moving average": FP32 * model.parameters} if settings.averages else {}  # on the first rank's node
     if settings.shared and settings.vllm_sleeps:
         # Every GPU of an engine keeps its share of each weight.
         shares = (BIT16 * weight / settings.tensor_parallel for weight in model.served)
@@ -250,22 +245,14 @@ def _asleep(model: Model, settings: Settings) -> int:
     """Bytes of a rank's pinned optimizer under --ds.enable_sleep, which ZeRO-3 updates and moves group by group."""
     own = partition(model, settings)
     if settings.stage < 3:
-        return ADAM // FP32 * block(FP32 * own)
+        return ADAM // FP32 * blocks([FP32 * own])
     groups = [SUB_GROUP] * (own // SUB_GROUP) + [own % SUB_GROUP]
-    return ADAM // FP32 * blocks(FP32 * group for group in groups) + block(settings.accumulate_bytes * own)
-
-
-# Torch pins main memory in blocks that are larger than the tensors in them.
-
-
-def block(size: float) -> int:
-    """Bytes of the pinned block for a tensor of `size` bytes: the next power of two, which torch keeps for reuse."""
-    return 1 << (math.ceil(size) - 1).bit_length() if size else 0
+    return ADAM // FP32 * blocks(FP32 * group for group in groups) + blocks([settings.accumulate_bytes * own])
 
 
 def blocks(sizes: Iterable[float]) -> int:
-    """Bytes of the pinned blocks for tensors of these sizes in bytes."""
-    return sum(map(block, sizes))
+    """Bytes of pinned main memory for tensors of these sizes in bytes: torch keeps a power of two for each."""
+    return sum(1 << (math.ceil(size) - 1).bit_length() for size in sizes if size)
 
 
 def backup_blocks(sizes: Iterable[float]) -> int:
@@ -276,7 +263,7 @@ def backup_blocks(sizes: Iterable[float]) -> int:
     held = list(sizes)
     large = [math.ceil(size / LARGE_ROUNDING) * LARGE_ROUNDING for size in held if size >= LARGE]
     segments = math.ceil(sum(size for size in held if size < LARGE) / SEGMENT)
-    return blocks(large) + segments * block(SEGMENT)
+    return blocks([*large, *([SEGMENT] * segments)])
 
 
 def _peak(moments: dict[str, Parts]) -> Parts:

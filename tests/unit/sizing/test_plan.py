@@ -52,12 +52,11 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
 
 def test_the_plan_reads_the_run_as_the_run_would(capsys):
     flags = ["--train.micro_batch_size", "2", "--swap.objective", "grpo", "--data.max_samples", "256"]
-    _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), *flags, "--ds.grad_accum_dtype", "fp32")
+    _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), *flags)
     assert found["settings"]["update_rows"] == 2
     assert found["settings"]["temperature"] == 0.6
     assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
     assert (found["run"]["steps"], found["run"]["left_out"]) == (4, 0)
-    assert any("no effect with --ds.zero_stage 2" in note for note in found["notes"])
     _, defaults = run(capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700")
     assert defaults["settings"]["ranks"] == 4
     assert defaults["step"]["responses"] == 128 * 16  # openrlhf_swap.train's own defaults
@@ -67,7 +66,7 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
 @pytest.mark.parametrize(("objective", "continues"), [("vsrm", True), ("s_grpo", True), ("swap", False)])
 def test_uncounted_continuations_are_noted(capsys, objective, continues):
     _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), "--swap.objective", objective)
-    assert any(f"{objective} also generates from parts" in note for note in found["notes"]) == continues
+    assert any("generated from parts of others" in note for note in found["notes"]) == continues
 
 
 def test_capacity_for_responses_by_hand(capsys):
@@ -301,4 +300,4 @@ def test_the_module_is_the_command():
 @pytest.mark.parametrize(("attention", "noted"), [("flash_attention_2", False), ("sdpa", False), ("eager", True)])
 def test_attention_that_makes_masks_is_noted(capsys, attention, noted):
     _, found = run(capsys, "--gpu", "h200", "--gpus", "8", "--model", "r1-1.5b", "--ds.attn_implementation", attention)
-    assert any(f"{attention} makes matrices of length x length" in note for note in found["notes"]) == noted
+    assert any("matrices of length x length" in note for note in found["notes"]) == noted
