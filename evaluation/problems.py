@@ -77,13 +77,10 @@ def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Prob
         about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
         if changed & {"problem", "instructed"}:
             raise ConfigError(f"{about} text than its samples in {args.output} answer; use another --output")
-        if changed & {"grader"} and problem.id in graded:
+        if problem.id in graded and (of_grades := changed & {"answer", "grader", "metadata"}):
             raise ConfigError(
-                f"--swap.grader is {problem.grader}, but the samples of {name} in {args.output} were graded by "
-                f"{before['grader']}; add --grade-again"
+                f"{about} {min(of_grades)} than its samples in {args.output} were graded by; add --grade-again"
             )
-        if changed & {"answer", "metadata"} and problem.id in graded:
-            raise ConfigError(f"{about} answer than its samples in {args.output} were graded by; add --grade-again")
 
 
 def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:
