@@ -46,19 +46,13 @@ class L1Exact(Objective):
 
     boxes_answers = True
     rewrites_evaluation = True
-    shortest: int = setting(100, "smallest budget, in tokens")
+    shortest: int = setting(100, "smallest budget, in tokens", ge=1)
     longest: int = setting(4000, "largest; drawn uniformly once a row")
     alpha: float = setting(0.0003, "taken off for each token of difference")
     instruction: str = setting(INSTRUCTION, "goes before the budget, instead of openrlhf-swap prepare's")
 
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        if not 1 <= self.shortest <= self.longest:
-            found = f"--swap.{self.name}.shortest is {self.shortest}, .longest {self.longest}"
-            raise ConfigError(f"{found}; use 1 <= shortest <= longest")
-
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        wording, n = self._wording(rng), rng.randint(self.shortest, self.longest)
+        wording, n = self._wording(rng), rng.randint(self.shortest, max(self.shortest, self.longest))
         return problem.removesuffix(SUFFIX) + self.instruction + wording.format(n=n)
 
     def _wording(self, rng: random.Random) -> str:
@@ -89,7 +83,6 @@ class L1Max(L1Exact):
         return EXACT if rng.random() < self.exact_share else MAXIMUM
 
     def rewards(self, batch: Batch) -> Tensor:
-        """By the wording of each prompt."""
         left = self._budgets(batch) - batch.lengths
         within = self.correct(batch) * (self.slope * left + self.delta).clamp(0, 1)
         is_maximum = batch.each(lambda rollout: asked_budget(rollout)[1]).bool()
@@ -158,7 +151,7 @@ class HBPO(Objective):
         "use tokens such as 512,1024,2048,2560",
         pattern=numbers_pattern("*"),
     )
-    max_length: int = setting(4096, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
+    max_length: int = setting(4096, "L_max: the run's longest response, in tokens", ge=1)
     budget_weight: float = setting(2.0, "of the difference between a budget's mean reward and its best")
 
     def __init__(self, config: SwapConfig) -> None:
@@ -166,7 +159,6 @@ class HBPO(Objective):
         self._budgets = parse_numbers(self.budgets)
 
     def check(self, args: SimpleNamespace) -> None:
-        """A group must hold each budget as often."""
         size, budgets = args.rollout.n_samples_per_prompt, len(self._budgets)
         if size % budgets:
             found = f"--rollout.n_samples_per_prompt is {size}, but --swap.hbpo.budgets has {budgets}"
@@ -216,7 +208,7 @@ class AdaptThink(Objective):
     reshapes_responses = True
     reference: str = setting("", f"file with the reference policy's accuracies: {MAKER}", is_path=True)
     bonus: float = setting(0.05, "delta: what a response without thinking may lose in accuracy")
-    no_thinking_share: float = setting(0.5, "of a group's responses", "use a number between 0 and 1", gt=0, lt=1)
+    no_thinking_share: float = setting(0.5, "of a group's responses", gt=0, lt=1)
     no_thinking_tokens: int = setting(4096, "longest response without thinking")
     thinking_start: str = setting("Alright", "forced first word of a thought; empty: nothing is forced")
 
@@ -227,7 +219,6 @@ class AdaptThink(Objective):
         _ = self._accuracies
 
     def check_prompts(self, prompts: Sequence[str]) -> None:
-        """Every prompt needs a reference accuracy."""
         if missing := sum(prompt_key(prompt) not in self._accuracies for prompt in prompts):
             raise DataError(
                 f"--swap.adaptthink.reference is {self.reference}, which lacks {missing} of {len(prompts)} "
@@ -252,7 +243,6 @@ class AdaptThink(Objective):
         return open_thought(prompt, self.config.start_of_thought)
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """One part closes the thought at once, the other goes on with it."""
         prompt, share = self.eval_prompt(prompt), self.no_thinking_share
         without = max(1, min(count - 1, round(count * share)))
         shorter = min(self.no_thinking_tokens, max_new_tokens)

@@ -73,7 +73,6 @@ class _VSRM(Objective):
         return batch.each(reward)
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        """Of each token, the rewards of all cuts after it."""
         term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
         for g, group in enumerate(batch.groups):
             for n, rollout in enumerate(group):
@@ -103,7 +102,7 @@ class VSRM(_VSRM):
     apart_characters: int = setting(400, "between two cuts, at least", ge=1)
     answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)
     answer_tokens: int = setting(768, "most tokens of such an answer", ge=1)
-    least_change: float = setting(1e-5, "changes of the accuracy below this count as none", "use at least 0", ge=0)
+    least_change: float = setting(1e-5, "changes of the accuracy below this count as none", ge=0)
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
         """Answers at each cut and at the end; none where nothing is cut."""
@@ -118,7 +117,7 @@ class VSRMScores(_VSRM):
     """A = GRPO(outcome) + step rewards to come, from the answer's probability after each step of correct responses."""
 
     scores_steps = True
-    least_change: float = setting(0.02, "changes of the probability below this count as none", "use at least 0", ge=0)
+    least_change: float = setting(0.02, "changes of the probability below this count as none", ge=0)
 
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
         """Each step's end, and the reference answer's probability a token: exp(l_k)."""
@@ -160,18 +159,15 @@ class JET(_Exits):
         self._shares = parse_numbers(self.shares)
 
     def check(self, args: SimpleNamespace) -> None:
-        """A group must hold each whole response with all of its cuts."""
         size, each = args.rollout.n_samples_per_prompt, 1 + len(self._shares)
         if size % each:
             found = f"--rollout.n_samples_per_prompt is {size}, but --swap.jet.shares makes {each} of a response"
             raise ConfigError(f"{found}; use a multiple of it")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """The whole responses."""
         return [SamplingRequest(prompt, count // (1 + len(self._shares)), max_new_tokens)]
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-        """One at each share of the characters."""
         ids = list(rollout.response_ids)
         characters = len(reader.text(ids))
         kept = tokens_for_each(ids, [characters * share // 100 for share in self._shares], reader)
@@ -225,7 +221,6 @@ class SGRPO(_Exits):
             )
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """The whole response."""
         self._exits = count - 1
         return [SamplingRequest(prompt, 1, max_new_tokens)]
 

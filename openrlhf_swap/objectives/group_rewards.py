@@ -82,7 +82,6 @@ class Kimi(Objective):
     weight: float = setting(1.0, "of the length reward beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The length reward is 0 where all are as long."""
         everyone = torch.ones_like(batch.correct)
         length_reward = (0.5 - relative_place(batch.lengths, everyone)).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
@@ -96,7 +95,7 @@ class StepGRPO(Objective):
     """
 
     boxes_answers = True
-    beta: float = setting(0.5, "most that many steps can cost, or few can earn", "use a number in [0, 1]", ge=0, le=1)
+    beta: float = setting(0.5, "most that many steps can cost, or few can earn", ge=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
         steps = batch.each(lambda r: 1 + len(_WAIT.findall(batch.reader.text(r.response_ids))))
@@ -186,10 +185,9 @@ class Arora(Objective):
     """
 
     normaliser = "centre"
-    alpha: float = setting(0.1, "most that a correct answer can lose", "use a number between 0 and 1", ge=0, lt=1)
+    alpha: float = setting(0.1, "most that a correct answer can lose", ge=0, lt=1)
 
     def correct(self, batch: Batch) -> Tensor:
-        """A response that was cut off earns nothing."""
         return batch.correct & ~batch.truncated
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -207,7 +205,7 @@ class ARLCP(Objective):
     """
 
     normaliser = "centre"
-    penalty: float = setting(0.2, "most that a correct answer can lose", "use a number in (0, 1)", gt=0, lt=1)
+    penalty: float = setting(0.2, "most that a correct answer can lose", gt=0, lt=1)
 
     def correct(self, batch: Batch) -> Tensor:
         return batch.each(
@@ -228,7 +226,7 @@ class GR3(Objective):
     After the formula of its paper (arXiv 2603.10535) as others quote it: no code of the authors was found.
     """
 
-    alpha: float = setting(0.33, "how much the length counts", "use at least 0", ge=0)
+    alpha: float = setting(0.33, "how much the length counts", ge=0)
 
     def rewards(self, batch: Batch) -> Tensor:
         """A multiple of the reward: nothing is to be gained by a short wrong answer."""
@@ -248,10 +246,9 @@ class Cosine(Objective):
     right_long: float = setting(0.5, "of one of L_max tokens")
     wrong_short: float = setting(-1.0, "reward of a wrong answer of no length")
     wrong_long: float = setting(-0.5, "of one of L_max tokens")
-    max_length: int = setting(12000, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
+    max_length: int = setting(12000, "L_max: the run's longest response, in tokens", ge=1)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Beyond L_max as at L_max."""
         correct = batch.correct
         share = (batch.lengths.double() / self.max_length).clamp(max=1)
         short = torch.where(correct, self.right_short, self.wrong_short).double()
@@ -267,7 +264,7 @@ class PrimeLinear(Objective):
 
     normaliser = "centre"
     weight: float = setting(0.25, "what the longest response of an all-correct group pays")
-    gated: int = setting(0, "1: only correct answers pay; 0: all, as merged", "use 0 or 1", ge=0, le=1)
+    gated: int = setting(0, "1: only correct answers pay; 0: all, as merged", ge=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
         """Nothing is paid in a group without a correct answer."""
@@ -285,7 +282,7 @@ class PassRatePenalty(Objective):
     quote it: R = c - beta max(p, 1/N) L, of wrong answers too; no code of its authors was found.
     """
 
-    form: Literal["relative", "alp"] = setting("relative", "relative: NeMo-RL's; alp: ALP's", "use relative or alp")
+    form: Literal["relative", "alp"] = setting("relative", "relative: NeMo-RL's; alp: ALP's")
     weight: float = setting(0.2, "relative: most that a correct answer can lose", ge=0)
     beta: float = setting(1e-7, "alp: taken off for each token, at an accuracy of 1", ge=0)
 
@@ -332,7 +329,7 @@ class GDPO(Objective):
     """
 
     normaliser = "none"
-    target_length: int = setting(4000, "L_T, in tokens", "use a number of tokens", ge=1)
+    target_length: int = setting(4000, "L_T, in tokens", ge=1)
     length_weight: float = setting(1.0, "of the length's advantage beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -348,11 +345,9 @@ class GFPO(Objective):
     """
 
     normaliser = "none"
-    share: float = setting(0.5, "of a group that is kept", "use a number in (0, 1]", gt=0, le=1)
+    share: float = setting(0.5, "of a group that is kept", gt=0, le=1)
     score: Literal["length", "efficiency"] = setting(
-        "length",
-        "length keeps the shortest, efficiency those with the most reward per token",
-        "use length or efficiency",
+        "length", "length keeps the shortest, efficiency those with the most reward per token"
     )
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -411,7 +406,6 @@ class GRPOLead(Objective):
         return self._shaped(batch).clamp(0, 1)
 
     def _shaped(self, batch: Batch) -> Tensor:
-        """(G, N) R."""
         scores, lengths = base_scores(batch), batch.lengths.double()
         correct = scores == CORRECT
         counts = lengths.sort(-1).values[..., :3].mean(-1, keepdim=True) > self.least_length

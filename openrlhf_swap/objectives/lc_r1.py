@@ -121,8 +121,8 @@ class DECS(_Extracting):
 
     outcome_weight = 0.0
     needs_all_groups = False
-    bonus: float = setting(0.1, "b", "use at least 0", ge=0)
-    max_length: int = setting(16384, "L_max: the run's longest response, in tokens", "use a number of tokens", ge=1)
+    bonus: float = setting(0.1, "b", ge=0)
+    max_length: int = setting(16384, "L_max: the run's longest response, in tokens", ge=1)
 
     def token_advantages(self, batch: Batch) -> Tensor:
         tokens, bonus = int(batch.lengths.max()), self.bonus

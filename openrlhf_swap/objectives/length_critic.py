@@ -62,7 +62,6 @@ class LengthCritic(StateObjective):
     gae_lambda: float = setting(
         0.9,
         "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for itself alone",
-        "use a number between 0 and 1",
         ge=0,
         le=1,
     )
@@ -70,16 +69,13 @@ class LengthCritic(StateObjective):
         "correct", "which responses pay for their length: correct, or all", "use correct or all"
     )
     target: Literal["none", "group"] = setting(
-        "none",
-        "group: a response that is no longer than the median of its group's correct ones pays nothing",
-        "use none or group",
+        "none", "group: a response that is no longer than the median of its group's correct ones pays nothing"
     )
     unit: Literal["length", "deviation"] = setting(
         "length",
         "what costs are divided by: the payers' mean length (--swap.process_weight 4 is then about what 1 is "
         "with deviation), or their deviation, which falls with what is left to save, so that a token gets ever "
         "dearer",
-        "use length or deviation",
     )
 
     def __init__(self, config: SwapConfig) -> None:

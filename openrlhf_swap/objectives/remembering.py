@@ -9,7 +9,7 @@ import math
 import random
 import re
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -139,9 +139,9 @@ class ADLP(Objective):
 
     remembers_batches = True
     state = ("price",)
-    start: float = setting(0.001, "lambda of the first step, a token", "use at least 0", ge=0)
+    start: float = setting(0.001, "lambda of the first step, a token", ge=0)
     rate: float = setting(0.001, "eta")
-    target: float = setting(0.62, "accuracy to keep: the base policy's", "use a number in [0, 1]", ge=0, le=1)
+    target: float = setting(0.62, "accuracy to keep: the base policy's", ge=0, le=1)
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -159,7 +159,6 @@ class ADLP(Objective):
         return rewards
 
     def metrics(self) -> dict[str, float]:
-        """The price of the next step."""
         return {"swap/a_dlp_price": self.price}
 
 
@@ -253,7 +252,7 @@ class AALC(Monitored):
     normaliser = "none"
     state = ("accuracy", "monitored_at")
     accuracy = 0.0  # of the last measurement
-    target: float = setting(1.0, "accuracy from which the length counts in full", "use a number in (0, 1]", gt=0, le=1)
+    target: float = setting(1.0, "accuracy from which the length counts in full", gt=0, le=1)
     long: int = setting(1024, "tokens from which a response counts as long", ge=1)
     monitor_samples: int = setting(1, "responses to each", ge=1)
     monitor_every: int = setting(10, "training steps between two measurements; the first is before step 1", ge=1)
@@ -275,18 +274,9 @@ class AALC(Monitored):
 
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 PROMISE = "I will answer the question with {n} tokens."
+STAGE_LIMITS = "token limit of each stage, of which the last one holds on; empty: the run's; such as "
+LIMITS = "^$|" + numbers_pattern("*")
 _PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
-
-
-def stage_limits(example: str) -> Any:
-    """The setting `limits` of an objective with as many stages as the example has numbers."""
-    stages = example.count(",") + 1
-    return setting(
-        "",
-        f"token limit of each stage, such as {example}; empty: the run's in all",
-        f"use {stages} token limits such as {example}",
-        pattern="^$|" + numbers_pattern(f"{{{stages - 1}}}"),
-    )
 
 
 class _Staged(Objective):
@@ -310,8 +300,8 @@ class _Staged(Objective):
 
     @property
     def limit(self) -> int | None:
-        """Tokens that a response may have in this stage; None where the run's limit holds."""
-        return self._limits[self.stage] if self._limits else None
+        """Tokens that a response may have in this stage, in the last ones of too few; None: the run's limit holds."""
+        return self._limits[: self.stage + 1][-1] if self._limits else None
 
 
 class ThinkPrune(_Staged):
@@ -330,19 +320,16 @@ class ThinkPrune(_Staged):
     announce: int = setting(1, "1: the prompt names the limit, as in the released code; 0: it does not")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        """Announce the first limit; `sampling` brings it up to date."""
         return problem + ANNOUNCEMENT.format(limit=self._limits[0]) if self.announce else problem
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """The stage's limit, in the prompt and for the engine."""
         self.stage = min(self.step // self.stage_steps, len(self._limits) - 1)
-        limit = self._limits[self.stage]
-        before, after = (ANNOUNCEMENT.format(limit=n) for n in (self._limits[0], limit))
+        before, after = (ANNOUNCEMENT.format(limit=n) for n in (self._limits[0], self.limit))
         head, found, tail = prompt.rpartition(before)
-        return [SamplingRequest(head + after + tail if found else prompt, count, limit)]
+        return [SamplingRequest(head + after + tail if found else prompt, count, self.limit or max_new_tokens)]
 
     def metrics(self) -> dict[str, float]:
-        return {"swap/thinkprune_limit": float(self._limits[self.stage])}
+        return {"swap/thinkprune_limit": float(self.limit or 0)}
 
 
 class LAPO(_Staged):
@@ -359,11 +346,9 @@ class LAPO(_Staged):
     first_stage_steps: int = setting(240, "training steps of the first stage", ge=0)
     range_weight: float = setting(0.7, "of the length reward in the first stage")
     promise_weight: float = setting(0.8, "of the length reward in the second")
-    promise_width: float = setting(
-        120.0, "deviation, in tokens, that the second stage forgives", "use a positive number", gt=0
-    )
+    promise_width: float = setting(120.0, "deviation, in tokens, that the second stage forgives", gt=0)
     unknown: int = setting(4096, "what is promised for a problem without a known length", ge=1)
-    limits: str = stage_limits("4096,2048")
+    limits: str = setting("", STAGE_LIMITS + "4096,2048", "use token limits such as 4096,2048", pattern=LIMITS)
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -430,7 +415,9 @@ class AutoThink(_Staged):
     second_stage: int = setting(200, "training step with which the second stage begins (ours)", ge=0)
     third_stage: int = setting(400, "training step with which the third one begins (ours)", ge=0)
     ellipsis: str = setting("...\\n", "put at the beginning of each thought, and not trained on; \\n is a newline")
-    limits: str = stage_limits("8192,16384,24576")
+    limits: str = setting(
+        "", STAGE_LIMITS + "8192,16384,24576", "use token limits such as 8192,16384,24576", pattern=LIMITS
+    )
 
     def eval_prompt(self, prompt: str) -> str:
         opened = open_thought(prompt, self.config.start_of_thought)

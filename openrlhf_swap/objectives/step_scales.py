@@ -54,7 +54,7 @@ class SAS(_Scaled):
     """
 
     needs_all_groups = False
-    share: float = setting(0.3, "of a response's steps that teach nothing", "use a number between 0 and 1", ge=0, le=1)
+    share: float = setting(0.3, "of a response's steps that teach nothing", ge=0, le=1)
     variant: Literal["paper", "released"] = setting(
         "paper", "paper: as above; released: as the released code ran", "use paper or released"
     )
@@ -97,7 +97,7 @@ class AttnPO(_Scaled, Arora):
     """
 
     scores_steps = True
-    alpha: float = setting(0.2, "most that a correct answer can lose", "use a number between 0 and 1", ge=0, lt=1)
+    alpha: float = setting(0.2, "most that a correct answer can lose", ge=0, lt=1)
     delay: int = setting(1000, "training steps after which problems that nobody solves would be scaled, too", ge=0)
 
     def _advantages(self, batch: Batch) -> Tensor:

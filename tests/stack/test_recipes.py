@@ -43,7 +43,7 @@ def test_a_recipe_trains(name, tmp_path, prompts_file, tokenizer):
         "data.input_key": "problem",
         "data.label_key": "answer",
         "data.max_samples": 32,
-        "data.max_len": 400,
+        "data.max_len": 700,
         "rollout.batch_size": 16,
         "rollout.n_samples_per_prompt": 4,
         "rollout.max_new_tokens": 320,

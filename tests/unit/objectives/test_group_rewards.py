@@ -176,7 +176,7 @@ def test_prime_linear():
 def test_prime_linear_gated():
     # Only correct answers pay: the third one keeps 0.
     assert_rows(rewards("prime_linear", gated=1), [[0.953125, 0.90625, 0, 0.8125]])
-    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is '2'; use 0 or 1"):
+    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is '2', which should be"):
         objective("prime_linear", gated=2)
 
 
