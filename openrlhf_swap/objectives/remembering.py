@@ -207,7 +207,7 @@ class HAPO(Objective):
     state = ("lengths", "counts")
     weight: float = setting(1.0, "of the length reward beside the answer's")
     memory: Literal["shortest", "mean"] = setting(
-        "shortest", "h: the shortest correct length so far, or the mean of all of them", "use shortest or mean"
+        "shortest", "h: the shortest correct length so far, or the mean of all of them"
     )
 
     def __init__(self, config: SwapConfig) -> None:
