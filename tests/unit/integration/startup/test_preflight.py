@@ -111,7 +111,7 @@ SETTINGS = [
     ),
     (["--swap.objective", "lc_r1", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
     (["--swap.objective", "laser_d", "--swap.laser_d.grid", "0"], "--swap.laser_d.grid is '0'"),
-    (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is 0"),
+    (["--swap.objective", "l1_exact", "--swap.l1_exact.shortest", "0"], "--swap.l1_exact.shortest is '0'"),
 ]
 
 
