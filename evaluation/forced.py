@@ -58,8 +58,7 @@ def main(argv: list[str]) -> None:
     model = settings["model"]
     check_model_files(f"the model of {args.folder}", model, args.trust_remote_code)
     tokenizer = read_tokenizer(model, args.trust_remote_code)
-    close = args.close_template.replace("\\n", "\n")
-    given = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=close)
+    given = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=args.close_template)
     marks, messages = resolve_thought(given, tokenizer)
     print(messages[0])
 

@@ -119,7 +119,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     if args.end_of_thought == AUTO and (before := read_settings(args.output)):
         return str(before["end_of_thought"])
     tokenizer = read_tokenizer(args.model, args.trust_remote_code)
-    given = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
+    given = SwapConfig(end_of_thought=args.end_of_thought)
     marks, messages = resolve_thought(given, tokenizer)
     print(f"{MARK} {messages[0]}")
     return marks.end_of_thought

@@ -61,8 +61,7 @@ def main(argv: list[str]) -> None:
 
     with flags_called(TRAINING_FLAGS):
         tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
-        marks = SwapConfig(end_of_thought=args.end_of_thought.replace("\\n", "\n"))
-        config, messages = resolve_thought(marks, tokenizer)
+        config, messages = resolve_thought(SwapConfig(end_of_thought=args.end_of_thought), tokenizer)
         references = references_of_prompts(args, tokenizer)
         try_grader(args.grader, list(references.values()))
     sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}

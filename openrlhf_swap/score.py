@@ -56,8 +56,7 @@ def main(argv: list[str]) -> None:
         DataError: for an input without rows, or not the one that the output's rows are the scores of.
     """
     args = parse_with_settings(_parser(), (*SETTINGS, "scoring", "trust_remote_code"), argv)
-    marks = {name: getattr(args, name).replace("\\n", "\n") for name in ("end_of_thought", "close_template")}
-    config = SwapConfig(**{name: getattr(args, name) for name in SETTINGS} | marks)
+    config = SwapConfig(**{name: getattr(args, name) for name in SETTINGS})
     run = RunConfig(scoring=args.scoring)
     if args.grader and not find_verifier(args.grader).answer_is_text:
         raise ConfigError(f"{FLAG} is {args.grader}, whose tasks have no answer text to score: use eval run")

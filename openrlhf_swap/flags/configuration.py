@@ -137,6 +137,7 @@ def training_parser(words: Sequence[str] = ()) -> Parser:
     parser = stock_parser()
     for action in list(parser._actions):
         action.choices = CHOICES.get(action.dest, action.choices)
+        action.type = _unescape if action.dest in TEMPLATES else action.type
         if isinstance(action, argparse._StoreTrueAction):
             off = f"--no-{action.dest}"
             parser.add_argument(off, dest=action.dest, action="store_false", help=argparse.SUPPRESS)
@@ -161,7 +162,9 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
             if spec.annotation is bool:
                 group.add_argument(flag, action=argparse.BooleanOptionalAction, default=spec.default, help=text)
             else:
-                group.add_argument(flag, metavar=type_name(spec).upper(), default=spec.default, help=text)
+                convert = _unescape if f"swap.{name}" in TEMPLATES else str
+                metavar = type_name(spec).upper()
+                group.add_argument(flag, metavar=metavar, type=convert, default=spec.default, help=text)
 
 
 def parse_with_settings(
@@ -184,8 +187,12 @@ def _parse(parser: Parser, words: Sequence[str]) -> dict[str, Any]:
         if name.startswith("--no-"):
             remedy = "only switches can be turned off like this"
         raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
-    values = vars(namespace)
-    return values | {name: values[name].replace("\\n", "\n") for name in TEMPLATES if name in values}
+    return vars(namespace)
+
+
+def _unescape(text: str) -> str:
+    """A template, in which backslash and n are a newline."""
+    return text.replace("\\n", "\n")
 
 
 def _default(action: argparse.Action) -> Any:

@@ -70,7 +70,6 @@ FIXED = (
     ("ds.load_in_4bit", False, "vLLM cannot take 4-bit weights over: leave it out"),
     ("ds.use_universal_ckpt", False, "DeepSpeed would load converted checkpoints only: leave it out"),
 )
-PACKAGES = (("ds.use_liger_kernel", "liger_kernel", "liger-kernel"),)
 
 
 def check_flags(configuration: Configuration) -> None:
@@ -133,11 +132,10 @@ def _values(configuration: Configuration) -> Refusals:
             yield not fits, f"--{name} is {value}; use {text}"
     for name, wanted, reason in FIXED:
         yield (values[name] or None) != (wanted or None), f"--{name} is {values[name]}; {reason}"
-    for name, module, package in PACKAGES:
-        yield (
-            values[name] and find_spec(module) is None,
-            f"--{name} needs {module}, which is not installed: pip install {package}, or leave it out",
-        )
+    yield (
+        values["ds.use_liger_kernel"] and find_spec("liger_kernel") is None,
+        "--ds.use_liger_kernel needs liger_kernel, which is not installed: pip install liger-kernel, or leave it out",
+    )
     yield (
         prompt_capacity(args) < 1,
         f"--data.max_len is {args.data.max_len}, in which --rollout.max_new_tokens {args.rollout.max_new_tokens} "
