@@ -21,8 +21,8 @@ from tabulate import tabulate
 # Flags that make each of them small.
 SMALL = {
     "advantages": ["--groups", "32", "--tokens", "4000"],
+    "beside_trl": ["--steps", "2", "--prompts", "4", "--responses", "4", "--tokens", "100", "--rows", "8"],
     "bfloat16": ["--repeats", "3"],
-    "cpu_step": ["--steps", "2"],
     "critic": ["--lengths", "2000", "--layers", "4", "--repeats", "3", "--responses", "256"],
     "driver": ["--responses", "256", "--tokens", "3000"],
     "evaluation": ["--problems", "50", "--repeats", "2"],
@@ -31,7 +31,6 @@ SMALL = {
     "policy_step": [],
     "scoring": ["--lengths", "2000", "--layers", "4", "--repeats", "2"],
     "step_price": ["--seeds", "1", "--updates", "100"],
-    "training_step": ["--repeats", "3"],
 }
 _RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
 
