@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import site
 import subprocess
@@ -28,6 +29,7 @@ import torch
 from tabulate import tabulate
 
 from benchmarks.trl_trial import MARK
+from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"
@@ -71,30 +73,36 @@ def write_prompts(path: Path, number: int) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def flags_of(
+    objective: str, model: Path, prompts: Path, output: str, context: int, args: argparse.Namespace
+) -> list[str]:
+    """Our command line."""
+    preset = "1gpu" if args.on_gpu else "laptop"
+    flags = {
+        "config": ROOT / "scripts" / f"train_swap_{preset}.yaml",
+        "swap.objective": objective,
+        "swap.grader": "benchmarks.trl_trial:verify",
+        "swap.self_test_steps": 0,
+        "swap.output_dir": output,
+        "actor.model_name_or_path": model,
+        "data.prompt_dataset": prompts,
+        "data.max_len": context,
+        "rollout.batch_size": args.prompts,
+        "rollout.n_samples_per_prompt": args.responses,
+        "rollout.max_new_tokens": args.tokens,
+        "rollout.temperature": 1.0,
+        "train.batch_size": args.prompts * args.responses,
+        "train.num_episodes": 1,
+        "ckpt.save_steps": 1000,
+    }
+    return [str(word) for name, value in flags.items() for word in (f"--{name}", value)] + args.flags
+
+
 def train(objective: str, model: Path, prompts: Path, context: int, args: argparse.Namespace) -> list[Seconds]:
     """The phases of each step of ours."""
-    preset = "1gpu" if args.on_gpu else "laptop"
-    responses = args.prompts * args.responses
     with tempfile.TemporaryDirectory() as output:
-        flags = {
-            "config": ROOT / "scripts" / f"train_swap_{preset}.yaml",
-            "swap.objective": objective,
-            "swap.grader": "benchmarks.trl_trial:verify",
-            "swap.self_test_steps": 0,
-            "swap.output_dir": output,
-            "actor.model_name_or_path": model,
-            "data.prompt_dataset": prompts,
-            "data.max_len": context,
-            "rollout.batch_size": args.prompts,
-            "rollout.n_samples_per_prompt": args.responses,
-            "rollout.max_new_tokens": args.tokens,
-            "rollout.temperature": 1.0,
-            "train.batch_size": responses,
-            "train.num_episodes": 1,
-            "ckpt.save_steps": 1000,
-        }
-        words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
-        command = [sys.executable, "-m", "openrlhf_swap.train", *words, *args.flags]
+        command = [sys.executable, "-m", "openrlhf_swap.train"]
+        command += flags_of(objective, model, prompts, output, context, args)
         subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)
         rows = [json.loads(line) for line in (Path(output) / "metrics.jsonl").read_text().splitlines()]
     return [{phase: sum(row.get(name, 0.0) for name in names) for phase, names in OURS.items()} for row in rows]
@@ -119,7 +127,7 @@ def train_trl(model: Path, prompts: Path, context: int, args: argparse.Namespace
         **{name: getattr(args, name) for name in ("steps", "responses", "tokens", "rows")},
     }
     command = [str(python), str(ROOT / "benchmarks" / "trl_trial.py"), json.dumps(settings)]
-    environment = {**os.environ, **({} if args.on_gpu else {"TORCHDYNAMO_DISABLE": "1"})}
+    environment = {**os.environ, **({} if args.on_gpu else CPU_ENVIRONMENT)}
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     print(result.stdout, file=sys.stderr)
     return [json.loads(line.removeprefix(MARK)) for line in result.stdout.splitlines() if line.startswith(MARK)]
@@ -140,7 +148,10 @@ def main() -> None:
         write_prompts(prompts, args.prompts * args.steps)
         if on_gpu:
             model = Path(folder) / "model"
-            make_model(model, args.tokenizer)
+            # In a process of its own, whose memory on the GPU ends with it.
+            making = multiprocessing.get_context("spawn").Process(target=make_model, args=(model, args.tokenizer))
+            making.start()
+            making.join()
         found = {name: train(name, model, prompts, context, args) for name in ("swap", "grpo")}
         found["TRL"] = train_trl(model, prompts, context, args)
     medians = {

@@ -130,9 +130,7 @@ def attend_by_kernels(
 ) -> Tensor:
     """As `attend`, in one call; zeros, which change no score, fill heads up to a width that kernels take."""
     width = -(-max(query.shape[-1], value.shape[-1]) // ALIGNED) * ALIGNED
-    q, k, v = (
-        pad(part[0].transpose(0, 1).to(value.dtype), (0, width - part.shape[-1])) for part in (query, key, value)
-    )
+    q, k, v = (_widened(part[0].transpose(0, 1).to(value.dtype), width) for part in (query, key, value))
     starts, longest = bounds.on_device, bounds.longest
     output = varlen_attn(
         *(q, k, v, starts, starts, longest, longest),
@@ -142,6 +140,11 @@ def attend_by_kernels(
     )
     assert isinstance(output, Tensor)  # a tuple where more was asked for
     return output[None, ..., : value.shape[-1]]
+
+
+def _widened(part: Tensor, width: int) -> Tensor:
+    missing = width - part.shape[-1]
+    return pad(part, (0, missing)) if missing else part  # it would copy for nothing
 
 
 @cache

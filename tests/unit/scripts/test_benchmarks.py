@@ -1,10 +1,19 @@
-"""The one entry of all benchmarks."""
+"""The one entry of all benchmarks, and the one that compares with TRL."""
 
+import argparse
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
-from support.paths import ROOT
+import pytest
+from support.paths import POLICY, ROOT
+
+from benchmarks import beside_trl, trl_trial
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.rules import check_flags
 
 
 def entry(*words):
@@ -25,3 +34,37 @@ def test_every_benchmark_is_known():
     result = entry("no_such")
     assert result.returncode == 2
     assert result.stderr.rpartition("use any of ")[2].strip().split(", ") == sorted(files)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("objective", ["swap", "grpo"])
+def test_our_side_beside_trl_is_what_the_scripts_train(on_gpu, objective):
+    own = argparse.Namespace(on_gpu=on_gpu, prompts=8, responses=4, tokens=2048, flags=["--train.seed", "3"])
+    words = beside_trl.flags_of(objective, POLICY, Path("prompts.jsonl"), "out", 3048, own)
+    run = configure(words, on_cpu=not on_gpu)
+    check_flags(run)
+    args = run.args
+    assert (run.method.objective, args.data.max_len, args.train.seed) == (objective, 3048, 3)
+    assert args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt == 32
+    assert args.train.dynamic_batch_enable == args.ds.packing_samples == args.train.colocate_all == on_gpu
+
+
+def test_what_the_loss_calls_is_a_part_of_the_update():
+    def wait(*inner):
+        def method():
+            time.sleep(0.05)
+            for other in inner:
+                getattr(trainer, other)()
+
+        return method
+
+    trainer = SimpleNamespace(_generate=wait(), _score=wait())
+    trainer._prepare, trainer._compute_loss = wait("_generate", "_score"), wait("_score")
+    clock = trl_trial.Clock(lambda: None)
+    for name in ("_generate", "_score", "_prepare", "_compute_loss"):
+        clock.wrap(trainer, name)
+    trainer._prepare()
+    trainer._compute_loss()
+    trainer._prepare()
+    spent = {name: round(seconds / 0.05) for name, seconds in clock.seconds.items()}
+    assert spent == {"_generate": 2, "_score": 2, "_prepare": 6, "_compute_loss": 2}
