@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,10 +24,8 @@ from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
-from openrlhf_swap.evaluation.samples import forced_path, graded_samples, samples_path
 from openrlhf_swap.evaluation.stats import Floats
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
-from openrlhf_swap.files import read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,10 +74,9 @@ def pareto(folders: Sequence[Path]) -> Figure:
     return figure
 
 
-def accuracy_within(folder: Path, name: str, budgets: Sequence[int]) -> list[float]:
+def accuracy_within(samples: pd.DataFrame, budgets: Sequence[int]) -> list[float]:
     """Accuracy at each token budget, where a response counts as correct only if it fits the budget."""
-    rows = [(sample["tokens"], grade["correct"]) for sample, grade in graded_samples(folder, name)]
-    return [fmean(correct and tokens <= budget for tokens, correct in rows) for budget in budgets]
+    return [float((samples["correct"] & (samples["tokens"] <= budget)).mean()) for budget in budgets]
 
 
 def budget(folders: Sequence[Path]) -> Figure:
@@ -89,18 +85,16 @@ def budget(folders: Sequence[Path]) -> Figure:
     Forced answers come from `openrlhf-swap eval forced`.
     """
     figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="correct within budget, %", xscale="log")
-    for panel, name, runs in parts:
-        longest = max(row["tokens"] for folder in runs for row in read_rows(samples_path(folder, name)))
+    for panel, _, runs in parts:
+        longest = max(run.samples["tokens"].max() for run in runs.values())
         budgets = np.unique(np.geomspace(max(8, longest / 256), longest, 40).astype(int))
-        for folder in runs:
-            values = 100 * np.array(accuracy_within(folder, name, budgets.tolist()))
+        for folder, run in runs.items():
+            values = 100 * np.array(accuracy_within(run.samples, budgets.tolist()))
             (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
-            rows = list(read_rows(forced_path(folder, name)))
-            for by, style in STYLES.items():
-                of_kind = [row for row in rows if row.get("by", "cut") == by and row["budget"] > 0]  # on a log axis
-                if forced := sorted((row["budget"], 100 * row["accuracy"]) for row in of_kind):
-                    label = f"{folder.name}, forced" + (" by vLLM" if by == "vllm" else "")
-                    panel.plot(*zip(*forced, strict=True), style, color=line.get_color(), label=label)
+            for by, curve in run.forced.sort_values("budget").groupby("by"):
+                label = f"{folder.name}, forced" + (" by vLLM" if by == "vllm" else "")
+                colour = line.get_color()
+                panel.plot(curve["budget"], 100 * curve["accuracy"], STYLES[str(by)], color=colour, label=label)
     return figure
 
 

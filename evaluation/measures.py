@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -29,10 +29,14 @@ class Measures:
         problems: P rows, in order: `problem`, its text (its id where a folder lacks the file of its problems),
             `accuracy`, the share of its correct samples, and `tokens`, their mean.
         values: named measures of all samples.
+        samples: the graded samples without their texts.
+        forced: `accuracy` at each `budget` of thought above 0, and what ended it, `by` (`eval forced`).
     """
 
     problems: pd.DataFrame
     values: dict[str, float]
+    samples: pd.DataFrame = field(default_factory=pd.DataFrame)
+    forced: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 Evaluation = dict[str, Measures]
@@ -56,6 +60,7 @@ def measure_evaluation(folder: Path) -> Evaluation:
 def measure_benchmark(folder: Path, name: str) -> Measures:
     """Measures of one benchmark; only numbers of its samples are kept in memory."""
     rows = pd.DataFrame([{**sample, **grade, "text": None} for sample, grade in graded_samples(folder, name)])
+    forced = read_forced(folder, name)
     by_problem = rows.groupby("id", sort=False)
     problems = by_problem.agg(accuracy=("correct", "mean"), tokens=("tokens", "mean")).reset_index(names="problem")
     texts = {problem: row.get("problem", problem) for problem, row in read_problems(folder, name).items()}
@@ -87,27 +92,30 @@ def measure_benchmark(folder: Path, name: str) -> Measures:
         "unclosed": (rows["thinking_tokens"] == rows["tokens"]).mean(),
         "accuracy_per_1k_tokens": accuracy / (tokens / 1000),
         **{f"grader_{status}": (rows["status"] == status).mean() for status in sorted({*rows["status"]} - {"ok"})},
-        **areas(folder, name),
+        **areas(forced),
     }
-    return Measures(problems, {name: float(value) for name, value in values.items()})
+    return Measures(problems, {name: float(value) for name, value in values.items()}, rows, forced)
 
 
-def areas(folder: Path, name: str) -> dict[str, float]:
+def read_forced(folder: Path, name: str) -> pd.DataFrame:
+    """What `eval forced` wrote; without a budget of 0, which has no place on a logarithmic axis."""
+    rows = ({"by": "cut", **row} for row in read_rows(forced_path(folder, name)))  # older files lack it
+    forced = pd.DataFrame(rows, columns=["budget", "accuracy", "by"])
+    return forced[forced["budget"] > 0]
+
+
+def areas(forced: pd.DataFrame) -> dict[str, float]:
     """The areas under the accuracy curves over budgets of thought, with the range of the budgets.
 
     For each way to end a thought (`eval forced --by`) that has at least two budgets: `area_cut`, `budget_cut_least`
-    and `budget_cut_most`, or the same with `vllm`. A budget of 0 has no place on a logarithmic axis and does not
-    count.
+    and `budget_cut_most`, or the same with `vllm`.
     """
-    curves: dict[str, dict[int, float]] = {}
-    for row in read_rows(forced_path(folder, name)):
-        if row["budget"] > 0:
-            curves.setdefault(row.get("by", "cut"), {})[row["budget"]] = row["accuracy"]
     values: dict[str, float] = {}
-    for by, curve in curves.items():
-        if len(curve) > 1:
-            values |= {f"budget_{by}_least": min(curve), f"budget_{by}_most": max(curve)}
-            values[f"area_{by}"] = area_under(list(curve), list(curve.values()))
+    for by, curve in forced.groupby("by", sort=False):
+        budgets = curve["budget"]
+        if budgets.nunique() > 1:
+            values |= {f"budget_{by}_least": budgets.min(), f"budget_{by}_most": budgets.max()}
+            values[f"area_{by}"] = area_under(budgets.tolist(), curve["accuracy"].tolist())
     return values
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import figures
+from openrlhf_swap.evaluation.measures import measure_benchmark
 from openrlhf_swap.evaluation.samples import forced_path
 from openrlhf_swap.files import write_rows
 
@@ -17,7 +18,12 @@ def test_the_pareto_front():
 
 def test_accuracy_within_a_budget(evaluated):
     # base: right with 10 and with 50 tokens, four samples.
-    assert figures.accuracy_within(evaluated / "base", "own", [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
+    assert figures.accuracy_within(measure_benchmark(evaluated / "base", "own").samples, [9, 10, 49, 50]) == [
+        0,
+        0.25,
+        0.25,
+        0.5,
+    ]
 
 
 def test_smoothing_by_hand():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_swap.evaluation.measures import areas, measure_evaluation, vote
+from openrlhf_swap.evaluation.measures import areas, measure_evaluation, read_forced, vote
 from openrlhf_swap.evaluation.samples import forced_path, grades_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
 
@@ -66,6 +66,6 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
 def test_a_budget_of_zero_has_no_part_in_the_area(tmp_path):
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in ((0, 0.5), (10, 0.0), (1000, 1.0))]
     write_rows(forced_path(tmp_path, "own"), rows)
-    assert areas(tmp_path, "own") == {"budget_cut_least": 10, "budget_cut_most": 1000, "area_cut": 0.5}
+    assert areas(read_forced(tmp_path, "own")) == {"budget_cut_least": 10, "budget_cut_most": 1000, "area_cut": 0.5}
     write_rows(forced_path(tmp_path, "own"), rows[:2])
-    assert areas(tmp_path, "own") == {}
+    assert areas(read_forced(tmp_path, "own")) == {}
