@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -20,30 +20,17 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 Scale = tuple[int, int, float]  # of the tokens from the first to before the second
 
 
-class _Scaled(Objective):
-    """A[t] = A scale[t]; 1 outside the steps."""
-
-    outcome_weight = 0.0  # `token_advantages` holds all of it
-
-    def token_advantages(self, batch: Batch) -> Tensor:
-        advantages = self._advantages(batch)
-        scales = torch.ones(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
-        for g, group in enumerate(batch.groups):
-            for n, rollout in enumerate(group):
-                for start, end, scale in self._scales(batch, g, n, rollout, advantages[g, n].item()):
-                    scales[g, n, start:end] = scale
-        return advantages.unsqueeze(-1) * scales
-
-    @abstractmethod
-    def _advantages(self, batch: Batch) -> Tensor:
-        """(G, N) A."""
-
-    @abstractmethod
-    def _scales(self, batch: Batch, g: int, n: int, rollout: Rollout, advantage: float) -> list[Scale]:
-        """The steps of response n of group g, whose advantage is A."""
+def scale_steps(batch: Batch, advantages: Tensor, scales_of: Callable[[int, int, Rollout], list[Scale]]) -> Tensor:
+    """(G, N, A) the (G, N) advantages, times the scales of the steps of response n of group g; 1 outside of them."""
+    scales = torch.ones(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
+    for g, group in enumerate(batch.groups):
+        for n, rollout in enumerate(group):
+            for start, end, scale in scales_of(g, n, rollout):
+                scales[g, n, start:end] = scale
+    return advantages.unsqueeze(-1) * scales
 
 
-class SAS(_Scaled):
+class SAS(Objective):
     """A = GRPO(c), but 0 on some steps: the least confident of correct responses, the most confident of wrong ones.
 
     A step ends with a token that holds a blank line; its confidence is the mean log-probability of its tokens. Of K
@@ -53,6 +40,7 @@ class SAS(_Scaled):
     on none of wrong ones.
     """
 
+    outcome_weight = 0.0  # `token_advantages` holds all of it
     needs_all_groups = False
     share: float = setting(0.3, "of a response's steps that teach nothing", ge=0, le=1)
     variant: Literal["paper", "released"] = setting(
@@ -63,11 +51,12 @@ class SAS(_Scaled):
         super().__init__(config)
         self._blank: dict[int, bool] = {}  # token -> whether it holds a blank line
 
-    def _advantages(self, batch: Batch) -> Tensor:
-        return outcome_advantages(batch.correct.double(), EPS)
+    def token_advantages(self, batch: Batch) -> Tensor:
+        advantages = outcome_advantages(batch.correct.double(), EPS)
+        return scale_steps(batch, advantages, lambda g, n, rollout: self._scales(rollout, batch.reader))
 
-    def _scales(self, batch: Batch, g: int, n: int, rollout: Rollout, advantage: float) -> list[Scale]:
-        steps = self.steps(rollout, batch.reader)
+    def _scales(self, rollout: Rollout, reader: ResponseReader) -> list[Scale]:
+        steps = self.steps(rollout, reader)
         if self.variant == "released":
             return [(start, end, 0.0) for start, end in steps if rollout.correct]
         assert rollout.logprobs is not None
@@ -86,7 +75,7 @@ class SAS(_Scaled):
         return list(pairwise(sorted({0, *ends, len(thought)})))
 
 
-class AttnPO(_Scaled, Arora):
+class AttnPO(Arora):
     """A = Arora's; a step of a correct response that gains less than b earns less, one that gains more pays nothing.
 
     With s the step's share of the response's gains and b = p^2 (answer tokens / all tokens), p the group's accuracy:
@@ -96,30 +85,30 @@ class AttnPO(_Scaled, Arora):
     comparable with the paper's.
     """
 
+    outcome_weight = 0.0
     scores_steps = True
     alpha: float = setting(0.2, "most that a correct answer can lose", ge=0, lt=1)
     delay: int = setting(1000, "training steps after which problems that nobody solves would be scaled, too", ge=0)
 
-    def _advantages(self, batch: Batch) -> Tensor:
+    def token_advantages(self, batch: Batch) -> Tensor:
         rewards = self.rewards(batch)
-        return rewards - rewards.mean(-1, keepdim=True)
+        advantages = rewards - rewards.mean(-1, keepdim=True)
+        accuracy = batch.correct.double().mean(-1)
+        shares = batch.signals.gains / batch.signals.gains.sum(-1, keepdim=True)
 
-    def _scales(self, batch: Batch, g: int, n: int, rollout: Rollout, advantage: float) -> list[Scale]:
-        thought = batch.reader.thought_length(rollout.response_ids)
-        ends = [end + 1 for end in rollout.step_ends]
-        gains = batch.signals.gains[g, n, : len(ends)].tolist()
-        total = sum(gains)
-        if not rollout.correct or thought is None or len(ends) < 2 or not total:
-            return []
-        length = len(rollout.response_ids)
-        squared = batch.correct[g].double().mean().item() ** 2
-        baseline = squared * (length - thought - 1) / (len(rollout.prompt_ids) + length)
-        waits = self.delay * (1 - squared**0.5) >= self.step
-        scales = []
-        for start, end, gain in zip([0, *ends], ends, gains, strict=False):
-            share = gain / total
-            if advantage > 0 and share < baseline and not waits:
-                scales.append((start, end, squared * share / baseline + 1 - squared))
-            elif advantage < 0 and share > baseline:
-                scales.append((start, end, 0.0))
-        return scales
+        def scales_of(g: int, n: int, rollout: Rollout) -> list[Scale]:
+            thought, length = batch.reader.thought_length(rollout.response_ids), len(rollout.response_ids)
+            ends = [end + 1 for end in rollout.step_ends]
+            if not rollout.correct or thought is None or len(ends) < 2:
+                return []
+            p, advantage = accuracy[g].item(), advantages[g, n].item()
+            least = p**2 * (length - thought - 1) / (len(rollout.prompt_ids) + length)
+            scales = []
+            for start, end, share in zip([0, *ends[:-1]], ends, shares[g, n, : len(ends)].tolist(), strict=True):
+                if advantage > 0 and share < least and self.delay * (1 - p) < self.step:
+                    scales.append((start, end, p**2 * share / least + 1 - p**2))
+                elif advantage < 0 and share > least:
+                    scales.append((start, end, 0.0))
+            return scales
+
+        return scale_steps(batch, advantages, scales_of)
