@@ -33,12 +33,11 @@ from openrlhf_swap.data.clean import (
     Reason,
     find_reasons,
     has_special_tokens,
-    read_chat,
     source_rows,
     strip_template,
 )
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
-from openrlhf_swap.data.references import problem_text, read_references
+from openrlhf_swap.data.references import problem_text, read_chat, read_references
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
@@ -62,19 +61,21 @@ def main(argv: list[str]) -> None:
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
-    chats = [read_chat(row["problem"], args.suffix) for row in rows]
-    if args.strip_templates:
-        chats = [
-            [*chat[:-1], {**chat[-1], "content": strip_template(chat[-1]["content"])}] if chat else []
-            for chat in chats
-        ]
+    chats, faults = [], []
+    for row in rows:
+        chat, fault = read_chat(row["problem"])
+        if chat:  # without the suffix, so that a prepared file can be prepared again
+            text = chat[-1]["content"].removesuffix(args.suffix)
+            chat[-1]["content"] = strip_template(text) if args.strip_templates else text
+        chats.append(chat)
+        faults.append(fault)
     problems = [problem_text(chat) for chat in chats]
     references = read_references(rows, "problem", "answer", args.grader, f"--input is {args.input}")
     index = None
     if not args.no_benchmarks:
         with flags_called({"--data": "--benchmarks"}):
             index = BenchmarkIndex({name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS})
-    reasons = find_reasons(problems, references, index, args.grader)
+    reasons = find_reasons(problems, references, index, args.grader, faults)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     dropped = [(number, reason) for number, reason in enumerate(reasons) if reason is not None]
     if not kept:
@@ -132,7 +133,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--split", default="train", help="split of a hub data set (default: %(default)s)")
     parser.add_argument("--revision", help="commit, tag or branch of a hub data set; the newest by default")
-    parser.add_argument("--grader", default=MATH, help="as in training: --swap.grader (default: %(default)s)")
+    parser.add_argument(FLAG, dest="grader", default=MATH, help="as in training (default: %(default)s)")
     keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
     parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
     parser.add_argument("--answer-key", default="answer", help=keys % "answers")
@@ -160,8 +161,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.output.exists() and Path(args.input).exists() and args.output.samefile(args.input):
         raise ConfigError(f"--output is {args.output}, which is the input; use another file")
     check_writable("--output", args.output.parent)
-    with flags_called({FLAG: "--grader"}):
-        find_verifier(args.grader)
+    find_verifier(args.grader)
 
 
 def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iter
     kept = len(reasons) - len(dropped)
     counts = Counter(reason["reason"] for reason in dropped)
     yield f"{len(reasons):6} rows read from {args.input}"
-    for reason in REASONS if args.grader == MATH else counts:
+    for reason in dict.fromkeys((*(REASONS if args.grader == MATH else ()), *counts)):
         yield f"{counts[reason]:6} dropped: {reason}"
     if args.no_benchmarks:
         yield "       not compared with the benchmarks (--no-benchmarks)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex, RowSet, read_row, read_text
-from openrlhf_swap.data.references import find_faults
+from openrlhf_swap.data.references import EMPTY_PROBLEM, find_faults
 from openrlhf_swap.data.rows import read_column
 from openrlhf_swap.files import Row
 from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER
@@ -19,7 +19,6 @@ from openrlhf_swap.rewards.verifiers import MATH, Reference
 if TYPE_CHECKING:
     from datasets import Dataset
 
-EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat that ends with the user's turn"
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
@@ -47,23 +46,6 @@ def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, 
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def read_chat(problem: object, suffix: str) -> list[Row]:
-    """The chat that poses a problem; empty unless it is text or a chat that ends with the user's turn.
-
-    Without the suffix at its end, so that a prepared file can be prepared again.
-    """
-    chat: Any = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
-    if not isinstance(chat, list) or not chat or not all(map(_is_message, chat)) or chat[-1]["role"] != "user":
-        return []
-    messages = [{"role": message["role"], "content": message["content"]} for message in chat]
-    messages[-1]["content"] = messages[-1]["content"].removesuffix(suffix)
-    return messages
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
-
-
 _BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
 _TOKEN = rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]|<(?:start|end)_of_turn>)"
 _SPECIAL = re.compile(_TOKEN)
@@ -88,12 +70,16 @@ def has_special_tokens(problem: str) -> bool:
 
 
 def find_reasons(
-    problems: Sequence[str], references: Sequence[Reference], index: BenchmarkIndex | None, grader: str = MATH
+    problems: Sequence[str],
+    references: Sequence[Reference],
+    index: BenchmarkIndex | None,
+    grader: str = MATH,
+    known: Sequence[str | None] = (),
 ) -> list[Reason | None]:
     """Find why each row is dropped, None for a row that is kept.
 
     If several reasons apply, the first in REASONS is given. Of rows with the same problem, the first usable one is
-    kept. Chat templates do not count.
+    kept. Chat templates do not count. `known` are the faults that the rows' chats had.
     """
     reading = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
     texts = {problem: read_row(strip_template(problem)) for problem in reading}  # a set may repeat a problem 100 times
@@ -114,6 +100,8 @@ def find_reasons(
                     wrappers[wrapper] = _show_wrapper(strip_template(problem), *match.wrapper)
                 faults[problem]["wrapper"] = wrappers[wrapper]
     reasons = [faults.get(problem) for problem in problems]
+    for number, fault in enumerate(known):
+        reasons[number] = {"reason": fault} if fault else reasons[number]
     left = [number for number, reason in enumerate(reasons) if reason is None]
     first: dict[str, int] = {}
     answers = [references[number] for number in left]

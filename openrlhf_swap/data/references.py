@@ -12,6 +12,8 @@ from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, find_gradable, normal_answer, visible_fault
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
 
+EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat"
+_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's
 TRIED = 3  # reference answers that a verifier is called with before a run starts
 
 
@@ -34,7 +36,9 @@ def read_references(
 
 
 def read_reference(row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str) -> Reference:
-    """The reference answer in a row; for other graders than math-verify with the problem and the other columns.
+    """The reference answer in a row, cleaned; for other graders than math-verify with problem and other columns.
+
+    An answer that no response could state, such as unit tests, stays as it is, and so does an object (as JSON).
 
     The answer may be a label: `prompts.jsonl` of a run is a data set, too.
 
@@ -43,10 +47,13 @@ def read_reference(row: Mapping[str, Any], problem_key: str, answer_key: str, gr
     """
     given = row[answer_key]
     label = Reference.parse(given)
-    if grader == MATH:
-        return Reference(normal_answer(label.answer if isinstance(given, str) else given))
+    known: object = label.answer if isinstance(given, str) else given
     is_json = isinstance(given, list | dict)
     answer = json.dumps(given, ensure_ascii=False, default=str) if is_json else label.answer
+    if find_verifier(grader).answer_is_text:
+        answer = normal_answer(known) or ("" if grader == MATH else answer)
+    if grader == MATH:
+        return Reference(answer)
     others = {name: value for name, value in row.items() if name not in (problem_key, answer_key)}
     return Reference(answer, label.problem or problem_text(row[problem_key]), {**others, **label.metadata})
 
@@ -55,6 +62,32 @@ def labelled(row: Row, reference: Reference, problem_key: str, answer_key: str) 
     """The row as OpenRLHF reads it: what the grader may look at travels in the answer column."""
     source = {"datasource": row["datasource"]} if "datasource" in row else {}
     return {problem_key: row[problem_key], answer_key: reference.label(), **source}
+
+
+def read_chat(problem: object) -> tuple[list[Row], str | None]:
+    """A problem as a chat that ends with the user's turn, and what is wrong with it, to follow "dropped with".
+
+    It is a text, or a list of messages: of `role` and `content`, which may be parts of text, or ShareGPT's `from` and
+    `value`, where the answer that ends the conversation is left out.
+    """
+    if isinstance(problem, str):
+        return ([{"role": "user", "content": problem}], None) if problem.strip() else ([], EMPTY_PROBLEM)
+    if not isinstance(problem, list) or not problem:
+        return [], EMPTY_PROBLEM
+    chat = []
+    for message in problem:
+        named = message if isinstance(message, dict) else {}
+        role, content = named.get("role", named.get("from")), named.get("content", named.get("value"))
+        if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+            texts = [part.get("text") for part in content]
+            content = None if None in texts else "\n".join(map(str, texts))
+        if not isinstance(role, str) or not isinstance(content, str) or not content:
+            keys = ", ".join(map(str, named)) or type(message).__name__
+            return [], f"a chat whose messages are no texts with role and content (they have {keys})"
+        chat.append({"role": _ROLES.get(role, role), "content": content})
+    if "from" in problem[0] and len(chat) > 1 and chat[-1]["role"] == "assistant":
+        chat.pop()
+    return (chat, None) if chat[-1]["role"] == "user" else ([], f"a chat that ends with the {chat[-1]['role']}'s turn")
 
 
 def problem_text(problem: object) -> str:

@@ -110,8 +110,11 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
     with loader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"):
         if entries:
             return as_table(readable_rows(entries))
-        from datasets import load_dataset
+        from datasets import load_dataset, load_from_disk
 
+        if any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
+            table = load_from_disk(source)
+            return table[split] if isinstance(table, dict) else table
         if kind in DATA_FILES:
             return load_dataset(kind[1:], data_files=source, split="train")
         return load_dataset(source, configuration, split=split, revision=revision)
@@ -122,7 +125,13 @@ def as_table(rows: Sequence[Row]) -> Dataset:
     from datasets import Dataset
 
     columns = dict.fromkeys(column for row in rows for column in row)
-    return Dataset.from_list([{**columns, **row} for row in rows], on_mixed_types="use_json")
+    plain = [{name: str(value) if _is_huge(value) else value for name, value in row.items()} for row in rows]
+    return Dataset.from_list([{**columns, **row} for row in plain], on_mixed_types="use_json")
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether a value is an integer of more than 64 bits, which a table cannot hold."""
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def revision_of(table: Dataset) -> str | None:

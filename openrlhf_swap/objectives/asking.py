@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,10 +218,11 @@ class AdaptThink(Objective):
             raise ConfigError(f"--actor.policy_loss_type is {kind}; adaptthink needs gspo: leave it out")
         _ = self._accuracies
 
-    def check_prompts(self, prompts: Sequence[str]) -> None:
-        if missing := sum(prompt_key(prompt) not in self._accuracies for prompt in prompts):
+    def check_prompts(self, prompts: Iterable[str]) -> None:
+        keys = list(map(prompt_key, prompts))
+        if missing := sum(key not in self._accuracies for key in keys):
             raise DataError(
-                f"--swap.adaptthink.reference is {self.reference}, which lacks {missing} of {len(prompts)} "
+                f"--swap.adaptthink.reference is {self.reference}, which lacks {missing} of {len(keys)} "
                 f"prompts; make it from the same data set with {MAKER}"
             )
 
@@ -276,7 +277,7 @@ class Thinkless(Objective):
     think_reward: float = setting(0.5, "of a correct answer after a thought; raise it if it thinks too little")
     choice_weight: float = setting(0.001, "of the first token in the loss", ge=0)
 
-    def check_prompts(self, prompts: Sequence[str]) -> None:
+    def check_prompts(self, prompts: Iterable[str]) -> None:
         """A prompt must leave the choice to the policy."""
         if any(opens_thought(prompt, self.think) for prompt in prompts):
             raise DataError(

@@ -8,7 +8,7 @@ Shapes: G groups, N responses a group, A tokens of the longest response.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ class Objective:
         """The user's turn of a row of the data set. The same row must give the same text in every run."""
         return problem
 
-    def check_prompts(self, prompts: Sequence[str]) -> None:
+    def check_prompts(self, prompts: Iterable[str]) -> None:
         """Raise DataError for prompts, as the chat template renders them, that cannot be trained on."""
 
     def eval_prompt(self, prompt: str) -> str:

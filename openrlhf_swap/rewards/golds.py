@@ -119,19 +119,25 @@ def find_gradable(answers: Iterable[str], label: str) -> set[str]:
     """
     distinct, memory = set(answers), remembered_file()
     known = set(map(str, read_rows(memory)))
-    new = sorted(distinct - known)
+    simple = {answer for answer in distinct if _NUMBER.fullmatch(answer)}
+    new = sorted(distinct - known - simple)
     grader = Grader(processes=min(len(os.sched_getaffinity(0)), 1 + len(new) // ANSWERS_A_PROCESS))
-    good: set[str] = set()
+    good = set(simple)
     starts = range(0, len(new), GRADED_AT_ONCE)
     for start in tqdm(starts, desc=f"[{label}] parsing answers", unit=f"{GRADED_AT_ONCE} answers", leave=False):
         part = new[start : start + GRADED_AT_ONCE]
         good.update(compress(part, grader.is_gradable(part)))
     grader.close()
-    if good:
-        with suppress(OSError):  # a full disk, or no permission to write: parsed again next time
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            write_rows(memory, sorted(known | good))
+    if good - simple:
+        remember(memory, sorted(known | (good - simple)))
     return (known | good) & distinct
+
+
+def remember(path: Path, rows: Iterable[object]) -> None:
+    """Write what the next start need not find out again, if the disk lets us."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_rows(path, rows)
 
 
 def remembered_file() -> Path:
@@ -143,8 +149,10 @@ def remembered_file() -> Path:
 
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
-    """The first answers of a data set, one line each: as they are graded and scored, and as they were given."""
-    shown = list(dict.fromkeys((_shortened(str(given)), strip_answer(answer)) for given, answer in pairs))[:EXAMPLES]
+    """Answers of a data set, one line each, as they are graded and scored and as they were given: odd ones first."""
+    distinct = list(dict.fromkeys((_shortened(str(given)), strip_answer(answer)) for given, answer in pairs))
+    odd = [pair for pair in distinct if pair[0].strip("$") != pair[1]][: EXAMPLES - 2]
+    shown = [*odd, *(pair for pair in distinct if pair not in odd)][:EXAMPLES]
     return [f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown]
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.data.references import find_faults, labelled, read_references, try_grader
+from openrlhf_swap.data.references import find_faults, labelled, read_chat, read_references, try_grader
 from openrlhf_swap.data.rows import (
-    as_table,
     check_columns,
     describe_faults,
     has_rows,
@@ -23,82 +23,83 @@ from openrlhf_swap.data.rows import (
     readable_rows,
 )
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 from openrlhf_swap.flags.paths import find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rewards.golds import examples
+from openrlhf_swap.rewards.golds import examples, remember, remembered_file
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+AT_A_TIME = 1000
 CHANGED_PROMPT = (
     "a prompt that the tokenizer changes (such as accents in decomposed form: convert it to Unicode NFC), so that its "
     "responses could not be graded"
 )
 
 
-def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[Dataset, bool]:
-    """The prompts to train or evaluate on, mixed as OpenRLHF mixes them, and whether it would read the same itself.
+def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[list[Row], bool]:
+    """The rows to train or evaluate on, mixed as OpenRLHF mixes them, and whether it would read the same itself.
 
     `--data.max_samples` cuts those to train on, in OpenRLHF the others, too: it is told of none where there are both.
-    The loader of `datasets` reads all of a file or nothing; here the rows that cannot be read are counted, printed and
-    left out. Of a CSV file it guesses the types, and would turn 007 into 7, 0.50 into 0.5 and NA into nothing; here
-    its fields are the texts that they are.
+    JSON and CSV files are read row by row here: the loader of `datasets` reads all of a file or nothing, guesses the
+    types of a CSV file's fields (007 becomes 7, NA nothing), and makes floats of integers of more than 64 bits.
 
     Raises:
         DataError: when it cannot be read, is empty, or lacks a column.
     """
-    from datasets import concatenate_datasets, interleave_datasets
-    from openrlhf.datasets.utils import blending_datasets
-
     if for_training:
         flag, names, split = "--data.prompt_dataset", args.data.prompt_dataset, args.data.prompt_split
     else:
         flag, names, split = "--eval.dataset", args.eval.dataset, args.eval.split
-    sources = [name.strip() for name in names.split(",")]
-    read_here = {}
-    for name in sources:
-        if has_rows(Path(name)):
-            entries = read_entries(Path(name), flag)
-            rows = readable_rows(entries)
-            if len(rows) < len(entries):
-                counts = f"{len(entries) - len(rows)} of {len(entries)} rows cannot be read"
-                print(f"[swap] {name}: {counts}: {describe_faults(entries)}; left out")
-            if len(rows) < len(entries) or name.lower().endswith(".csv"):
-                read_here[name] = rows
-    printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-
-    def load(name: str) -> Dataset:
-        if name in read_here:
-            return as_table(read_here[name])
-        return blending_datasets(name, None, printer, dataset_split=split)
-
-    most, lengths = args.data.max_samples if for_training else sys.maxsize, list[int]()
-
-    def cut(table: Dataset) -> Dataset:
-        lengths.append(len(table))
-        return table.select(range(min(most, len(table))))
-
-    with loader_errors(f"{flag} is {names}, which cannot be read: {{reason}}"):
-        parts = [cut(load(name)) for name in sources]
-        if for_training and args.data.prompt_probs:
-            shares = [float(share) for share in args.data.prompt_probs.split(",")]
-            table = interleave_datasets(parts, shares, args.train.seed, stopping_strategy="all_exhausted")
-        else:
-            table = concatenate_datasets(parts)
-    if len(table) == 0:
+    most = args.data.max_samples if for_training else sys.maxsize
+    parts, same = [], True
+    for name in (name.strip() for name in names.split(",")):
+        part, is_same = _read_source(name, flag, split, args)
+        parts.append(part[:most])
+        same = same and is_same and (args.eval.dataset is None or len(part) <= most)
+    if for_training and args.data.prompt_probs:
+        rows = _interleave(parts, [float(share) for share in args.data.prompt_probs.split(",")], args.train.seed)
+    else:
+        rows = [row for part in parts for row in part]
+    if not rows:
         raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
-    check_columns(table.column_names, columns_of(args), names)
-    table = cut(table)
-    return table, not read_here and (args.eval.dataset is None or max(lengths) <= most)
+    check_columns(dict.fromkeys(column for row in rows for column in row), columns_of(args), names)
+    return rows[:most], same and (args.eval.dataset is None or len(rows) <= most)
 
 
-def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
-    """Each prompt as OpenRLHF will render it; None for an empty one, and for what is neither text nor a chat.
+def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> tuple[list[Row], bool]:
+    """The rows of one data set, and whether OpenRLHF would read the same."""
+    from openrlhf.datasets.utils import blending_datasets
+
+    if not has_rows(Path(name)):
+        printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
+        with loader_errors(f"{flag} is {name}, which cannot be read: {{reason}}"):
+            return list(blending_datasets(name, None, printer, dataset_split=split)), True
+    entries = read_entries(Path(name), flag)
+    rows = readable_rows(entries)
+    if len(rows) < len(entries):
+        counts = f"{len(entries) - len(rows)} of {len(entries)} rows cannot be read"
+        print(f"[swap] {name}: {counts}: {describe_faults(entries)}; left out")
+    columns = dict.fromkeys(column for row in rows for column in row)
+    kinds = {(column, type(value)) for row in rows for column, value in row.items() if value is not None}
+    is_same = len(rows) == len(entries) and not name.lower().endswith(".csv") and len(kinds) <= len(columns)
+    return [{**dict.fromkeys(columns), **row} for row in rows], is_same
+
+
+def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
+    from datasets import Dataset, interleave_datasets
+
+    places = [Dataset.from_dict({"row": range(len(part)), "part": [i] * len(part)}) for i, part in enumerate(parts)]
+    mixed = interleave_datasets(places, shares, seed, stopping_strategy="all_exhausted")
+    return [parts[place["part"]][place["row"]] for place in mixed]
+
+
+def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """Each prompt as OpenRLHF will render it; empty for a problem that `fault_of_problem` refuses.
 
     Raises:
         DataError: for a chat that the chat template refuses.
@@ -107,17 +108,23 @@ def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTra
 
     key, is_chat = args.data.input_key, args.data.apply_chat_template
     template = tokenizer.apply_chat_template if is_chat else None
-
-    def render(number: int, row: Row) -> str | None:
-        if not _is_problem(row[key], is_chat):
-            return None
+    for number, row in enumerate(rows, 1):
+        if fault_of_problem(row[key], is_chat):
+            yield ""
+            continue
         with reader_errors(
             f"--data.input_key is {key}, but the model's chat template refuses row {number} ({{reason}}); "
             "correct the roles of its messages"
         ):
-            return str(preprocess_data(row, args.data.input_template, key, None, template)[0])
+            prompt = str(preprocess_data(row, args.data.input_template, key, None, template)[0])
+        yield prompt
 
-    return [render(number, row) for number, row in enumerate(rows, 1)]
+
+def fault_of_problem(problem: object, takes_chats: bool) -> str | None:
+    """What is wrong with a problem, worded to follow "dropped with"; None if nothing is."""
+    if isinstance(problem, list) and not takes_chats:
+        return "a chat as its prompt, which needs --data.apply_chat_template"
+    return read_chat(problem)[1]
 
 
 def write_usable_prompts(
@@ -153,15 +160,16 @@ def write_usable_prompts(
         flag, name, file, kind = "--eval.dataset", args.eval.dataset, "eval_prompts.jsonl", "evaluation data"
     problem_key, answer_key = args.data.input_key, args.data.label_key
     capacity = prompt_capacity(args)
-    table, is_as_given = load_prompts(args, for_training=not evaluates)
-    given: list[Row] = list(table)
+    given, is_as_given = load_prompts(args, for_training=not evaluates)
     references = read_references(given, problem_key, answer_key, grader, f"{flag} is {name}")
     rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
+    for row in rows:
+        if isinstance(row[problem_key], list) and (chat := read_chat(row[problem_key])[0]):
+            row[problem_key] = chat
     if not evaluates or objective.rewrites_evaluation:
         for row in rows:
             row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
-    prompts = render_prompts(rows, args, tokenizer)
-    reasons = reasons_to_drop(prompts, references, capacity, tokenizer, grader)
+    reasons = _remembered_reasons(rows, references, capacity, args, tokenizer, grader)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
@@ -177,7 +185,7 @@ def write_usable_prompts(
         if find_verifier(grader).answer_is_text:
             for line in examples((given[number][answer_key], references[number].answer) for number in kept):
                 print(f"[swap] reference answer, as it is graded and scored: {line}")
-        objective.check_prompts([prompts[number] or "" for number in kept])
+        objective.check_prompts(render_prompts((rows[number] for number in kept), args, tokenizer))
         try_grader(grader, [references[number] for number in kept])
     if grader == MATH:
         usable = [rows[number] for number in kept]
@@ -195,12 +203,6 @@ def write_usable_prompts(
     return str(output / file)
 
 
-def _is_problem(value: object, takes_chats: bool) -> bool:
-    if takes_chats and isinstance(value, list):
-        return bool(value) and all(isinstance(message, dict) and message.get("content") for message in value)
-    return isinstance(value, str) and bool(value)
-
-
 def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
     """The objective's text of a problem, drawn by its text and the run's seed, so the same in every run."""
     rng = random.Random(f"{seed}:{problem}")
@@ -212,8 +214,39 @@ def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
     return problem
 
 
+def _remembered_reasons(
+    rows: Sequence[Row],
+    references: Sequence[Reference],
+    capacity: int,
+    args: SimpleNamespace,
+    tokenizer: PreTrainedTokenizerBase,
+    grader: str,
+) -> list[str | None]:
+    """`reasons_to_drop`, which the next start with the same rows, tokenizer and settings finds in a file.
+
+    A function of one's own may change between two starts, so its rows are always checked.
+    """
+    data, memory = args.data, remembered_file()
+    digest = sha256(memory.name.encode())
+    for part in (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str(), capacity, grader, data.input_key):
+        digest.update(to_line(part).encode())
+    digest.update(to_line([data.input_template, data.apply_chat_template]).encode())
+    for row, reference in zip(rows, references, strict=True):
+        digest.update(to_line([row[data.input_key], reference.answer]).encode())
+    path = memory.with_name(f"rows_{digest.hexdigest()[:32]}.jsonl")
+    if grader == MATH and (known := list(read_rows(path))):
+        return list(known[0])
+    prompts = list(render_prompts(rows, args, tokenizer))
+    faults = [fault_of_problem(row[data.input_key], data.apply_chat_template) for row in rows]
+    reasons = reasons_to_drop(prompts, faults, references, capacity, tokenizer, grader)
+    if grader == MATH:
+        remember(path, [reasons])
+    return reasons
+
+
 def reasons_to_drop(
-    prompts: Sequence[str | None],
+    prompts: Sequence[str],
+    faults: Sequence[str | None],
     references: Sequence[Reference],
     capacity: int,
     tokenizer: PreTrainedTokenizerBase,
@@ -221,20 +254,24 @@ def reasons_to_drop(
 ) -> list[str | None]:
     """Why each row cannot be trained on, worded to follow "dropped with"; None for a row that can.
 
-    `prompts` are rendered, and have at most `capacity` tokens of the policy's tokenizer.
+    `prompts` are rendered, with the faults of their problems, and have at most `capacity` tokens of the policy's
+    tokenizer.
     """
-
-    def fault_of_prompt(prompt: str | None) -> str | None:
-        if prompt is None:
-            return "an empty prompt, or one that is neither text nor a chat"
-        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if len(ids) > capacity:
-            return f"a prompt of more than {capacity} tokens (--data.max_len minus --rollout.max_new_tokens)"
-        # The reward function takes what follows the prompt in the decoded text as the response.
-        return None if prompt in tokenizer.decode(ids, skip_special_tokens=False) else CHANGED_PROMPT
-
-    faults = [fault_of_prompt(prompt) for prompt in tqdm(prompts, "[swap] checking prompts", unit="row", leave=False)]
-    left = [number for number, fault in enumerate(faults) if fault is None]
+    reasons = list(faults)
+    for start in tqdm(
+        range(0, len(prompts), AT_A_TIME), "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False
+    ):
+        part = range(start, min(start + AT_A_TIME, len(prompts)))
+        ids = tokenizer([prompts[number] for number in part], add_special_tokens=False)["input_ids"]
+        for number, own in zip(part, ids, strict=True):
+            if len(own) > capacity:
+                reasons[number] = (
+                    f"a prompt of more than {capacity} tokens (--data.max_len minus --rollout.max_new_tokens)"
+                )
+            elif prompts[number] not in tokenizer.decode(own, skip_special_tokens=False):
+                # The reward function takes what follows the prompt in the decoded text as the response.
+                reasons[number] = reasons[number] or CHANGED_PROMPT
+    left = [number for number, fault in enumerate(reasons) if fault is None]
     for number, fault in zip(left, find_faults([references[number] for number in left], grader, "swap"), strict=True):
-        faults[number] = fault
-    return faults
+        reasons[number] = fault
+    return reasons

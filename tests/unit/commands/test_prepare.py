@@ -5,12 +5,14 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset
 from support.paths import POLICY
 from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.data.clean import DUPLICATE, EMPTY_PROBLEM, NEAR_BENCHMARK
+from openrlhf_swap.data.clean import DUPLICATE, NEAR_BENCHMARK
+from openrlhf_swap.data.references import EMPTY_PROBLEM
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
@@ -53,7 +55,7 @@ def training_args(prompts):
         input_template=None,
         apply_chat_template=True,
     )
-    return SimpleNamespace(data=data, train=SimpleNamespace(seed=1), use_ms=False)
+    return SimpleNamespace(data=data, train=SimpleNamespace(seed=1), eval=SimpleNamespace(dataset=None), use_ms=False)
 
 
 ROWS = [
@@ -169,6 +171,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
 
     alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
     pq.write_table(pa.Table.from_pylist(alone), tmp_path / "alone.parquet")
+    Dataset.from_list(alone).save_to_disk(tmp_path / "saved")
     keys = ("--problem-key", "prompt", "--answer-key", "reward_model.ground_truth", "--no-benchmarks")
     output = tmp_path / "prompts.jsonl"
     assert run(tmp_path / "alone.parquet", output, *keys) == 0
@@ -176,6 +179,8 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         {"problem": "What is 0+1?" + SUFFIX, "answer": "1"},
         {"problem": "What is 1+1?" + SUFFIX, "answer": "2"},
     ]
+    assert run(tmp_path / "saved", tmp_path / "again.jsonl", *keys) == 0
+    assert read_rows(tmp_path / "again.jsonl") == read_rows(output)
     mixed = [
         row(1, ("system", "Be brief."), ("user", "What is 0+1?")),
         row(2, ("user", "What is 1+1?")),
@@ -192,14 +197,16 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is 0+1?" + SUFFIX},
     ]
-    assert [(row["row"], row["reason"]) for row in read_rows(removed_path(output))] == [(2, EMPTY_PROBLEM)]
+    assert [(row["row"], row["reason"]) for row in read_rows(removed_path(output))] == [
+        (2, "a chat that ends with the assistant's turn")
+    ]
     again = tmp_path / "again.jsonl"
     assert run(output, again) == 0 and read_rows(again) == kept
 
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     args = training_args(output)
-    rendered = render_prompts(load_prompts(args)[0], args, AutoTokenizer.from_pretrained(POLICY))
+    rendered = list(render_prompts(load_prompts(args)[0], args, AutoTokenizer.from_pretrained(POLICY)))
     assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 4
     assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
 
@@ -295,13 +302,13 @@ def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
     rows = [{"problem": f"Which of {n}?", "answer": answer, "options": options} for n, answer in enumerate("BDb7")]
     write_rows(source, rows)
     flags = ["--input", str(source), "--output", str(target), "--no-benchmarks", "--suffix", ""]
-    assert run_command(main, [*flags, "--grader", "multiple_choice"]) == 0
+    assert run_command(main, [*flags, "--swap.grader", "multiple_choice"]) == 0
     assert [json.loads(line) for line in target.read_text().splitlines()] == [rows[0], rows[2]]
     report = capsys.readouterr().out
     assert "1 dropped: an answer that is no option's letter" in report
     assert "1 dropped: an answer that is not a letter" in report
-    assert run_command(main, [*flags, "--grader", "multiple"]) == 2
-    assert capsys.readouterr().err.startswith("error: --grader is 'multiple'; use one of math, multiple_choice")
+    assert run_command(main, [*flags, "--swap.grader", "multiple"]) == 2
+    assert capsys.readouterr().err.startswith("error: --swap.grader is 'multiple'; use one of math, multiple_choice")
 
 
 def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
@@ -309,7 +316,7 @@ def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
     row = {"question": "Which?", "answer": "7", "answer_idx": "B", "options": ["4", "7"], "problem": "Another one."}
     source, target = write_rows(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
     keys = ("--problem-key", "question", "--answer-key", "answer_idx", "--no-benchmarks")
-    assert run(source, target, *keys, "--grader", "multiple_choice") == 0
+    assert run(source, target, *keys, "--swap.grader", "multiple_choice") == 0
     assert read_rows(target) == [{"problem": "Which?" + SUFFIX, "answer": "B", "options": ["4", "7"]}]
 
 

@@ -134,11 +134,12 @@ def test_what_is_no_answer(answer, fault):
 
 
 def test_examples_show_what_was_made_of_what():
+    """Odd ones first, wherever they stand."""
     pairs = [(GSM8K, "72"), (GSM8K, "72"), ("$3$", "$3$"), (4, "4"), (5.0, "5"), (6, "6"), (7, "7")]
     assert examples(pairs) == [
         "'72' (from '...ther 48+24 = <<48+24=72>>72.\\n#### 72')",
+        "'5' (from '5.0')",
         "'3' (from '$3$')",
         "'4'",
-        "'5' (from '5.0')",
         "'6'",
     ]

@@ -48,7 +48,7 @@ def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
     assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [rows[0], rows[4]]
     report = capsys.readouterr().out
     assert "2 of 5 rows usable" in report
-    for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty prompt"):
+    for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty problem"):
         assert reason in report
 
 
@@ -70,10 +70,67 @@ def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tok
 
 def test_problems_that_are_neither_text_nor_a_chat_are_dropped(capsys, tmp_path, tokenizer):
     chats = [[{"role": "user", "content": "What is 1?"}], [], [{"role": "user", "content": None}]]
+    chats += [
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+        [{"role": "user", "text": "x"}],
+    ]
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "1"} for chat in chats])
     kept = usable(path, tokenizer, tmp_path / "out")
     assert [json.loads(line)["problem"] for line in Path(kept).read_text().splitlines()] == [chats[0]]
-    assert "dropped 2 with an empty prompt, or one that is neither text nor a chat" in capsys.readouterr().out
+    report = capsys.readouterr().out
+    assert "1 with an empty problem, or one that is neither text nor a chat" in report
+    assert "1 with a chat that ends with the assistant's turn" in report
+    for keys in ("role, content", "role, text"):
+        assert f"1 with a chat whose messages are no texts with role and content (they have {keys})" in report
+
+
+LAYOUTS = {
+    "content parts": [
+        {"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": "1?"}]}
+    ],
+    "ShareGPT": [{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is 1."}],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_layouts_of_chats_are_read(tmp_path, tokenizer, layout):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS[layout], "answer": "1"}] * 2)
+    kept = usable(path, tokenizer, tmp_path / "out")
+    assert [row["problem"] for row in read(kept)] == [[{"role": "user", "content": "What is\n1?"}]] * 2
+
+
+def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS["ShareGPT"], "answer": "1"}] * 2)
+    args = data_arguments(path, apply_chat_template=False)
+    with pytest.raises(DataError, match=r"2 with a chat as its prompt, which needs --data\.apply_chat_template"):
+        write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")
+
+
+def test_integers_of_any_size_stay_what_they_are(tmp_path, tokenizer):
+    rows = [{"problem": f"What is 100 + {n}?", "answer": 10**22 + n} for n in range(3)]
+    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
+    assert [row["answer"] for row in read(kept)] == [str(10**22 + n) for n in range(3)]
+
+
+@pytest.mark.parametrize("grader", ["regex:x", "support.verifiers:nearness", "math"])
+def test_answers_are_cleaned_whatever_the_grader(tmp_path, tokenizer, grader):
+    rows = [{"problem": "What is 100 + 100?", "answer": answer} for answer in (200.0, '["0200"]', "so\n#### 200")]
+    path = rows_file(tmp_path / "rows.jsonl", rows)
+    kept = write_usable_prompts(data_arguments(path), build(SwapConfig()), tokenizer, tmp_path / "out", grader)
+    assert [Reference.parse(row["answer"]).answer for row in read(kept)] == ["200"] * 3
+
+
+def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
+    rows = [{"problem": f"What is 100 + {n}?", "answer": answer} for n, answer in enumerate(("1", " ", "3"))]
+    path = rows_file(tmp_path / "rows.jsonl", rows)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = read(usable(path, tokenizer, tmp_path / "out"))
+    monkeypatch.setattr(prompts, "reasons_to_drop", None)
+    assert read(usable(path, tokenizer, tmp_path / "again")) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows[1]["answer"] = "2"  # another row is checked
+    assert len(read(usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "new"))) == 3
 
 
 def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, tokenizer):
@@ -231,7 +288,7 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    assert reasons_to_drop(prompts, [Reference("2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
+    assert reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
 
 
 @pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
