@@ -78,7 +78,9 @@ def extra(spec: FieldInfo) -> dict[str, Any]:
 
 def type_name(spec: FieldInfo) -> str:
     """The type of a setting, as its flag shows it: int, float, str or bool."""
-    kind = get_args(spec.annotation)[0] if get_args(spec.annotation) else spec.annotation
+    kind = spec.annotation
+    while inner := get_args(kind):
+        kind = inner[0]
     return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
 

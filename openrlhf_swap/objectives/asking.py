@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
-from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
+from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest
 from openrlhf_swap.objectives.formats import is_right
 from openrlhf_swap.objectives.group_rewards import EPS
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -99,15 +99,16 @@ class SABER(Objective):
 
     boxes_answers = True
     rewrites_evaluation = True
-    budgets: str = setting(
+    budgets: Numbers = setting(
         "0,128,4096,32768",
         "thinking tokens, one of them for each row; 0: no thought; 32768: no limit",
         "use tokens such as 0,128,4096,32768",
-        pattern=numbers_pattern("*", r"\d+"),
+        min_length=1,
+        validate_default=True,
     )
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        n = rng.choice(parse_numbers(self.budgets))
+        n = rng.choice(self.budgets)
         return problem + {0: NO_THOUGHT, NO_LIMIT: ""}.get(n, MAXIMUM.format(n=n))
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
@@ -145,21 +146,18 @@ class HBPO(Objective):
     normaliser = "none"
     boxes_answers = True
     reshapes_responses = True
-    budgets: str = setting(
+    budgets: Numbers = setting(
         "512,1024,2048,2560",
         "tokens; each has its share of a group",
         "use tokens such as 512,1024,2048,2560",
-        pattern=numbers_pattern("*"),
+        min_length=1,
+        validate_default=True,
     )
     max_length: int = setting(4096, "L_max: the run's longest response, in tokens", ge=1)
     budget_weight: float = setting(2.0, "of the difference between a budget's mean reward and its best")
 
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        self._budgets = parse_numbers(self.budgets)
-
     def check(self, args: SimpleNamespace) -> None:
-        size, budgets = args.rollout.n_samples_per_prompt, len(self._budgets)
+        size, budgets = args.rollout.n_samples_per_prompt, len(self.budgets)
         if size % budgets:
             found = f"--rollout.n_samples_per_prompt is {size}, but --swap.hbpo.budgets has {budgets}"
             raise ConfigError(f"{found}; use a multiple of it")
@@ -168,11 +166,11 @@ class HBPO(Objective):
         """One part a budget; each response begins with its promise, which is trained on."""
         start = self.config.start_of_thought
         promise = PROMISE if opens_thought(prompt, start) else f"{start} {PROMISE}"
-        share = count // len(self._budgets)
-        return [SamplingRequest(prompt, share, max_new_tokens, promise.format(n=n)) for n in self._budgets]
+        share = count // len(self.budgets)
+        return [SamplingRequest(prompt, share, max_new_tokens, promise.format(n=n)) for n in self.budgets]
 
     def rewards(self, batch: Batch) -> Tensor:
-        budgets = batch.each(lambda rollout: self._budgets[int(rollout.metadata["part"])])
+        budgets = batch.each(lambda rollout: self.budgets[int(rollout.metadata["part"])])
         lengths, longest, best = batch.lengths.double(), self.max_length, self._best(budgets)
         near = (self._best(lengths) - (budgets - lengths).abs() / longest).minimum(best)
         rewards = torch.where(batch.correct & (lengths <= longest), near, 0.0)

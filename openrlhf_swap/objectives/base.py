@@ -13,10 +13,10 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import torch
-from pydantic import create_model
+from pydantic import BeforeValidator, Field, create_model
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
@@ -26,6 +26,15 @@ from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.ablation import plain_coefficients
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
+
+
+def split_numbers(value: Any) -> Any:
+    """The numbers of a text such as 10,30,50; none of an empty one."""
+    return [word for word in value.split(",") if word] if isinstance(value, str) else value
+
+
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(split_numbers)]
+"""The type of a setting whose flag takes text such as 10,30,50."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class Objective:
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls.reshapes_responses |= cls.continues == "join"
-        hints, fields = get_type_hints(cls), dict[str, Any]()
+        hints, fields = get_type_hints(cls, include_extras=True), dict[str, Any]()
         for kind in reversed(cls.__mro__):
             declared = {name: value for name, value in vars(kind).items() if isinstance(value, FieldInfo)}
             fields |= {name: (hints[name], value) for name, value in declared.items()}
@@ -198,16 +207,6 @@ class Objective:
         self.step = step
         for name, value in (state or {}).items():
             setattr(self, name, value)
-
-
-def numbers_pattern(more: str, number: str = r"[1-9]\d*") -> str:
-    """The pattern of a setting such as 10,30,50; `more` says how many numbers follow the first: "*", or "{2}"."""
-    return rf"^\s*{number}\s*(,\s*{number}\s*){more}$"
-
-
-def parse_numbers(text: str) -> list[int]:
-    """The numbers of such a setting; none of an empty one."""
-    return [int(word) for word in text.split(",") if word]
 
 
 def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[str, str]:

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Annotated
 
 import torch
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import process_advantages
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, numbers_pattern, parse_numbers
+from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, split_numbers
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
@@ -144,33 +146,30 @@ class JET(_Exits):
     """
 
     boxes_answers = True
-    shares: str = setting(
+    shares: Annotated[tuple[Annotated[int, Field(gt=0, lt=100)], ...], BeforeValidator(split_numbers)] = setting(
         "10,30,50,70,90",
         "where a response is cut, in percent of its characters",
         "use percents such as 10,30,50,70,90",
-        pattern=numbers_pattern("*", r"[1-9]\d?"),
+        min_length=1,
+        validate_default=True,
     )
     phrase: str = setting(STOP, "what is put after a cut; {end} is the end of the thought, \\n a newline")
     answer_tokens: int = setting(50, "most tokens after it", ge=1)
     length_weight: float = setting(1.2, "w, of the length reward")
 
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        self._shares = parse_numbers(self.shares)
-
     def check(self, args: SimpleNamespace) -> None:
-        size, each = args.rollout.n_samples_per_prompt, 1 + len(self._shares)
+        size, each = args.rollout.n_samples_per_prompt, 1 + len(self.shares)
         if size % each:
             found = f"--rollout.n_samples_per_prompt is {size}, but --swap.jet.shares makes {each} of a response"
             raise ConfigError(f"{found}; use a multiple of it")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        return [SamplingRequest(prompt, count // (1 + len(self._shares)), max_new_tokens)]
+        return [SamplingRequest(prompt, count // (1 + len(self.shares)), max_new_tokens)]
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
         ids = list(rollout.response_ids)
         characters = len(reader.text(ids))
-        kept = tokens_for_each(ids, [characters * share // 100 for share in self._shares], reader)
+        kept = tokens_for_each(ids, [characters * share // 100 for share in self.shares], reader)
         return [Continuation(end, self._phrase, self.answer_tokens) for end in kept]
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:

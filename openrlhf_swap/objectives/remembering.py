@@ -17,7 +17,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import target_lengths
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Objective, SamplingRequest, numbers_pattern, parse_numbers
+from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, WRONG, base_scores, is_degenerate, is_repetitive
 from openrlhf_swap.objectives.group_rewards import relative_place, smallest_of, z_scores
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
@@ -275,7 +275,6 @@ class AALC(Monitored):
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 PROMISE = "I will answer the question with {n} tokens."
 STAGE_LIMITS = "token limit of each stage, of which the last one holds on; empty: the run's; such as "
-LIMITS = "^$|" + numbers_pattern("*")
 _PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
 
 
@@ -283,15 +282,11 @@ class _Staged(Objective):
     """`sampling` sets the stage, from 0 on, so that rewards are those of the stage in which a batch was sampled."""
 
     state: ClassVar[tuple[str, ...]] = ("stage",)
-    limits: str
-
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        self.stage = 0
-        self._limits = parse_numbers(self.limits)
+    limits: Numbers
+    stage = 0
 
     def check(self, args: SimpleNamespace) -> None:
-        longest, limit = max(self._limits, default=0), args.rollout.max_new_tokens
+        longest, limit = max(self.limits, default=0), args.rollout.max_new_tokens
         if longest > limit:
             raise ConfigError(
                 f"--swap.{self.name}.limits has {longest}, but --rollout.max_new_tokens is {limit}; raise that, or "
@@ -301,7 +296,7 @@ class _Staged(Objective):
     @property
     def limit(self) -> int | None:
         """Tokens that a response may have in this stage, in the last ones of too few; None: the run's limit holds."""
-        return self._limits[: self.stage + 1][-1] if self._limits else None
+        return self.limits[: self.stage + 1][-1] if self.limits else None
 
 
 class ThinkPrune(_Staged):
@@ -310,21 +305,22 @@ class ThinkPrune(_Staged):
     The reward is plain correctness. After github.com/UCSB-NLP-Chang/ThinkPrune (2025-04-16).
     """
 
-    limits: str = setting(
+    limits: Numbers = setting(
         "4000,3000,2000",
         "token limit of each stage",
         "use token limits such as 4000,3000,2000",
-        pattern=numbers_pattern("*"),
+        min_length=1,
+        validate_default=True,
     )
     stage_steps: int = setting(180, "training steps of a stage; the last one goes on to the end", ge=1)
     announce: int = setting(1, "1: the prompt names the limit, as in the released code; 0: it does not")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        return problem + ANNOUNCEMENT.format(limit=self._limits[0]) if self.announce else problem
+        return problem + ANNOUNCEMENT.format(limit=self.limits[0]) if self.announce else problem
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        self.stage = min(self.step // self.stage_steps, len(self._limits) - 1)
-        before, after = (ANNOUNCEMENT.format(limit=n) for n in (self._limits[0], self.limit))
+        self.stage = min(self.step // self.stage_steps, len(self.limits) - 1)
+        before, after = (ANNOUNCEMENT.format(limit=n) for n in (self.limits[0], self.limit))
         head, found, tail = prompt.rpartition(before)
         return [SamplingRequest(head + after + tail if found else prompt, count, self.limit or max_new_tokens)]
 
@@ -348,7 +344,9 @@ class LAPO(_Staged):
     promise_weight: float = setting(0.8, "of the length reward in the second")
     promise_width: float = setting(120.0, "deviation, in tokens, that the second stage forgives", gt=0)
     unknown: int = setting(4096, "what is promised for a problem without a known length", ge=1)
-    limits: str = setting("", STAGE_LIMITS + "4096,2048", "use token limits such as 4096,2048", pattern=LIMITS)
+    limits: Numbers = setting(
+        "", STAGE_LIMITS + "4096,2048", "use token limits such as 4096,2048", validate_default=True
+    )
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -415,8 +413,8 @@ class AutoThink(_Staged):
     second_stage: int = setting(200, "training step with which the second stage begins (ours)", ge=0)
     third_stage: int = setting(400, "training step with which the third one begins (ours)", ge=0)
     ellipsis: str = setting("...\\n", "put at the beginning of each thought, and not trained on; \\n is a newline")
-    limits: str = setting(
-        "", STAGE_LIMITS + "8192,16384,24576", "use token limits such as 8192,16384,24576", pattern=LIMITS
+    limits: Numbers = setting(
+        "", STAGE_LIMITS + "8192,16384,24576", "use token limits such as 8192,16384,24576", validate_default=True
     )
 
     def eval_prompt(self, prompt: str) -> str:
