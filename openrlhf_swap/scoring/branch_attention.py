@@ -2,8 +2,7 @@
 
 The rows of a forward are attended as always, by the implementation that the model is configured with. The branches'
 tokens stand behind the rows. A branch sees a prefix of its response, and itself: the queries of all branches meet the
-keys that any of them sees, and a mask leaves each its own. The query heads that share a key head are laid along the
-batch axis, where keys, values and mask are expanded without a copy.
+keys that any of them sees, and a mask leaves each its own.
 
 What a family adds to attention comes from the layer: a window, sinks, a cap on the scores.
 
@@ -24,8 +23,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from openrlhf_swap.packages.replace import replaced
 
-MAX_SCORES = 2**27  # attention scores held at a time where torch's own attention cannot be used: 512 MiB in float32
+MAX_SCORES = 2**27  # attention scores held at a time where SDPA cannot be used: 512 MiB in float32
 ALIGNED = 16  # with another number of keys in a row of the mask, torch would copy it for its kernel at each call
+CAPPING = ("eager", "flash", "flex")  # attention that caps scores; SDPA, and what is built on it, leaves the cap out
 
 
 class Branch(NamedTuple):
@@ -49,16 +49,13 @@ class Branch(NamedTuple):
 
 
 class BranchAttention:
-    """The attention of one forward.
-
-    Args:
-        tokens: T.
-        groups: consecutive branches that are attended in one call.
-        table: (4, n) int64, of each token its position, its branch, and its branch's `first` and `end`. Tokens behind
-            the last branch's are idle; their branch is -1.
-    """
+    """The attention of one forward."""
 
     def __init__(self, tokens: int, groups: Sequence[Sequence[Branch]], table: Tensor) -> None:
+        """Take T, consecutive branches that are attended in one call each, and a (4, n) table of their tokens.
+
+        It has each token's position, its branch, and that branch's `first` and `end`.
+        """
         self._tokens, self._groups, self._table = tokens, groups, table
         self._masks: dict[Any, Tensor] = {}
 
@@ -68,9 +65,8 @@ class BranchAttention:
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
-        def get(interface: AttentionInterface, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-            # SDPA is the one implementation of transformers that leaves the cap out.
-            return partial(self._attend, get_interface(interface, name, default), name != "sdpa")
+        def get(interface: AttentionInterface, name: str, eager: Callable[..., Any]) -> Callable[..., Any]:
+            return partial(self._attend, get_interface(interface, name, eager), eager, name.startswith(CAPPING))
 
         def get_mask_of_rows(interface: AttentionMaskInterface, name: str) -> Callable[..., Any]:
             return partial(self._mask_of_rows, get_mask(interface, name))
@@ -91,6 +87,7 @@ class BranchAttention:
     def _attend(
         self,
         attend_rows: Callable[..., Any],
+        eager: Callable[..., Any],
         caps_scores: bool,
         module: nn.Module,
         query: Tensor,
@@ -99,15 +96,18 @@ class BranchAttention:
         attention_mask: Any,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """(B, T + n/B, H, D_v) and no weights; query is (B, H, T + n/B, D), key and value with H_kv."""
-        tokens = self._tokens
+        """(B, T + n/B, H, D_v) and no weights; query is (B, H, T + n/B, D), key and value have H_kv heads."""
+        if options.get("s_aux") is not None or (caps_scores and options.get("softcap") is not None):
+            attend = partial(_attend_in_slices, partial(eager, module, **options))
+        else:
+            attend = partial(_attend_by_sdpa, options.get("scaling"))
         parts = [self._laid_end_to_end(part) for part in (query, key, value)]
-        behind = self._attend_branches(parts, caps_scores, **options).transpose(0, 1)
+        behind = self._attend_branches(attend, parts, options.get("sliding_window"))
         if options.get("position_ids") is not None:  # flash-attention reads from it where packed responses begin
-            options["position_ids"] = options["position_ids"][..., :tokens]
-        rows = (part[:, :, :tokens] for part in (query, key, value))
+            options["position_ids"] = options["position_ids"][..., : self._tokens]
+        rows = (part[:, :, : self._tokens] for part in (query, key, value))
         output, _ = attend_rows(module, *rows, attention_mask, **options)
-        behind = behind.reshape(len(output), -1, *behind.shape[1:]).to(output.dtype)
+        behind = behind.view(len(output), -1, *behind.shape[1:]).to(output.dtype)
         return torch.cat([output, behind], dim=1), None
 
     def _laid_end_to_end(self, part: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,86 +117,52 @@ class BranchAttention:
 
     def _attend_branches(
         self,
+        attend: Callable[..., Tensor],
         parts: Sequence[tuple[Tensor, Tensor]],
-        caps_scores: bool,
-        scaling: float | None = None,
-        sliding_window: int | None = None,
-        s_aux: Tensor | None = None,
-        softcap: float | None = None,
-        **_unused: Any,
+        window: int | None,
     ) -> Tensor:
-        """(H, n, D_v) of the branches; `s_aux` (H,) are the scores of sinks, which take attention and give nothing."""
-        (_, queries), *keys_and_values = parts
-        cap = softcap if caps_scores else None
+        """(n, H, D_v), from queries, keys and values of rows and branches."""
+        (_, all_queries), *keys_and_values = parts
         outputs = []
-        for number, group in enumerate(self._groups):
-            own = self._tokens_of(number)
-            seen = slice(
-                min(branch.sees_from(sliding_window) for branch in group), max(branch.end for branch in group)
-            )
+        for group in self._groups:
+            own = slice(group[0].start, group[-1].stop)
+            seen = slice(min(branch.sees_from(window) for branch in group), max(branch.end for branch in group))
+            queries = all_queries[:, own]
             # Under autocast, values can be narrower than queries and keys.
             keys, values = (
                 torch.cat([rows[:, seen], behind[:, own]], dim=1).to(queries.dtype) for rows, behind in keys_and_values
             )
-            chosen = queries[:, own]
-            chosen = chosen.view(len(keys), -1, *chosen.shape[1:]).transpose(0, 1)  # (S, H_kv, tokens, D)
-            keys, values = keys.expand(len(chosen), -1, -1, -1), values.expand(len(chosen), -1, -1, -1)
-            mask = self._mask(number, seen, sliding_window, queries.dtype)
-            if s_aux is None and cap is None:
-                output = nn.functional.scaled_dot_product_attention(
-                    chosen, keys, values, attn_mask=mask, scale=scaling
-                )
-            else:
-                sinks = None if s_aux is None else s_aux.view(keys.shape[1], -1).T[..., None, None]
-                output = _attend_in_slices(chosen, keys, values, mask, scaling, sinks, cap)
-            outputs.append(output.transpose(0, 1).flatten(0, 1))
-        return torch.cat(outputs, dim=1)
+            outputs.append(attend(queries, keys, values, self._mask(own, seen, window, queries.dtype)))
+        return torch.cat(outputs)
 
-    def _tokens_of(self, number: int) -> slice:
-        """The tokens of a group; those behind the last branch belong to the last one."""
-        last = number == len(self._groups) - 1
-        return slice(self._groups[number][0].start, self._table.shape[1] if last else self._groups[number][-1].stop)
-
-    def _mask(self, number: int, seen: slice, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive (tokens, keys), built once a forward: seen columns, and the branches' own tokens."""
-        which = (number, window, dtype)
+    def _mask(self, own: slice, seen: slice, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive (tokens, keys), built once a forward: columns that are seen, and the group's own tokens."""
+        which = (own.start, window, dtype)
         if which not in self._masks:
-            position, branch, first, end = self._table[:, self._tokens_of(number), None]
+            position, branch, first, end = self._table[:, own, None]
             column = torch.arange(seen.start, seen.stop, device=position.device)
-            prefix = (column >= first) & (column < end)
-            own = (branch == branch.T) & (position >= position.T)
+            of_rows = (column >= first) & (column < end)
+            of_branches = (branch == branch.T) & (position >= position.T)
             if window is not None:
-                prefix &= column - first > position - window
-                own &= position - window < position.T
-            seen_or_own = torch.cat([prefix, own], dim=-1)
-            keys = seen_or_own.shape[1]
-            whole = torch.full((len(own), -(-keys // ALIGNED) * ALIGNED), -torch.inf, dtype=dtype, device=own.device)
-            whole[:, :keys].masked_fill_(seen_or_own, 0.0)
-            self._masks[which] = whole[:, :keys]
+                of_rows &= position - (column - first) < window
+                of_branches &= position - position.T < window
+            visible = torch.cat([of_rows, of_branches], dim=-1)
+            tokens, keys = visible.shape
+            mask = torch.full((tokens, -(-keys // ALIGNED) * ALIGNED), -torch.inf, dtype=dtype, device=visible.device)
+            self._masks[which] = mask[:, :keys].masked_fill_(visible, 0.0)
         return self._masks[which]
 
 
-def _attend_in_slices(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    scaling: float | None,
-    sinks: Tensor | None,
-    cap: float | None,
-) -> Tensor:
-    """What torch's own attention cannot do: sinks (S, H_kv, 1, 1) and a cap. Slices keep the scores few."""
-    size = max(1, MAX_SCORES // (query.shape[0] * query.shape[1] * keys.shape[2]))
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    parts = []
-    for first in range(0, query.shape[2], size):
-        chosen = slice(first, first + size)
-        scores = query[:, :, chosen] @ keys.transpose(-1, -2) * scale
-        if cap is not None:
-            scores = (scores / cap).tanh() * cap
-        scores = scores + mask[chosen]
-        if sinks is not None:
-            scores = torch.cat([scores, sinks.to(scores.dtype).expand(-1, -1, scores.shape[2], -1)], dim=-1)
-        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
-        parts.append(weights[..., : keys.shape[2]] @ values)
-    return torch.cat(parts, dim=2)
+def _attend_by_sdpa(scaling: float | None, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """(tokens, H, D_v); the S query heads of a key head lie along the batch axis, so nothing is copied for them."""
+    query = query.view(len(keys), -1, *query.shape[1:]).transpose(0, 1)  # (S, H_kv, tokens, D)
+    keys, values = (part.expand(len(query), -1, -1, -1) for part in (keys, values))
+    output = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
+    return output.transpose(0, 1).flatten(0, 1).transpose(0, 1)
+
+
+def _attend_in_slices(eager: Callable[..., Any], query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """As `_attend_by_sdpa`, with the family's own attention, for sinks and caps. Slices keep the scores few."""
+    size = max(1, MAX_SCORES // (len(query) * keys.shape[1]))
+    slices = zip(torch.split(query, size, dim=1), torch.split(mask, size), strict=True)
+    return torch.cat([eager(part[None], keys[None], values[None], seen)[0][0] for part, seen in slices])

@@ -87,7 +87,8 @@ class BranchedRows:
         self.tokens: int = tokens
         self.share = len(table) / (len(table) + sum(counts))
         width = -(-len(table) // rows)
-        table += [(0, 0, -1, 0, 0)] * (rows * width - len(table))
+        table += [(0, 0, -1, 0, 0)] * (rows * width - len(table))  # idle
+        branches[-1] = branches[-1]._replace(stop=len(table))
         # Sent to the device once, so that no layer waits for them.
         device = attention_mask.device
         self._table = torch.tensor(table).T.to(device, non_blocking=True)

@@ -69,12 +69,13 @@ def test_an_architecture_that_cannot_be_built_small_is_scored_prefix_by_prefix()
 @pytest.mark.parametrize("forgotten", ["sliding_window", "s_aux"])
 def test_the_trial_notices_what_an_attention_ignores(forgotten, monkeypatch):
     """Otherwise a backend could wrongly pass."""
-    real = BranchAttention._attend_branches
+    real = BranchAttention._attend
 
-    def forgetful(*args, **kwargs):
-        return real(*args, **{**kwargs, forgotten: None})
+    def forgetful(*arguments, sliding_window=None, s_aux=None, **options):
+        kept = {"sliding_window": sliding_window, "s_aux": s_aux} | {forgotten: None}
+        return real(*arguments, **kept, **options)
 
-    monkeypatch.setattr(BranchAttention, "_attend_branches", forgetful)
+    monkeypatch.setattr(BranchAttention, "_attend", forgetful)
     backend = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
     assert backend.name == "segments"
     assert "is off by" in backend.obstacle

@@ -93,7 +93,7 @@ def test_what_a_token_sees_by_hand(window):
     attention = BranchAttention(30, [branches], table)
     first = min(branch.sees_from(window) for branch in branches)
     assert first == (0 if window is None else 2)
-    mask = attention._mask(0, slice(first, 23), window, torch.float32)
+    mask = attention._mask(slice(0, 8), slice(first, 23), window, torch.float32)
     assert mask.shape == (8, 23 - first + 8) and mask.stride(0) % 16 == 0
     seen = mask == 0
     for token, (number, offset) in enumerate(tokens):

@@ -7,9 +7,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.rollouts.families import prompt_ids
+from openrlhf_swap.rollouts.families import R1, prompt_ids
 from openrlhf_swap.scoring.scorer import Scorer
 
+CLOSE = R1.close_template
 TRACE = ("What is 123 + 456?", "579", "ones: 3+6+0=09\ntens: 2+5+0=07\n</think>")
 
 
@@ -25,6 +26,18 @@ def test_both_backends_agree(model, tokenizer):
     )
     assert len(shared["answer_logprobs"]) == len(shared["steps"]) + 1 == 3
     assert shared["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-9)
+
+
+def test_a_response_takes_one_forward(model, tokenizer):
+    """Of its tokens, and of three branches of close template and answer."""
+    scorer, seen = Scorer(model, tokenizer, SwapConfig(step_tokens=8)), []
+    hook = model.model.register_forward_pre_hook(
+        lambda _model, _inputs, given: seen.append(given["input_ids"].shape), with_kwargs=True
+    )
+    scorer.score(*TRACE)
+    hook.remove()
+    response, close = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (TRACE[2], CLOSE + TRACE[1]))
+    assert seen == [(1, len(prompt_ids(tokenizer, TRACE[0])) + len(response) + 3 * len(close))]
 
 
 def test_a_scorer_leaves_out_cudnn(model, tokenizer):
