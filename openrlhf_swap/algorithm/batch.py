@@ -38,6 +38,11 @@ class StepTrace:
     step_ends: Sequence[int] = ()
     states: Any = field(default=None, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a graded `correct`, which would count as fully correct."""
+        if self.correct not in (0, 1):
+            raise ValueError(f"correct is {self.correct!r}, neither right nor wrong: use True or False")
+
 
 @dataclass(frozen=True)
 class StepBatch:

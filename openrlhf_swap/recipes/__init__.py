@@ -61,7 +61,7 @@ def read_file(path: Path, name: str = "") -> FlagFile:
     remedy = "give a YAML file with a section flags, such as the run.yaml of a run"
     try:
         text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = yaml.load(text, _strict_loader())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{CONFIG} is {path}, which cannot be read ({reason}); {remedy}") from None
@@ -77,6 +77,32 @@ def read_file(path: Path, name: str = "") -> FlagFile:
     given = {str(flag): value for flag, value in flags.items() if value is not None}
     said = {key: content[key] for key in ("prompt", "cannot") if key in content}
     return FlagFile(name or str(path), content.get("origin", str(path)), given, sources, **said)
+
+
+def _strict_loader() -> type[Any]:
+    """YAML's safe loader, which refuses what would be read as something else, or for minutes."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError(f"line {self.peek_event().start_mark.line + 1}: an alias; write the value itself")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [name.value for name, _ in node.value]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ValueError(f"{twice} stands in it twice")
+            return super().construct_mapping(node, deep)
+
+        def construct_yaml_int(self, node: Any) -> int:
+            if not re.fullmatch(r"[-+]?(?:0|[1-9][\d_]{0,17})", node.value):
+                line = node.start_mark.line + 1
+                raise ValueError(f"line {line}: {node.value[:20]} is no plain number; put a text in quotes")
+            return int(node.value.replace("_", ""))
+
+    Strict.add_constructor("tag:yaml.org,2002:int", Strict.construct_yaml_int)
+    return Strict
 
 
 def as_words(flags: Mapping[str, Any]) -> list[str]:

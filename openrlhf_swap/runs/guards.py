@@ -76,7 +76,11 @@ class SkippedSteps:
 
 
 def first_step_warnings(metrics: Metrics) -> list[str]:
-    """What most responses of the first step lack, with remedies."""
+    """What most responses of the first step lack, with remedies.
+
+    Raises:
+        RunError: when the grader failed on all of them.
+    """
     shares = {
         "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
         "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf-swap prepare does",
@@ -84,9 +88,28 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
             "do not close their thought, so their steps end where they state their answer: a model that does think "
             "needs another --swap.end_of_thought, or more tokens"
         ),
+        "swap/grader_error": "could not be graded and count as wrong: the grader's error is in the log above",
+        "swap/grader_timeout": "took too long to grade and count as wrong: give the grader less to do",
     }
+    if metrics.get("swap/grader_error") == 1:
+        raise RunError(
+            "the grader failed on every response of the first step, so nothing can be learnt: its error is in the log "
+            "above; correct --swap.grader, or the answers that it is given"
+        )
     most = {name: share for name in shares if (share := metrics.get(name, 0.0)) > 0.5}
-    return [f"{share:.0%} of the responses {shares[name]}" for name, share in most.items()]
+    warnings = [f"{share:.0%} of the responses {shares[name]}" for name, share in most.items()]
+    if "swap/answer_logprob_first" in metrics and metrics.get("swap/steps_per_rollout", 0.0) < 1.5:
+        length = metrics["length/mean"]
+        warnings.append(
+            f"the correct responses have {metrics['swap/steps_per_rollout']:.1f} steps each, too few to choose from; "
+            f"with {length:.0f} tokens a response use --swap.step_tokens {max(1, round(length / 10))} at most"
+        )
+    if "swap/graded_correct" in metrics and abs(metrics["score"] - metrics["swap/graded_correct"]) > 1e-3:
+        warnings.append(
+            "the grader's scores are not all 0 or 1: they move the advantage of the outcome alone; target lengths, "
+            "penalties and steps take a response for right or wrong, as the grader's `correct` says"
+        )
+    return warnings
 
 
 def find_falls(history: Sequence[Metrics], window: int = 10) -> list[str]:

@@ -335,3 +335,9 @@ def test_a_batch_of_groups_equals_the_groups_one_by_one(seed):
 def test_local_gains_are_differences():
     mask = torch.tensor([True, True, False])
     assert local_gains(torch.tensor([-3.0, -1.0, -2.0, 9.0]), mask).tolist() == [2.0, -1.0, 0.0]
+
+
+def test_a_graded_reward_is_no_correct_response():
+    with pytest.raises(ValueError, match=r"correct is 0.5, neither right nor wrong"):
+        StepTrace(3, 0.5)
+    assert StepTrace(3, 1).correct == 1

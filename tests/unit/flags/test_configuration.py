@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.paths import find_special, use_whole_paths
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
-from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_recipe
+from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_file, read_recipe
 
 NEEDED = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "answer"]
 NEEDED += ["--vllm.num_engines", "1"]
@@ -255,11 +256,11 @@ def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_pat
 def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, prompts_file):
     """Up to the call of OpenRLHF's training, which takes parsed arguments."""
     launched, parses, reads = [], [], []
-    parse, load = argparse.ArgumentParser.parse_known_args, yaml.safe_load
+    parse, load = argparse.ArgumentParser.parse_known_args, yaml.load
     monkeypatch.setattr(
         argparse.ArgumentParser, "parse_known_args", lambda *given, **more: parses.append(1) or parse(*given, **more)
     )
-    monkeypatch.setattr(yaml, "safe_load", lambda text: reads.append(1) or load(text))
+    monkeypatch.setattr(yaml, "load", lambda *given: reads.append(1) or load(*given))
     launch = "openrlhf_swap.integration.startup.launch"
     monkeypatch.setitem(sys.modules, launch, SimpleNamespace(launch=launched.append))
     path = tmp_path / "own.yaml"
@@ -273,3 +274,26 @@ def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, pro
     about = json.loads((tmp_path / "out" / "swap_config.json").read_text())
     assert about["flags"]["data.prompt_dataset"] == str(prompts_file)
     assert yaml.safe_load(Path(tmp_path / "out" / "run.yaml").read_text())["flags"]["rollout.batch_size"] == 1
+
+
+BOMB = "  a: &a [x, x]\n" + "".join(f"  {name}: [*{before}, *{before}]\n" for before, name in pairwise("abcdefg"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BOMB, "line 3: an alias"),
+        ("  swap.tau: 1\n  swap.tau: 2\n", "swap.tau stands in it twice"),
+        ("  swap.step_tokens: 010\n", "line 2: 010 is no plain number"),
+        ("  swap.step_tokens: 1:30\n", "line 2: 1:30 is no plain number"),
+        (f"  swap.step_tokens: {10**30}\n", "is no plain number"),
+        (f"  swap.step_tokens: {'9' * 5000}\n", "is no plain number"),
+        (f"  a: {'[' * 5000}{']' * 5000}\n", "recursion"),
+    ],
+)
+def test_a_hostile_file_of_flags_is_refused_in_one_line(tmp_path, text, reason):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"flags:\n{text}")
+    with pytest.raises(ConfigError, match=reason) as error:
+        read_file(path)
+    assert "\n" not in str(error.value) and str(error.value).startswith(f"--config is {path}, which cannot be read (")

@@ -172,6 +172,26 @@ def test_what_most_responses_lack_is_reported_at_the_first_step():
     assert unclosed.startswith("100% of the responses do not close their thought")
 
 
+def test_a_grader_that_fails_is_reported_at_the_first_step():
+    (some,) = first_step_warnings({"swap/grader_error": 0.7})
+    assert some.startswith("70% of the responses could not be graded")
+    with pytest.raises(RunError, match=r"failed on every response of the first step.*correct --swap.grader"):
+        first_step_warnings({"swap/grader_error": 1.0})
+
+
+def test_one_step_a_response_is_reported_at_the_first_step():
+    metrics = {"swap/answer_logprob_first": -1.0, "length/mean": 96.0, "swap/steps_per_rollout": 4.0}
+    assert first_step_warnings(metrics) == []
+    (text,) = first_step_warnings({**metrics, "swap/steps_per_rollout": 1.0})
+    assert "have 1.0 steps each" in text and "use --swap.step_tokens 10 or less" in text
+
+
+def test_scores_between_0_and_1_are_reported_at_the_first_step():
+    assert first_step_warnings({"score": 0.5, "swap/graded_correct": 0.5}) == []
+    (text,) = first_step_warnings({"score": 0.6, "swap/graded_correct": 0.5})
+    assert text.startswith("the grader's scores are not all 0 or 1")
+
+
 def test_a_run_with_uniform_weights_says_so_once():
     even = {"swap/weights_from_uniform": 0.01, "swap/local_gain_std": 0.034}
 
