@@ -13,6 +13,7 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.evaluation.samples import forced_path, graded_benchmarks, graded_samples, read_problems
 from openrlhf_swap.evaluation.stats import area_under, bootstrap_interval, majority_is_correct, pass_at_k
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.answers import canonical, join_thousands, strip_answer
 from openrlhf_swap.rewards.golds import normal_answer
 
@@ -120,10 +121,22 @@ def areas(forced: pd.DataFrame) -> dict[str, float]:
 
 
 def count_votes(group: pd.DataFrame) -> list[str | None]:
-    """The vote of each sample of a problem. Right answers have the same vote, since the grader found them equal."""
+    """The vote of each sample of a problem: answers that the grader finds equal have the same.
+
+    Right ones were all found equal. Wrong ones are compared where they could outnumber the right ones together; by
+    text alone everywhere else, as nothing depends on it.
+    """
     votes = [vote(answer) for answer in group["answer"]]
     right = next((v for v, correct in zip(votes, group["correct"], strict=True) if correct and v), None)
-    return [right if correct and v else v for v, correct in zip(votes, group["correct"], strict=True)]
+    votes = [right if correct and v else v for v, correct in zip(votes, group["correct"], strict=True)]
+    wrong = [v for v in votes if v and v != right]
+    if right is None or len(wrong) < votes.count(right):
+        return votes
+    same: dict[str, str] = {}  # a wrong vote -> the first one that is equal
+    for text in dict.fromkeys(wrong):
+        others = dict.fromkeys(same.values())
+        same[text] = next((other for other in others if grade_answer(f"\\boxed{{{text}}}", other).correct), text)
+    return [same.get(v, v) if v else v for v in votes]
 
 
 def vote(answer: str | None) -> str | None:

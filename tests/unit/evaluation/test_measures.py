@@ -1,8 +1,9 @@
 """What samples amount to, against numbers worked by hand."""
 
+import pandas as pd
 import pytest
 
-from openrlhf_swap.evaluation.measures import areas, measure_evaluation, read_forced, vote
+from openrlhf_swap.evaluation.measures import areas, count_votes, measure_evaluation, read_forced, vote
 from openrlhf_swap.evaluation.samples import forced_path, grades_path, samples_path
 from openrlhf_swap.files import read_rows, write_rows
 
@@ -47,6 +48,14 @@ def test_the_majority_counts_spellings_together(evaluated):
         ]
         write_rows(path, rows)
     assert measure_evaluation(evaluated / "base")["own"].values["maj@4"] == 1.0  # as text, four answers would tie
+
+
+def test_wrong_answers_vote_together_where_the_grader_finds_them_equal():
+    answers = ["4", "4", "0.5", "\\frac{1}{2}", "\\frac{2}{4}"]
+    group = pd.DataFrame({"answer": answers, "correct": [True, True, False, False, False]})
+    assert count_votes(group) == ["4", "4", "0.5", "0.5", "0.5"]  # by text, 4 would win
+    few = pd.DataFrame({"answer": ["4", "4", "4", "0.5", "1/2"], "correct": [True] * 3 + [False] * 2})
+    assert count_votes(few) == ["4", "4", "4", "0.5", "1/2"]  # they cannot win: not compared
 
 
 def test_as_many_samples_vote_as_the_measure_says(tmp_path):
