@@ -24,6 +24,12 @@ BY_LABEL = ("oracle", "anti", "shuffled")
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
 
 
+def share_on_redundant(signals: StepSignals, redundant: Tensor) -> float:
+    """The share of the price that redundant steps pay, in the groups that it charges; NaN where there is none."""
+    charged = signals.charges.clamp(min=0)
+    return float(charged[redundant].sum() / charged.sum())
+
+
 def arm_settings(arm: str) -> dict[str, Any]:
     """The settings of SwapConfig that an arm changes; KeyError or ConfigError for an arm that there is not."""
     if arm == "grpo":

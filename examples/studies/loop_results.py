@@ -2,7 +2,7 @@
 
     python examples/studies/loop_results.py --runs outputs/loop --keep examples/studies/results/loop.csv.gz
     python examples/studies/loop_results.py --results examples/studies/results/loop.csv.gz --world columns \
-        --seeds 101 102 103 --pairs weights.mono0.25sd/steps.uniform weights.oracle/weights.anti
+        --seeds 101 102 103 --pairs weights.mono0.25sd/steps.uniform@1 weights.oracle/weights.anti@1
 
 Of each run: redundant lines and accuracy on the 500 held-out problems after the training, and the mean over the
 steps of ln(redundant lines a response + .05), which also sees how soon they go. A pair is tested by a paired t-test
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import pandas as pd
 from paired import half_interval, holm, p_value
 from tabulate import tabulate
 
-KEPT = ("accuracy", "tokens", "essential", "redundant", "price", "price_on_redundant")
+KEPT = ("accuracy", "tokens", "essential", "redundant", "price")
 MEASURES = {"log redundant": "{:+.2f}", "redundant": "{:+.2f}", "accuracy": "{:+.3f}", "tokens": "{:+.1f}"}
 ARM = ["world", "arm", "theta", "max_steps"]
 
@@ -42,8 +43,7 @@ def by_run(rows: pd.DataFrame) -> pd.DataFrame:
     runs = rows[rows.step.isna()].set_index([*ARM, "seed"])[["redundant", "accuracy", "tokens", "essential"]]
     steps = rows[rows.step.notna()]
     logs = (steps.redundant + 0.05).map(math.log).groupby([steps[name] for name in [*ARM, "seed"]]).mean()
-    price = steps.groupby([*ARM, "seed"]).price_on_redundant.mean()
-    return runs.assign(**{"log redundant": logs, "price_on_redundant": price}).reset_index()
+    return runs.assign(**{"log redundant": logs}).reset_index()
 
 
 def means(runs: pd.DataFrame) -> str:
@@ -52,9 +52,9 @@ def means(runs: pd.DataFrame) -> str:
     for arm, own in runs.groupby(ARM):
         cells = [f"{own[name].mean():.2f} ({own[name].std():.2f})" for name in ("log redundant", "redundant")]
         cells += [f"{own.accuracy.mean():.1%}", f"{own.tokens.mean():.1f}", f"{own.essential.mean():.2f}"]
-        lines.append([*arm, len(own), *cells, f"{own.price_on_redundant.mean():.0%}".replace("nan%", "")])
+        lines.append([*arm, len(own), *(cell.replace(" (nan)", "") for cell in cells)])
     header = ["world", "arm", "theta", "K", "seeds", "ln redundant, mean over steps (sd)", "redundant at the end (sd)"]
-    header += ["accuracy", "tokens", "essential", "price on redundant steps"]
+    header += ["accuracy", "tokens", "essential"]
     return tabulate(lines, header, "github", disable_numparse=True)
 
 
@@ -62,7 +62,9 @@ def differences(runs: pd.DataFrame, pairs: Sequence[str]) -> str:
     """A row a pair: first minus second, on the seeds that both have."""
     found = {}
     for pair in pairs:
-        first, second = (runs[runs.arm == arm].set_index("seed") for arm in pair.split("/"))
+        arms, _, theta = pair.partition("@")
+        own = runs[runs.theta == float(theta)]
+        first, second = (own[own.arm == arm].set_index("seed") for arm in arms.split("/"))
         for name in MEASURES:
             found[pair, name] = (first[name] - second[name]).dropna().tolist()
     lines = []
@@ -74,8 +76,8 @@ def differences(runs: pd.DataFrame, pairs: Sequence[str]) -> str:
             mean, half = sum(change) / len(change), half_interval(change)
             low, high = form.format(mean - half), form.format(mean + half)
             cells.append(f"{form.format(mean)} ({low} to {high}), p {corrected[name][pair]:.3f}")
-        lines.append([*pair.split("/"), len(found[pair, "tokens"]), *cells])
-    return tabulate(lines, ["arm", "less", "seeds", *MEASURES], "github", disable_numparse=True)
+        lines.append([*re.split("[/@]", pair), len(found[pair, "tokens"]), *cells])
+    return tabulate(lines, ["arm", "less", "theta", "seeds", *MEASURES], "github", disable_numparse=True)
 
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
@@ -105,7 +107,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="write the CSV here")
     parser.add_argument("--world")
     parser.add_argument("--seeds", type=int, nargs="+")
-    parser.add_argument("--pairs", nargs="+", default=[], help="arms to compare, FIRST/SECOND")
+    parser.add_argument("--pairs", nargs="+", default=[], help="arms to compare, FIRST/SECOND@THETA")
     parser.add_argument("--picture", type=Path, help="draw redundant lines over the steps here")
     args = parser.parse_args()
     rows = pd.read_csv(args.results) if args.results else read_runs(args.runs)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from arms import arm_settings, arm_signals
+from arms import arm_settings, arm_signals, share_on_redundant
 from decoding import padded_left
 from sampling import sample
 from torch import Tensor
@@ -167,9 +167,8 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float, file: Path) 
             optimizer.step()
             schedule.step()
             torch._foreach_copy_([weight.data for weight in weights], masters)
-            price = signals.charges.sum()
-            row = {"step": step, **loop.measured(problems, responses), "price": signals.price.nanmean().item()}
-            row["price_on_redundant"] = (signals.charges[redundant].sum() / price).item() if price else None
+            price = {"price": signals.price.nanmean().item(), "on_redundant": share_on_redundant(signals, redundant)}
+            row = {"step": step, **loop.measured(problems, responses), **price}
             lines.write(json.dumps({**row, "seconds": round(time.monotonic() - start, 2)}) + "\n")
             lines.flush()
         lines.write(json.dumps({"step": None, **loop.measured(test, loop.respond(test)[1])}) + "\n")

@@ -15,7 +15,7 @@ import argparse
 from itertools import islice
 
 import torch
-from arms import PRICES, arm_settings, arm_signals
+from arms import PRICES, arm_settings, arm_signals, share_on_redundant
 from plain_loop import RESPONSES, Loop
 from tabulate import tabulate
 from torch import Tensor
@@ -46,6 +46,10 @@ def treatments(world: str, count: int, max_steps: int, end: str = "") -> dict[st
         normalised = arm_signals(arm, config, batch, redundant).normalised
         return process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
 
+    print("share of the price that redundant steps pay, before training:")
+    for arm in ("steps.tau1", *(f"weights.{name}" for name in ARMS if name != "no_penalty")):
+        signals = arm_signals(arm, loop.config.replaced(**arm_settings(arm + end)), batch, redundant)
+        print(f"  {arm}{end}: {share_on_redundant(signals, redundant):.0%}")
     table = {}
     for price in PRICES:
         uniform = process(f"{price}.uniform{end}")
