@@ -157,7 +157,7 @@ def main() -> None:
     medians = {
         name: {phase: median(step[phase] for step in steps[1:]) for phase in steps[0]} for name, steps in found.items()
     }
-    rows = [[phase, *(steps.get(phase, float("nan")) for steps in medians.values())] for phase in OURS]
+    rows = [[phase, *(steps.get(phase) for steps in medians.values())] for phase in OURS]
     device = torch.cuda.get_device_name() if on_gpu else f"{len(os.sched_getaffinity(0))} cores"
     print(f"{args.prompts} x {args.responses} responses of at most {args.tokens} tokens, {args.steps} steps; {device}")
     print(tabulate(rows, ["seconds", *medians], tablefmt="github", floatfmt=".2f", missingval="-"))

@@ -7,6 +7,7 @@ from support.claimed_gpu import claiming, device, to_claimed
 from support.passes import actor_of, micro_batch, scorer_of, update_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from openrlhf_swap.integration.runtime import packed_rows
 from openrlhf_swap.scoring.backends import SHARED_PREFIX
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -59,8 +60,22 @@ def test_an_update(family, packing, adapted):
     assert ours == pytest.approx([loss.item(), norm.item()], rel=0.15)  # bfloat16
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_the_host_waits_neither_for_layers_nor_for_tokens(packing):
+def kernels(query, key, value, starts, starts_k, *_, scale, window_size, enable_gqa):
+    """In the place of torch's kernels for packed responses, on the same device; without a wait, like them."""
+    assert starts.device == starts_k.device == query.device and window_size == (-1, 0)
+    token = torch.arange(len(query), device=query.device)
+    response = torch.searchsorted(starts, token, right=True)
+    seen = (response[:, None] == response) & (token[:, None] >= token)
+    q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
+    options = {"attn_mask": seen, "scale": scale, "enable_gqa": enable_gqa}
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)[0].transpose(0, 1)
+
+
+@pytest.mark.parametrize("packing", [False, True, "by kernels"])
+def test_the_host_waits_neither_for_layers_nor_for_tokens(packing, monkeypatch):
+    if packing == "by kernels":
+        monkeypatch.setattr(packed_rows, "takes_kernels", lambda *_: True)
+        monkeypatch.setattr(packed_rows, "varlen_attn", kernels)
     waits = []
     for layers, tokens in ((2, 40), (5, 40), (2, 120)):
         with claiming() as counted:
