@@ -85,11 +85,7 @@ LINES = [
         "BROKEN.jsonl cannot be read: row 1: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)",
     ),
     (GOOD + " --train.num_episodes 0", "--train.num_episodes is 0; use at least 1"),
-    (GOOD + " --vllm.num_engines 0", "--vllm.num_engines is 0; use at least 1"),
     (GOOD + " --reward.remote_url x", "--reward.remote_url is x; use a file that ends in .py, or an address"),
-    (GOOD + " --rollout.temperature 0", "--rollout.temperature is 0.0; use more than 0"),
-    (GOOD + " --actor.adam.lr nan", "--actor.adam.lr is nan; use a number"),
-    (GOOD + " --actor.adam.lr -1", "--actor.adam.lr is -1.0; use more than 0"),
     (GOOD + " --ds.zero_stage 5", "--ds.zero_stage: invalid choice: 5 (choose from 1, 2, 3); see "),
     (GOOD + " --eval.steps 5 --eval.dataset no.json", "--eval.dataset is no.json, which cannot be read: [Errno 2] No"),
     (

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from support.paths import ROOT
+from support.paths import POLICY, ROOT
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.device import is_cpu_build
@@ -78,11 +78,30 @@ def test_whether_torch_has_an_accelerator_is_read_without_it():
     assert is_cpu_build() == (torch.version.cuda is None and torch.version.hip is None)
 
 
-def test_a_wrong_flag_is_found_without_torch():
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--rollout.batchsize", "8"],
+        ["--swap.length_coef", "much"],
+        [*NEEDED, "--data.label_key", "a", "--train.batch_size", "7"],
+        [*NEEDED, "--data.label_key", "a", "--actor.model_name_or_path", "/no/such"],
+        [
+            *NEEDED,
+            "--data.label_key",
+            "a",
+            "--actor.model_name_or_path",
+            str(POLICY),
+            "--data.prompt_dataset",
+            "no.csv",
+        ],
+    ],
+    ids=["a flag", "a value", "a rule", "a model", "a file"],
+)
+def test_what_is_wrong_is_found_without_torch(flags):
     code = (
         "import sys, openrlhf_swap.train, openrlhf_swap.plan\n"
         "from openrlhf_swap.command import run_command\n"
-        "print(run_command(openrlhf_swap.train.main, ['--rollout.batchsize', '8']))\n"
+        f"print(run_command(openrlhf_swap.train.main, {flags}))\n"
         "print({'torch', 'openrlhf', 'ray', 'vllm', 'deepspeed', 'transformers'} & set(sys.modules))"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
