@@ -116,24 +116,15 @@ def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, reme
         ConfigError: as `refuse_other_settings`.
     """
     record = output.with_name(output.name + ".settings.json")
-    if any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output)):
-        compare_settings(settings, record, f"the {made} in {output} were made", remedy)
+    begun = any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output))
+    if not begun:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(record, to_line(settings, indent=1))
+    elif record.exists():
+        recorded = json.loads(record.read_bytes())
+        refuse_other_settings(settings, recorded, f"the {made} in {output} were made", remedy)
     else:
-        record_settings(settings, record)
-
-
-def record_settings(settings: Mapping[str, Any], record: Path) -> None:
-    """Write the settings that work is begun with."""
-    record.parent.mkdir(parents=True, exist_ok=True)
-    write_text(record, to_line(settings, indent=1))
-
-
-def compare_settings(settings: Mapping[str, Any], record: Path, work: str, remedy: str) -> None:
-    """`refuse_other_settings` with a file of `record_settings`; notes that there is none, as of earlier versions."""
-    if record.exists():
-        refuse_other_settings(settings, json.loads(record.read_bytes()), work, remedy)
-    else:
-        print(f"note: {record} is missing: {work} perhaps with another model, or with other settings")
+        print(f"note: {record} is missing: the {made} in {output} may be another model's, or of other settings")
 
 
 def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str) -> None:
@@ -150,14 +141,13 @@ def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], w
     """
     for flag, value in now.items():
         before = recorded.get(flag, value)
-        if differ(value, before):
+        if _differ(value, before):
             made = "without it" if before is None else f"with {shown(before)}"
             raise ConfigError(f"{flag} is {shown(value)}, but {work} {made}; {remedy}")
 
 
-def differ(now: Any, before: Any) -> bool:
-    """Whether two values of a setting differ."""
-    if isinstance(now, dict) and isinstance(before, dict):
+def _differ(now: Any, before: Any) -> bool:
+    if isinstance(now, dict) and isinstance(before, dict):  # of a model, or of data
         key = "sha256" if now["sha256"] and before.get("sha256") else "name"
         return bool(now[key] != before[key])
     return bool(now != before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from hashlib import sha256
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.files import Row, read_rows, to_line
+from openrlhf_swap.files import Row, read_rows, to_line, write_text
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.startup.model_check import check_heads, check_model, check_scoring, settle_packing
@@ -17,7 +18,7 @@ from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.provenance import compare_settings, identity, record_settings
+from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 
 DATA = "--data.prompt_dataset"
 
@@ -37,7 +38,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     args, run = configuration.args, configuration.run
     objective = build(configuration.method)
     settings = settings_of(configuration)
-    resumes = choose_checkpoint(args, settings)
+    recorded = choose_checkpoint(args, settings)
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
@@ -55,9 +56,9 @@ def resolve_run(configuration: Configuration) -> Configuration:
     )
     data = write_usable_prompts(args, objective, tokenizer, output, run.grader)
     prompts = {DATA: _identity_of_prompts(args, data)}
-    if resumes:
-        _compare(prompts, args)
-    record_settings({**settings, **prompts}, Path(args.ckpt.path) / checkpoints.ORIGIN)
+    _refuse_others(prompts, recorded, args)
+    Path(args.ckpt.path).mkdir(parents=True, exist_ok=True)
+    write_text(Path(args.ckpt.path) / checkpoints.ORIGIN, to_line({**settings, **prompts}, indent=1))
     used: dict[str, Any] = {}
     if data != args.data.prompt_dataset:
         used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
@@ -81,11 +82,11 @@ def settings_of(configuration: Configuration) -> Row:
     }
 
 
-def choose_checkpoint(args: SimpleNamespace, settings: Row) -> bool:
+def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Row:
     """Select the checkpoint to resume from and move incomplete ones aside; prints what it finds.
 
     Returns:
-        Whether there is one.
+        The settings of the run that wrote it; {} to start from the beginning.
 
     Raises:
         ConfigError: for a checkpoint of a run with other settings.
@@ -94,22 +95,22 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> bool:
     path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(path)
-        return False
+        return {}
     tag, messages = checkpoints.recover(path)
     for message in messages:
         print(f"[swap] {message}")
-    if tag:
-        _compare(settings, args)
-    return tag is not None
+    origin = path / checkpoints.ORIGIN
+    recorded: Row = json.loads(origin.read_bytes()) if tag and origin.exists() else {}
+    _refuse_others(settings, recorded, args)
+    return recorded
 
 
-def _compare(settings: Row, args: SimpleNamespace) -> None:
+def _refuse_others(settings: Row, recorded: Row, args: SimpleNamespace) -> None:
     remedy = (
         "resume with that, or start a new run (another --ckpt.path and --swap.output_dir), from the exported policy "
         "(--actor.model_name_or_path) if you like"
     )
-    record = Path(args.ckpt.path) / checkpoints.ORIGIN
-    compare_settings(settings, record, f"the checkpoint in {args.ckpt.path} was written", remedy)
+    refuse_other_settings(settings, recorded, f"the checkpoint in {args.ckpt.path} was written", remedy)
 
 
 def _identity_of_prompts(args: SimpleNamespace, data: str) -> Row:
