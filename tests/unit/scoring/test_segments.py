@@ -5,8 +5,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.backends import PER_PREFIX, SEGMENTS, ScoringBackend, trial_batch
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
-from openrlhf_swap.scoring.segments import score_segments
+from openrlhf_swap.scoring.per_prefix import score_per_prefix, score_segments
 from openrlhf_swap.scoring.small_model import small_model
 
 FAMILIES = ["qwen2", "bloom", "gpt_neox", "mistral", "llama4_text", "gemma4_text", "gpt_oss", "deepseek_v3", "lfm2"]
