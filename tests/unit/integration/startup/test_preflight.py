@@ -138,7 +138,7 @@ def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prom
 def test_a_model_whose_cache_cannot_be_branched_is_refused_under_zero_3(capsys, tmp_path, prompts_file):
     model = tmp_path / "model"
     shutil.copytree(POLICY, model)
-    config = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 1, "n_head": 2}
+    config = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 64, "n_layer": 1, "n_head": 2}
     (model / "config.json").write_text(json.dumps(config))
     changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
     changes |= {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2", "--train.micro_batch_size": "2"}
