@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 
-from openrlhf_swap.rewards.answers import last_boxed
+from openrlhf_swap.rewards.statements import last_boxed
 
 CALL = re.compile(r"(\d)\+(\d)\+(\d)=$")
 
@@ -27,12 +27,12 @@ class Calculator(AgentInstanceBase):
         action = state_dict["action_text"]
         if call := CALL.search(action):
             self._calls.append(call.group())
-            return {"rewards": torch.tensor(0.0), "environment_feedback": self._sum(call), "done": False}
-        correct = last_boxed(action) == state_dict["label"]
+        correct = call is None and last_boxed(action) == state_dict["label"]
         return {
             "rewards": torch.tensor(float(correct)),
-            "environment_feedback": "",
-            "done": True,
+            "environment_feedback": self._sum(call) if call else "",
+            "done": call is None,
+            # In each turn the same names: the last turn's are the response's, also where the context ends it.
             "extra_logs": {"calls": len(self._calls), "useless_calls": len(self._calls) - len(set(self._calls))},
         }
 

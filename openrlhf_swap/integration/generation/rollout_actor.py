@@ -6,12 +6,14 @@ import asyncio
 import functools
 import inspect
 import os
+import traceback
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from openrlhf.utils.agent import SingleTurnAgentExecutor
 from transformers import AutoConfig
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -176,7 +178,16 @@ class SwapRolloutActor(_StockRolloutActor):
             sampling.output_kind = RequestOutputKind.FINAL_ONLY
             if self._seed is not None:
                 sampling.seed = zlib.crc32(f"{self._seed}:{number}:{key or prompt}".encode())
-            (response,) = await stock(prompt, label, sampling, *args, num_samples=1, **kwargs)
+            try:
+                (response,) = await stock(prompt, label, sampling, *args, num_samples=1, **kwargs)
+            except Exception as error:
+                if isinstance(self.executor, SingleTurnAgentExecutor) or isinstance(error, EngineDeadError):
+                    raise
+                traceback.print_exc()
+                raise DataError(
+                    f"the agent of --train.agent_func_path failed with {type(error).__name__}: {error}; the traceback "
+                    "is in train.log"
+                ) from None
             return read_response(response, start)
 
         return list(await asyncio.gather(*map(draw, range(num_samples))))

@@ -1,0 +1,66 @@
+"""Whole runs of an agent: killed and resumed, and with an environment that fails."""
+
+import re
+import signal
+
+import pytest
+from support.disturbing import Run, errors
+from support.paths import ROOT
+from support.running import SMALL_STEPS, run_training, start_training
+
+from openrlhf_swap.files import read_rows
+
+pytestmark = pytest.mark.slow
+CALCULATOR = str(ROOT / "examples" / "agents" / "calculator.py")
+FLAGS = [*SMALL_STEPS, "--train.agent_func_path", CALCULATOR, "--swap.steps", "turns", "--data.max_samples", "48"]
+FLAGS += ["--ckpt.save_steps", "1", "--ckpt.load_enable", "--train.full_determinism_enable"]
+FLAGS += ["--swap.rollouts_every", "1", "--actor.adam.lr", "3e-4"]
+TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
+FAILS = """
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+class Weather(AgentInstanceBase):
+    def __init__(self):
+        pass
+    async def step(self, state_dict, **more):
+        raise LookupError("no weather today")
+class AgentExecutor(MultiTurnAgentExecutor):
+    def __init__(self):
+        super().__init__(Weather)
+"""
+
+
+def untimed(rows):
+    return [{name: value for name, value in row.items() if not TIMES.search(name)} for row in rows]
+
+
+def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
+    calm = run_training(tmp_path / "calm", prompts_file, *FLAGS)
+    assert [row["step"] for row in calm] == [1, 2, 3]
+    for row in calm:
+        # Every turn but the last is a call; the policy wrote what is counted, the environment three tokens a call.
+        assert row["swap/turns"] == pytest.approx(row["calls"] + 1)
+        assert row["swap/observation_tokens"] == pytest.approx(3 * row["calls"])
+        assert row["length/mean"] < row["total_length"] - row["swap/observation_tokens"]
+        assert row["swap/adv_process_absmean"] > 0 and row["swap/skipped_steps"] == 0
+    run = Run(tmp_path, prompts_file, FLAGS)
+    _, status = run.start_and_disturb(2, None, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    resumed = run_training(run.output, prompts_file, *FLAGS)
+    assert untimed(resumed) == untimed(calm)
+    for step in (1, 2, 3):
+        name = f"rollouts/step_{step:06d}.jsonl"
+        rows = list(read_rows(run.output / name))
+        assert rows == list(read_rows(tmp_path / "calm" / name))
+        for row in rows:
+            assert "".join(turn["action"] for turn in row["turns"]) == row["response"]
+            assert all(turn["observation"].endswith("\n") for turn in row["turns"][:-1])
+
+
+def test_an_environment_that_fails_is_one_line(tmp_path, prompts_file):
+    agent = tmp_path / "weather.py"
+    agent.write_text(FAILS)
+    result = start_training(tmp_path / "run", prompts_file, *SMALL_STEPS, "--train.agent_func_path", str(agent))
+    (line,) = errors(result.stderr)
+    message = "error: the agent of --train.agent_func_path failed with LookupError: no weather today"
+    assert (result.returncode, line.startswith(message)) == (2, True), line
+    assert 'LookupError("no weather today")' in (tmp_path / "run" / "train.log").read_text()
