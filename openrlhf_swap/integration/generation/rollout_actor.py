@@ -155,6 +155,16 @@ class SwapRolloutActor(_StockRolloutActor):
         wanted = {name: value for name, value in settings.items() if name in taken}
         replace(self.executor, "reward_func", explain_failures(functools.partial(function, **wanted)), "openrlhf")
 
+    async def generate(self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+        """Overrides OpenRLHF's: each turn of a seeded agent draws from a generator of its own."""
+        if self._is_agent and sampling_params.seed is not None:  # a clone: OpenRLHF gives each turn the first one's
+            sampling_params.seed = zlib.crc32(f"{sampling_params.seed}:{len(prompt_token_ids)}".encode())
+        return await super().generate(prompt_token_ids, sampling_params, *args, **kwargs)
+
+    @property
+    def _is_agent(self) -> bool:
+        return not isinstance(self.executor, SingleTurnAgentExecutor)
+
     async def generate_responses(
         self,
         prompt: str,
@@ -181,7 +191,7 @@ class SwapRolloutActor(_StockRolloutActor):
             try:
                 (response,) = await stock(prompt, label, sampling, *args, num_samples=1, **kwargs)
             except Exception as error:
-                if isinstance(self.executor, SingleTurnAgentExecutor) or isinstance(error, EngineDeadError):
+                if not self._is_agent or isinstance(error, EngineDeadError):
                     raise
                 traceback.print_exc()
                 raise DataError(
