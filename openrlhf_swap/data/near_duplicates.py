@@ -34,7 +34,10 @@ _ESCAPED = re.compile(r"\\\\|\\n(?![a-z])|\\u[0-9a-f]{4}|\\\"")
 _ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"nt/])")
 _NUMBERS = re.compile(r"[\d.]+")
 _NUMBER_CUT = re.compile(r"[\d.]\0[\d.]")
+_FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
+_LABEL = re.compile(r"\(?[a-z]{1,3}#?\)?")  # "Q17)"
 _FORMULA_GOES_ON = re.compile(r"[-+*/=]|[a-z](?![a-z])")
+_QUOTATION = re.compile(r"^[ \t]*>+[ \t]?", re.MULTILINE)  # Markdown's
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|!\[[^\]]*\]\([^)]*\)", re.DOTALL | re.IGNORECASE)
 # What two copies of a problem may write differently, in the order of replacement.
@@ -109,12 +112,13 @@ def read_text(problem: str, figures: bool = False) -> Text:
 
 
 def read_row(row: str) -> list[Text]:
-    """A row as it stands and, where this differs, as a text in JSON or HTML, each also with its figures in the key.
+    """A row as it stands and, where this differs, as a text in JSON, HTML or a quotation.
 
-    A wrapper's numbers leave the figures out of the key, although the problem alone may have fewer than two.
+    Each also with its figures in the key: a wrapper's numbers leave them out, though the problem alone may have fewer
+    than two.
     """
     from_json = _ESCAPE.sub(_unescape, row) if _ESCAPED.search(row) else row
-    texts = dict.fromkeys((row, from_json, html.unescape(_TAG.sub(" ", row))))
+    texts = dict.fromkeys((row, from_json, html.unescape(_TAG.sub(" ", row)), _QUOTATION.sub("", row)))
     return [read_text(text, figures) for text in texts for figures in (False, True)[: 1 + bool(_FIGURE.search(text))]]
 
 
@@ -174,7 +178,8 @@ class RowSet:
         letters = [sum(map(str.isalpha, side)) for side in (before, after)]
         if not any(letters):
             return not after and not before.strip("()<>*-# ")
-        if after.startswith(("+", "-", "*", "/", "=")) or (min(letters) == 0 and max(letters) < FEWEST_LETTERS):
+        is_label = not after and _LABEL.fullmatch(before)
+        if _FORMULA.match(after) or (min(letters) == 0 and max(letters) < FEWEST_LETTERS and not is_label):
             return False
         if (before, after) not in self._counts:
             self._counts[before, after] = sum(key.startswith(before) and key.endswith(after) for key in self._keys)

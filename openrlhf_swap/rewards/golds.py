@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import html
 import math
 import os
 import re
@@ -35,15 +36,20 @@ EXAMPLES = 5
 
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"([+-]?)(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
-_TEXT_LIST = re.compile(r"\s*\[\s*[\"']")
+_TEXT_LIST = re.compile(r"\s*[\[(]\s*[\"']")
+_QUOTED = re.compile(r"\s*(?:\"([^\"]*)\"|'([^']*)')\s*")
+_ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d+);")
+_CODE_POINT = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BACKSLASHES = re.compile(r"\\+")
 _LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?![\\\"']|u[0-9a-fA-F]{4})")
 _NOT_IN_WORDS = re.compile(r"\\[A-Za-z]+|[^\w?-]|_")
-_PLACEHOLDERS = {
-    *("proof", "seeproof", "proofomitted", "solution", "seesolution", "seethesolution", "seeabove", "omitted"),
-    *("none", "null", "nil", "nan", "na", "notfound", "notapplicable", "notavailable", "notgiven", "notprovided"),
-    *("noanswer", "unknown", "tbd", "todo", "略", "证明略", "见解析"),
-}
+_PLACEHOLDER = re.compile(  # of the letters alone
+    r"(?:the)?proof(?:is)?(?:omitted|required|needed|lefttothereader|by[a-z]+)?|omittedproof|prove|tobeproved|qed|omitted"
+    r"|see(?:the|attached)*(?:proof|solutions?|above|below|text|explanation|answers?)|asabove|solution|nan?|nil|null|tbd|todo"
+    r"|none(?:given|provided)?|missing|unknown(?:answer)?|not(?:found|applicable|available|given|provided|known)"
+    r"|no(?:final)?answer(?:given|provided|found|available)?|answers?(?:may|will)?vary"
+    r"|(?:答案)?略|证明(?:略|题)?|见(?:解析|答案)|暂?无(?:答案)?"
+)
 _TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
@@ -56,7 +62,7 @@ def normal_answer(value: object) -> str:
     no leading zeros, a whole one no decimals (a column of integers with holes is read as floats), a float no exponent,
     and characters that the grader does not know as mathematics are written as it does: full-width digits, ¾, x². A
     list, which may be written as text, is its items with commas between them. Backslashes that are all doubled, by a
-    second escaping, are halved.
+    second escaping, are halved; escapes of JSON and HTML and quotes around all of it are taken off.
     """
     if isinstance(value, list | tuple):
         items = [normal_answer(item) for item in value]
@@ -69,6 +75,10 @@ def normal_answer(value: object) -> str:
     text = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
     if (listed := _listed(text)) is not None:
         return normal_answer(listed)
+    text = _CODE_POINT.sub(lambda code: chr(int(code[1], 16)), text).replace("\\/", "/")
+    text = html.unescape(text) if _ENTITY.search(text) else text
+    if quoted := _QUOTED.fullmatch(text):
+        text = quoted[1] or quoted[2] or ""
     while (runs := _BACKSLASHES.findall(text)) and all(len(run) % 2 == 0 for run in runs):
         text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
     text = write_latex(text)
@@ -93,7 +103,7 @@ def _listed(text: str) -> list[object] | None:
         items = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-    return items if isinstance(items, list) else None
+    return list(items) if isinstance(items, list | tuple) else None
 
 
 def visible_fault(answer: str) -> str | None:
@@ -104,7 +114,7 @@ def visible_fault(answer: str) -> str | None:
     if len(bare) > LONGEST:
         return LONG_ANSWER
     words = _NOT_IN_WORDS.sub("", bare).casefold()
-    if words in _PLACEHOLDERS or not bare.strip("-\u2013\u2014?_. []"):
+    if _PLACEHOLDER.fullmatch(words) or not bare.strip("-\u2013\u2014?_. []{}*…"):
         return PLACEHOLDER_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
     number_of_words = len(_WORD.findall(plain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,16 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
             f"--data.max_len is {context}, but {path} has a context of {longest} tokens; use at most {longest}"
         )
     return tokenizer
+
+
+def check_weights(flag: str, folder: str) -> None:
+    """Raise ConfigError for a file of weights in a folder that is cut short: loading would fail a minute later."""
+    from safetensors import safe_open
+
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        message = f"{flag} is {folder}, whose {path.name} is broken ({{reason}}); copy, download or export it again"
+        with reader_errors(message, ConfigError), safe_open(path, "pt"):
+            pass
 
 
 def check_chat_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -13,7 +13,13 @@ from typing import Any
 from openrlhf_swap.files import Row, read_rows, to_line, write_text
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.integration.startup.model_check import check_heads, check_model, check_scoring, settle_packing
+from openrlhf_swap.integration.startup.model_check import (
+    check_heads,
+    check_model,
+    check_scoring,
+    check_weights,
+    settle_packing,
+)
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import resolve_thought
@@ -42,6 +48,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
+    check_weights("--actor.model_name_or_path", args.actor.model_name_or_path)
     if configuration.on_cpu:
         check_heads(configuration)
     configuration = settle_packing(configuration)

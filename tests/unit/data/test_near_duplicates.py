@@ -290,6 +290,9 @@ FORMS = {
     "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
     "JSON": lambda text, n: json.dumps({"id": n, "question": text, "lang": "en"}),
     "an example in front": lambda text, n: f"Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {text}\nSolution:",
+    "a quotation": lambda text, n: "\n".join(f"> {line}" for line in text.split("\n")),
+    "labelled numbers": lambda text, n: f"Q{n}) {text}",
+    "a switch behind": lambda text, n: f"{text} /no_think",
     "Vicuna": lambda text, n: f"A chat of a curious user and an assistant. USER: {text} ASSISTANT:",
 }
 SHORT = [

@@ -74,6 +74,13 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         (r"\\frac{1}{2}\\pi", r"\frac{1}{2}\pi"),
         (r"\begin{matrix}1\\2\end{matrix}", r"\begin{matrix}1\\2\end{matrix}"),
         ('["165"]', "165"),
+        ("('2', '3')", "2, 3"),
+        # Escapes of JSON and HTML, and quotes.
+        ('"42"', "42"),
+        (r"\u221a2", r"\sqrt{2}"),
+        (r"1\/2", "1/2"),
+        ("x &lt; 3", "x < 3"),
+        ("1 & 2", "1 & 2"),
         (r'["\\frac{1}{2}"]', r"\frac{1}{2}"),
         ('["1", "2"]', "1, 2"),
         ('["a" and [1]', '["a" and [1]'),
@@ -120,6 +127,7 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
         ("seventy two clips sold in April and May", PROSE_ANSWER),
         *((answer, PLACEHOLDER_ANSWER) for answer in ("proof", "Not found.", "N/A", "-", "?", "(see solution)")),
         *((answer, PLACEHOLDER_ANSWER) for answer in (r"\text{None}", "NaN", "null", "see the solution", "—")),
+        *((answer, PLACEHOLDER_ANSWER) for answer in ("Q.E.D.", "…", "Answers may vary", "proof by parity", "略")),
         # Answers of the benchmarks and of the training pools.
         ("East", None),
         ("7 minutes and 5 seconds", None),

@@ -1,8 +1,11 @@
 """What is found out about a model before a run starts."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from support.paths import ROOT
 from transformers import CONFIG_MAPPING
 
@@ -105,3 +108,13 @@ def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes,
     else:
         with pytest.raises(ConfigError, match="have 16 dimensions, which vLLM does not take on a CPU: use a model wi"):
             model_check.check_heads(run_of(tmp_path))
+
+
+def test_weights_that_are_cut_short_are_refused(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    save_file({"x": torch.zeros(1000)}, weights)
+    model_check.check_weights("--actor.model_name_or_path", str(tmp_path))
+    for size in (weights.stat().st_size - 1, 100, 4, 0):
+        os.truncate(weights, size)
+        with pytest.raises(ConfigError, match=r"--actor.model_name_or_path is .*, whose model.safetensors is broken"):
+            model_check.check_weights("--actor.model_name_or_path", str(tmp_path))
