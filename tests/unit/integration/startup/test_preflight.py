@@ -145,7 +145,7 @@ def test_a_model_whose_cache_cannot_be_branched_is_refused_under_zero_3(capsys, 
     status, error = run_main(capsys, "--rollout.micro_batch_size", "2", **changes)
     assert status == 2
     assert error.startswith(f"error: --ds.zero_stage is 3 with 2 actors, and {model} can be scored only prefix by")
-    assert "branching the cache of a small BloomForCausalLM is off by" in error and error.endswith(" nats: use 2")
+    assert " prefix, because branching a small BloomForCausalLM " in error and error.endswith(": use 2")
 
 
 def test_no_usable_row_is_an_error(capsys, tmp_path):
