@@ -67,12 +67,12 @@ def ray_session():
     import ray
 
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
-    from openrlhf_swap.integration.startup.launch import start_local_ray
+    from openrlhf_swap.integration.startup.launch import start_ray
 
     set_cpu_environment()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
-        start_local_ray(places=5)
+        start_ray(5, on_cpu=True)
     yield
     ray.shutdown()
 

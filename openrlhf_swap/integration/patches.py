@@ -59,12 +59,14 @@ SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
 CONSOLE = "commands that send other packages' output to a log"
 TRAINER = "trainer, while it is constructed"
 ASYNC_TRAINER = "asynchronous trainer, while it is constructed"
+CPU_RANKS_MEET = "policy and reference model, on CPU, while their ranks meet"
 POLICY_LOADS = "policy, while its model is loaded"
 POLICY = "policy"
 STAGE_3 = "policy under ZeRO-3"
 STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
 REFERENCE_LOADS = "reference model, while it is loaded"
 LOG_PROBS = "policy and reference model, during forward passes for log-probabilities"
+ENGINE_STARTS = "rollout actor, while its engine starts"
 ENGINE = "rollout engine"
 TRAINS = "driver and the processes it starts"
 TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
@@ -86,6 +88,9 @@ PATCHES: dict[Group, dict[str, str]] = {
         "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.actors.IntrinsicRewardActor",
         "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.actors.SwapReferenceActor",
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
+    },
+    Group(NAME, DRIVER, "openrlhf", "the policy's process starts while engines do; they sleep before it loads"): {
+        "openrlhf.trainer.ray.vllm_engine.batch_vllm_engine_call": ".startup.launch.leave_awake"
     },
     Group(NAME, DRIVER, "openrlhf", "its `args` carry our settings to every actor"): {
         "openrlhf.utils.get_strategy": ".startup.launch.run_openrlhf"
@@ -119,7 +124,7 @@ PATCHES: dict[Group, dict[str, str]] = {
         f"torch.cuda.{name}": f".runtime.cpu.{name}"
         for name in ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
     },
-    Group(NAME, EVERY_CPU, "openrlhf", "the device mesh is on the CPU"): {
+    Group(NAME, CPU_RANKS_MEET, "openrlhf", "the device mesh is on the CPU"): {
         "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"
     },
     Group(NAME, CONSOLE, None, "what is printed after the command reaches the console again"): {
@@ -133,6 +138,9 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(METHOD, LOG_PROBS, "transformers", "the head returns log-probabilities instead of logits"): {
         "torch.nn.modules.linear.Linear.forward": ".policy.chunked_actor.ChunkedActor"
     },
+    Group(
+        NAME, ENGINE_STARTS, "vllm", "vLLM would look at the model's class in a process of its own: 9 s of imports"
+    ): {"vllm.model_executor.models.registry._run_in_subprocess": ".generation.rollout_actor.run_here"},
     Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought` and `grader`"): {
         "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
     },

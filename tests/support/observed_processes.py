@@ -6,6 +6,7 @@ writes {where: [[kind, target, ...], ...]}, by the names that `patches` has for 
 replacement is over has "after " in front. Of the table of patches nothing else is known here.
 """
 
+import asyncio
 import functools
 import importlib
 import json
@@ -75,7 +76,7 @@ def commands():
 
         return mock.patch.object(runpy, "run_module", observed_module)
 
-    no_ray = {"start_local_ray": mock.DEFAULT, "engine_limits": lambda *_: {}}
+    no_ray = {"start_ray": mock.DEFAULT, "engine_limits": lambda *_: {}}
     with mock.patch.multiple(launch, **no_ray), observed("DRIVER"):
         observing.begin()
         launch.launch(configure(["--actor.model_name_or_path", str(POLICY)], on_cpu=True))
@@ -88,12 +89,18 @@ def commands():
 
 def actors(folder):
     from openrlhf_swap.integration.driver import async_trainer, trainer
+    from openrlhf_swap.integration.generation import rollout_actor
     from openrlhf_swap.integration.policy import actors as policy_actors
+    from openrlhf_swap.integration.policy import strategy as strategies
+    from openrlhf_swap.integration.policy.strategy import SwapStrategy
 
     ckpt = SimpleNamespace(path=str(folder), max_num=2, max_mem=8)
     args = SimpleNamespace(ckpt=ckpt, swap=SimpleNamespace(objective="swap"), train=SimpleNamespace(seed=1))
     strategy, load = SimpleNamespace(args=args), "init_model_from_pretrained"
     policy = policy_actors.IntrinsicRewardActor.__new__(policy_actors.IntrinsicRewardActor)
+    policy._rank = 0
+    ours, engine = (kind.__new__(kind) for kind in (SwapStrategy, rollout_actor.SwapRolloutActor))
+    ours._trains_policy = False
     reference = policy_actors.SwapReferenceActor.__new__(policy_actors.SwapReferenceActor)
     for where, stock, method, start in (
         ("TRAINER", trainer._StockTrainer, "__init__", lambda: trainer.SwapTrainer("", strategy)),
@@ -105,6 +112,8 @@ def actors(folder):
             load,
             lambda: getattr(reference, load)(strategy, ""),
         ),
+        ("CPU_RANKS_MEET", strategies._StockStrategy, "setup_distributed", lambda: ours.setup_distributed()),
+        ("ENGINE_STARTS", rollout_actor._StockRolloutActor, "__init__", lambda: asyncio.run(engine.__init__())),
     ):
         with mock.patch.object(stock, method, recording(where)):
             observing.begin()

@@ -199,6 +199,13 @@ class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
             steps = len(self.prompts_dataloader) // self.args.rollout.batch_size
             self._last_step = steps * self.args.train.num_episodes
 
+    def get_max_steps(self) -> int:
+        """Overrides OpenRLHF's, which is asked before models are loaded: engines on their GPUs sleep first."""
+        if self.args.vllm.enable_sleep:
+            ray.get([engine.sleep.remote() for engine in self.vllm_engines])
+        steps: int = super().get_max_steps()
+        return steps
+
     def restore_best_checkpoint_state(self, checkpoint_states: dict) -> None:
         """Overrides TrainerMixin: then evaluates a resumed policy if its step's evaluation was interrupted.
 

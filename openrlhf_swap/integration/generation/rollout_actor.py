@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.response import FAILED, read_response
-from openrlhf_swap.integration.patches import undecorated
+from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
 from openrlhf_swap.packages.replace import replace
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -66,6 +66,11 @@ def expert_kernels(model: str) -> dict[str, str]:
     return {"moe_backend": "triton"}
 
 
+def run_here(function: Callable[[], Any]) -> Any:
+    """Stands for vLLM's call in a process of its own, which keeps CUDA out of one that forks; this one does not."""
+    return function()
+
+
 class KnownPrompt:
     """Replaces the tokenizer where OpenRLHF tokenises a prompt whose tokens are already known."""
 
@@ -107,7 +112,9 @@ class SwapRolloutActor(_StockRolloutActor):
     _weight_updates = 0
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        await super().__init__(*args, **kwargs)
+        print("[swap] vLLM: an engine starts; its process imports", flush=True)
+        with installed(ENGINE_STARTS):
+            await super().__init__(*args, **kwargs)
         self._watch = asyncio.create_task(self.exit_with_engine())
 
     async def exit_with_engine(self) -> None:

@@ -29,6 +29,8 @@ class IntrinsicRewardActor(_StockPolicyActor):
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also restores the random state, and chooses the scoring backend."""
+        if self._rank == 0:
+            print("[swap] DeepSpeed: the policy loads its weights", flush=True)
         self._checkpoints = PolicyCheckpoints(strategy)
         with installed(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from typing import Any
 
+import deepspeed
+import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
-from openrlhf_swap.integration.patches import STAGE_3_SLEEPS, installed
+from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, installed
 from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.replace import replace
+from openrlhf_swap.runs.private_ray import FOLDER
 
 _StockStrategy: Any = DeepspeedStrategy
 _BUFFER = "_offload_buffer"  # DeepSpeed's suffix for a moment's place in main memory, in the optimizer's state
@@ -25,6 +32,20 @@ class SwapStrategy(_StockStrategy):
         self._trains_policy = hasattr(self.args, "actor")
         ds, trained = self.args.ds, self.args.actor if self._trains_policy else self.args.model
         ds.attn_implementation = attention.implementation(ds.attn_implementation, trained.model_name_or_path)
+
+    def setup_distributed(self, timeout: timedelta = timedelta(minutes=60)) -> None:
+        """Overrides OpenRLHF's: ranks on one machine find each other by a file in Ray's folder, not by a port.
+
+        torch's store listens on all interfaces and asks for nothing: whoever writes into it ends the run.
+        """
+        folder, several = os.environ.get(FOLDER), self._trains_policy and self.args.actor.num_nodes > 1
+        if folder and not several:
+            rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            file = f"file://{folder}/store_{port}"  # the port is this group's, and nothing listens on it
+            deepspeed.init_distributed(timeout=timeout, init_method=file, rank=rank, world_size=size)
+        with installed(CPU_RANKS_MEET) if is_cpu_build() else nullcontext():
+            super().setup_distributed(timeout)
 
     def print(self, *words: Any) -> None:
         """Overrides OpenRLHF's: leaves out `args`, which may hold a tracker's key; swap_config.json has the rest."""
@@ -61,6 +82,9 @@ class SwapStrategy(_StockStrategy):
         if self.stage == 3:
             _let_torchs_adam_sleep(optimizer)
             _skip_bad_gradients(optimizer)
+        if self._trains_policy and self.args.ds.enable_sleep and torch.cuda.is_available():
+            moments = [weight.numel() for group in optimizer.optimizer.param_groups for weight in group["params"]] * 2
+            threading.Thread(target=pin_ahead, args=(moments,), name="pinning").start()
         return model, optimizer, scheduler
 
     def moving_average(self, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu") -> None:
@@ -69,6 +93,16 @@ class SwapStrategy(_StockStrategy):
         updated = self.use_dynamic_batch or self.time_steps["ema"] % self.accumulated_gradient == 0
         if updated and self.is_rank_0():
             moving_average.update(model_ema, model, beta)
+
+
+def pin_ahead(sizes: list[int]) -> None:
+    """Let torch pin room for so many float32 numbers each, which it keeps for the next that asks.
+
+    Adam's moments are there after the first update. Pinning their places then took 8 s of the first step at 1.5B; now
+    it is done while the first responses are generated.
+    """
+    places = [torch.empty(size, pin_memory=True) for size in sizes]
+    places.clear()  # only now: each of them is to be a place of its own
 
 
 @contextmanager

@@ -7,6 +7,7 @@ over Ray. vLLM's worker imports this module by the name of its extension, and so
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -345,5 +346,21 @@ class WorkerExtension:
     """The extension of vLLM's worker, which adds nothing: its name leads the worker's process to this module."""
 
 
+class _Phases(logging.Handler):
+    """Says on the console what the engine whose process this is does next, at messages of vLLM's."""
+
+    MESSAGES: ClassVar[dict[str, str]] = {
+        "Starting to load model": "loads the weights",
+        "Using cache directory": "compiles the model, or loads what was compiled before",
+        "GPU KV cache size": "warms up, and captures CUDA graphs unless it runs eagerly",
+    }
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for message, phase in self.MESSAGES.items():
+            if str(record.msg).startswith(message):
+                print(f"[swap] vLLM: it {phase}", flush=True)
+
+
 for _name, _receiver in (("ipc", IpcReceiver), ("nccl", NcclReceiver), ("bytes", BytesReceiver)):
     WeightTransferEngineFactory.register_engine(f"swap_{_name}", _receiver)
+logging.getLogger("vllm").addHandler(_Phases())

@@ -28,21 +28,48 @@ class Gpu:
     total: int  # bytes
 
 
-def check(configuration: Configuration) -> None:
+def check(configuration: Configuration) -> Configuration:
     """Check this machine; nothing where the run is to join a cluster.
+
+    Returns:
+        The configuration with its optimizer's place.
 
     Raises:
         ConfigError: for what the run could not work with.
     """
     if "RAY_ADDRESS" in os.environ:
-        return
+        return place_optimizer(configuration, None)
     gpus = read_gpus(configuration.args)
+    configuration = place_optimizer(configuration, min(gpu.total for gpu in gpus))
     check_gpus(gpus, configuration.args.vllm.gpu_memory_utilization)
     if len(gpus) > 1:
         check_shared_memory(shutil.disk_usage("/dev/shm").free)
     # Ray reads the limits of a container, and psutil what other containers leave.
     available = min(estimate_available_memory(), psutil.virtual_memory().available)
     check_main_memory(pinned_memory(configuration), available)
+    return configuration
+
+
+def place_optimizer(configuration: Configuration, gpu: int | None) -> Configuration:
+    """Choose, and print, whether the optimizer stays on GPUs where vLLM takes turns; `--ds.enable_sleep` wins.
+
+    Args:
+        configuration: of the run.
+        gpu: bytes of the smallest GPU; None where it is not known.
+    """
+    args, flag = configuration.args, "ds.enable_sleep"
+    if flag in configuration.named or not (args.train.colocate_all and args.vllm.enable_sleep):
+        return configuration
+    # A run on a CPU does without the planner, whose import takes a moment.
+    from openrlhf_swap.sizing import optimizer_stays
+
+    leaving = configuration.replace_flags({flag: True})
+    if gpu is None or (share := optimizer_stays(leaving, gpu)) is None:
+        reason = "it is not known what a GPU holds" if gpu is None else f"both do not fit into {gib(gpu)} GiB"
+        print(f"[swap] the optimizer leaves the GPU while vLLM generates, because {reason}")
+        return leaving
+    print(f"[swap] the optimizer stays on the GPU, which holds it beside vLLM with {share:.0%} of {gib(gpu)} GiB")
+    return configuration.replace_flags({"vllm.gpu_memory_utilization": share})
 
 
 def gib(size: float) -> str:

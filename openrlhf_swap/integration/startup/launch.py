@@ -32,6 +32,12 @@ from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import end_process
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
+# What OpenRLHF gives to its processes.
+OPENRLHFS_VARIABLES = {
+    "TOKENIZERS_PARALLELISM": "true",
+    "NCCL_DEBUG": "WARN",
+    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+}
 OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
 
@@ -55,14 +61,15 @@ def launch(configuration: Configuration) -> None:
         # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         more["enable_chunked_prefill"] = False
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
-        start_local_ray(gpu_actors(args)) if "RAY_ADDRESS" not in os.environ else join_ray()
     else:
-        gpus.check(configuration)
+        configuration = gpus.check(configuration)
+        args = configuration.args
         more |= expert_kernels(args.actor.model_name_or_path)
+    start_ray(gpu_actors(args), configuration.on_cpu)
     limits = engine_limits(configuration)
     print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
     engines = EngineFactory(ray.remote(SwapRolloutActor), {**limits, **more})
-    print("[swap] starting vLLM and DeepSpeed, which takes a minute or more")
+    print("[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import", flush=True)
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
         with watch_gcs(partial(end_without_gcs, args, where)):
@@ -140,20 +147,29 @@ def threads(args: SimpleNamespace, cores: int) -> int:
     return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
 
 
-def start_local_ray(places: int) -> None:
-    """Start Ray on this machine alone, with `places` slots for processes that ask for a GPU."""
-    build_communication_op()
-    # One CPU more for the trainer, which asks for no GPU.
-    ray.init(
-        address="local",
-        num_cpus=places + 1,
-        num_gpus=places,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-    )
+def start_ray(places: int, on_cpu: bool) -> None:
+    """Join the cluster that RAY_ADDRESS names or start Ray on this machine alone, without its dashboard.
+
+    On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
+    """
+    if on_cpu:
+        build_communication_op()
+    if "RAY_ADDRESS" not in os.environ:
+        # One CPU more for the trainer, which asks for no GPU.
+        slots = {"num_cpus": places + 1, "num_gpus": places, "object_store_memory": OBJECT_STORE_BYTES}
+        options: dict[str, Any] = {"address": "local", "include_dashboard": False, **(slots if on_cpu else {})}
+    else:
+        options = {}
+    if not on_cpu:
+        variables = {name: os.environ.get(name, value) for name, value in OPENRLHFS_VARIABLES.items()}
+        options["runtime_env"] = {"env_vars": variables}
+    elif not options:
+        options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}}
+    ray.init(**options)
 
 
-def join_ray() -> None:
-    """Join the cluster that RAY_ADDRESS names; its processes inherit a CPU run's environment from here."""
-    build_communication_op()
-    ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}})
+def leave_awake(*_: Any, **__: Any) -> None:
+    """Stands for the call with which OpenRLHF puts engines to sleep before it starts any other process.
+
+    So the policy's process imports while vLLM compiles. `SwapTrainer.get_max_steps` puts the engines to sleep.
+    """

@@ -208,9 +208,10 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
     made = []
     monkeypatch.setattr(launch, "EngineFactory", lambda actor_class, more: more)
     monkeypatch.setattr(launch, "run_openrlhf", lambda configuration, engines: made.append(engines))
+    monkeypatch.setattr(launch, "start_ray", lambda *_, **__: None)
     monkeypatch.setattr(launch.ray, "shutdown", lambda: None)
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
-    monkeypatch.setattr(launch.gpus, "check", lambda *_: None)
+    monkeypatch.setattr(launch.gpus, "check", lambda configuration: configuration)
     launch.launch(configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False))
     (given,) = made
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected

@@ -103,3 +103,34 @@ def test_a_launch_ends_before_ray_where_cuda_cannot_use_the_gpus(monkeypatch):
         launch.launch(run)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     gpus.check(run)
+
+
+SHARED = ["--actor.model_name_or_path", R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep"]
+SHARED += ["--vllm.gpu_memory_utilization", "0.7", "--data.max_len", "14000", "--rollout.max_new_tokens", "12000"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "sleeps", "says"),
+    [
+        ([], 80, False, "the optimizer stays on the GPU, which holds it beside vLLM with"),
+        ([], 24, True, "the optimizer leaves the GPU while vLLM generates, because both do not fit into 24.0 GiB"),
+        (
+            [],
+            None,
+            True,
+            "the optimizer leaves the GPU while vLLM generates, because it is not known what a GPU holds",
+        ),
+        (["--ds.enable_sleep"], 80, True, ""),
+    ],
+)
+def test_the_optimizer_stays_where_both_fit(flags, gpu, sleeps, says, capsys):
+    given = configure([*SHARED, *flags], on_cpu=False)
+    placed = gpus.place_optimizer(given, gpu and gpu * GIB)
+    assert placed.args.ds.enable_sleep == sleeps
+    assert placed.args.vllm.gpu_memory_utilization <= 0.7
+    assert capsys.readouterr().out.startswith(f"[swap] {says}" if says else "")
+
+
+def test_models_that_share_no_gpu_are_left_alone():
+    given = configure(["--actor.model_name_or_path", R1 + "1.5B"], on_cpu=False)
+    assert gpus.place_optimizer(given, None) is given
