@@ -71,15 +71,22 @@ def run_here(function: Callable[[], Any]) -> Any:
     return function()
 
 
-class KnownPrompt:
-    """Replaces the tokenizer where OpenRLHF tokenises a prompt whose tokens are already known."""
+class TextsOnce:
+    """A tokenizer for one prompt, whose samples OpenRLHF tokenises one by one: it tokenises a text once.
 
-    def __init__(self, tokenizer: Any, ids: list[int]) -> None:
-        self._ids = torch.tensor([ids])
-        self.decode = tokenizer.decode
+    `ids` are the tokens of the prompt, where they are known.
+    """
 
-    def __call__(self, **_: Any) -> dict[str, torch.Tensor]:
-        return {"input_ids": self._ids}
+    def __init__(self, tokenizer: Any, prompt: str, ids: list[int] | None) -> None:
+        self._tokenizer, self._known = tokenizer, {} if ids is None else {prompt: torch.tensor([ids])}
+
+    def __call__(self, text: str, **options: Any) -> dict[str, torch.Tensor]:
+        if text not in self._known:
+            self._known[text] = self._tokenizer(text=text, **options)["input_ids"]
+        return {"input_ids": self._known[text]}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
 
 
 def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
@@ -177,26 +184,27 @@ class SwapRolloutActor(_StockRolloutActor):
         prompt: str,
         label: str,
         sampling_params: Any,
-        *args: Any,
+        max_length: int,
+        hf_tokenizer: Any,
         num_samples: int = 1,
-        key: str | None = None,
-        start: int | None = None,
-        **kwargs: Any,
+        images: None = None,
+        prefix: Rollout | None = None,
     ) -> list[Rollout]:
-        """Overrides OpenRLHF's: returns rollouts, whose seeds depend on `key`, by default the prompt.
-
-        `start` is where a response begins, if before what is generated.
-        """
-        stock = super().generate_responses
+        """Overrides OpenRLHF's: returns rollouts; of a `prefix`, if given, which is not generated again."""
+        stock, key, start = super().generate_responses, prompt, None
+        ids = prefix and [*prefix.prompt_ids, *prefix.response_ids]
+        if prefix is not None:
+            key, start = f"{prompt}:{ids}", prefix.start
+        tokenizer = TextsOnce(hf_tokenizer, prompt, ids)
 
         async def draw(number: int) -> Rollout:
             sampling = sampling_params.clone()
             # Otherwise vLLM hands over all tokens so far at each token, and OpenRLHF throws all but the last away.
             sampling.output_kind = RequestOutputKind.FINAL_ONLY
             if self._seed is not None:
-                sampling.seed = zlib.crc32(f"{self._seed}:{number}:{key or prompt}".encode())
+                sampling.seed = zlib.crc32(f"{self._seed}:{number}:{key}".encode())
             try:
-                (response,) = await stock(prompt, label, sampling, *args, num_samples=1, **kwargs)
+                (response,) = await stock(prompt, label, sampling, max_length, tokenizer, num_samples=1)
             except Exception as error:
                 if not self._is_agent or isinstance(error, EngineDeadError):
                     raise
@@ -217,11 +225,7 @@ class SwapRolloutActor(_StockRolloutActor):
         async def respond(request: ContinuationRequest) -> list[Rollout]:
             prefix, limited = request.prefix, sampling_params.clone()
             limited.max_tokens = request.wanted.max_new_tokens
-            ids = [*prefix.prompt_ids, *prefix.response_ids]
-            common = (prefix.prompt, prefix.record["label"], limited, max_length, KnownPrompt(hf_tokenizer, ids))
-            key = f"{prefix.prompt}:{ids}"
-            return await self.generate_responses(
-                *common, num_samples=request.wanted.count, key=key, start=prefix.start
-            )
+            common = (prefix.prompt, prefix.record["label"], limited, max_length, hf_tokenizer)
+            return await self.generate_responses(*common, num_samples=request.wanted.count, prefix=prefix)
 
         return list(await asyncio.gather(*map(respond, requests)))

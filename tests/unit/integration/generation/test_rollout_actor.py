@@ -4,7 +4,6 @@ import asyncio
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from types import SimpleNamespace
 
 import pytest
 
@@ -119,7 +118,8 @@ def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
     with ThreadingHTTPServer(("127.0.0.1", 0), RewardServer) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         actor = Actor(f"http://127.0.0.1:{server.server_port}/get_reward")
-        (rollout,) = asyncio.run(actor.generate_responses("2 + 2?", "4", SimpleNamespace(clone=SimpleNamespace)))
+        sampling = SimpleNamespace(clone=SimpleNamespace)
+        (rollout,) = asyncio.run(actor.generate_responses("2 + 2?", "4", sampling, 9, None))
         server.shutdown()
     assert (rollout.reward, rollout.record["scores"]) == (4.0, 4.0)
     assert rollout.record["extra_logs"] == {"dummy_scores": 4.0}
@@ -146,7 +146,7 @@ def test_python_sees_each_response_once_when_it_is_finished():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollout_actor._StockRolloutActor, "generate_responses", answered)
-        asyncio.run(Actor().generate_responses("2 + 2?", "4", given := SamplingParams(), num_samples=2))
+        asyncio.run(Actor().generate_responses("2 + 2?", "4", given := SamplingParams(), 9, None, num_samples=2))
     assert [one.output_kind for one in sampled] == [RequestOutputKind.FINAL_ONLY] * 2
     assert given.output_kind == RequestOutputKind.CUMULATIVE
 

@@ -1,12 +1,16 @@
 """What becomes of groups that dynamic filtering drops."""
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
+import torch
 from support.actors import make_config, make_sample
 from support.objectives import READER
 
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.integration.generation import sampling
+from openrlhf_swap.integration.generation.rollout_actor import TextsOnce
 from openrlhf_swap.integration.generation.sampling import SamplesGenerator, SwapSamplesGenerator
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 
@@ -114,3 +118,36 @@ def test_grpo_lead_keeps_a_group_whose_lengths_differ():
 def test_objectives_that_learn_from_every_group_are_known():
     drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
     assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead", "sas"}
+
+
+def test_a_tokenizer_travels_once_however_many_prompts_it_goes_with(monkeypatch, tokenizer):
+    """Written to Ray's store once, and read once by a process that gets it with every prompt."""
+    stored, read = [], []
+    monkeypatch.setattr(sampling.ray, "put", lambda value: stored.append(value) or "its place")
+    monkeypatch.setattr(sampling.ray, "get", lambda place: read.append(place) or tokenizer)
+    sampling.read_once.cache_clear()
+    sent = sampling.StoredTokenizer(tokenizer)
+    written = [pickle.dumps(sent) for _ in range(8)]
+    got = [pickle.loads(data) for data in written]
+    assert stored == [tokenizer] and read == ["its place"] and max(map(len, written)) < 200
+    assert all(each is tokenizer for each in got)
+    assert sent("a", add_special_tokens=False) == tokenizer("a", add_special_tokens=False)
+    assert sent.eos_token_id == tokenizer.eos_token_id
+    sampling.read_once.cache_clear()
+
+
+def test_a_text_is_tokenised_once_for_all_samples_of_a_prompt(tokenizer):
+    asked = []
+
+    def counting(text, **options):
+        asked.append(text)
+        return tokenizer(text=text, **options)
+
+    once = TextsOnce(counting, "1 + 1", None)
+    options = {"add_special_tokens": False, "return_tensors": "pt"}
+    expected = tokenizer("1 + 1", **options)["input_ids"]
+    assert all(torch.equal(once(text="1 + 1", **options)["input_ids"], expected) for _ in range(16))
+    assert asked == ["1 + 1"]
+    known = TextsOnce(counting, "1 + 1", [5, 6])
+    assert known(text="1 + 1", **options)["input_ids"].tolist() == [[5, 6]] and asked == ["1 + 1"]
+    assert known(text="2", **options)["input_ids"].tolist() == tokenizer("2", **options)["input_ids"].tolist()
