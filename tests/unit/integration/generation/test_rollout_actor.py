@@ -141,7 +141,7 @@ def test_python_sees_each_response_once_when_it_is_finished():
         def __init__(self):
             self._seed = None
 
-    async def answered(self, prompt, label, sampling, **_):
+    async def answered(self, prompt, label, sampling, *_, **__):
         sampled.append(sampling)
         return [{**RESPONSE, "reward": 1.0}]
 
