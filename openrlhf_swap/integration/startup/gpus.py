@@ -38,7 +38,7 @@ def check(configuration: Configuration) -> Configuration:
         ConfigError: for what the run could not work with.
     """
     if "RAY_ADDRESS" in os.environ:
-        return place_optimizer(configuration, None)
+        return configuration
     gpus = read_gpus(configuration.args)
     configuration = place_optimizer(configuration, min(gpu.total for gpu in gpus))
     check_gpus(gpus, configuration.args.vllm.gpu_memory_utilization)
@@ -50,26 +50,22 @@ def check(configuration: Configuration) -> Configuration:
     return configuration
 
 
-def place_optimizer(configuration: Configuration, gpu: int | None) -> Configuration:
-    """Choose, and print, whether the optimizer stays on GPUs where vLLM takes turns; `--ds.enable_sleep` wins.
+def place_optimizer(configuration: Configuration, gpu: int) -> Configuration:
+    """Keep the optimizer on GPUs of `gpu` bytes, although `--ds.enable_sleep` lets it leave, if it fits beside vLLM.
 
-    Args:
-        configuration: of the run.
-        gpu: bytes of the smallest GPU; None where it is not known.
+    Prints the choice.
     """
-    args, flag = configuration.args, "ds.enable_sleep"
-    if flag in configuration.named or not (args.train.colocate_all and args.vllm.enable_sleep):
+    args = configuration.args
+    if not (args.ds.enable_sleep and args.train.colocate_all and args.vllm.enable_sleep):
         return configuration
     # A run on a CPU does without the planner, whose import takes a moment.
     from openrlhf_swap.sizing import optimizer_stays
 
-    leaving = configuration.replace_flags({flag: True})
-    if gpu is None or (share := optimizer_stays(leaving, gpu)) is None:
-        reason = "it is not known what a GPU holds" if gpu is None else f"both do not fit into {gib(gpu)} GiB"
-        print(f"[swap] the optimizer leaves the GPU while vLLM generates, because {reason}")
-        return leaving
+    if (share := optimizer_stays(configuration, gpu)) is None:
+        print(f"[swap] the optimizer leaves the GPU while vLLM generates: both do not fit into {gib(gpu)} GiB")
+        return configuration
     print(f"[swap] the optimizer stays on the GPU, which holds it beside vLLM with {share:.0%} of {gib(gpu)} GiB")
-    return configuration.replace_flags({"vllm.gpu_memory_utilization": share})
+    return configuration.replace_flags({"ds.enable_sleep": False, "vllm.gpu_memory_utilization": share})
 
 
 def gib(size: float) -> str:

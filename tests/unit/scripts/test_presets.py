@@ -39,7 +39,7 @@ def test_presets_carry_the_papers_settings_and_share_every_gpu(size):
     assert (args.algo.kl.init_coef, args.actor.lr_scheduler, args.actor.adam.lr) == (0, "constant", 1e-6)
     assert args.ckpt.load_enable and args.ckpt.save_steps == 20 and args.train.seed == 3
     assert args.vllm.num_engines * args.vllm.tensor_parallel_size == 8 == args.actor.num_gpus_per_node
-    assert args.train.colocate_all and args.vllm.enable_sleep and "ds.enable_sleep" not in run.named
+    assert args.train.colocate_all and args.vllm.enable_sleep and args.ds.enable_sleep
     assert args.ds.zero_stage == {"1.5b": 2, "7b": 3}[size]
     folder = f"outputs/swap_{size}"
     assert (run.run.output_dir, args.ckpt.path, args.logger.tensorboard_dir) == (

@@ -112,25 +112,18 @@ SHARED += ["--vllm.gpu_memory_utilization", "0.7", "--data.max_len", "14000", "-
 @pytest.mark.parametrize(
     ("flags", "gpu", "sleeps", "says"),
     [
-        ([], 80, False, "the optimizer stays on the GPU, which holds it beside vLLM with"),
-        ([], 24, True, "the optimizer leaves the GPU while vLLM generates, because both do not fit into 24.0 GiB"),
+        (["--ds.enable_sleep"], 80, False, "the optimizer stays on the GPU, which holds it beside vLLM with"),
         (
-            [],
-            None,
+            ["--ds.enable_sleep"],
+            24,
             True,
-            "the optimizer leaves the GPU while vLLM generates, because it is not known what a GPU holds",
+            "the optimizer leaves the GPU while vLLM generates: both do not fit into 24.0",
         ),
-        (["--ds.enable_sleep"], 80, True, ""),
+        ([], 24, False, ""),
     ],
 )
 def test_the_optimizer_stays_where_both_fit(flags, gpu, sleeps, says, capsys):
-    given = configure([*SHARED, *flags], on_cpu=False)
-    placed = gpus.place_optimizer(given, gpu and gpu * GIB)
+    placed = gpus.place_optimizer(configure([*SHARED, *flags], on_cpu=False), gpu * GIB)
     assert placed.args.ds.enable_sleep == sleeps
     assert placed.args.vllm.gpu_memory_utilization <= 0.7
     assert capsys.readouterr().out.startswith(f"[swap] {says}" if says else "")
-
-
-def test_models_that_share_no_gpu_are_left_alone():
-    given = configure(["--actor.model_name_or_path", R1 + "1.5B"], on_cpu=False)
-    assert gpus.place_optimizer(given, None) is given
