@@ -109,12 +109,12 @@ def test_more_memory_than_planned_is_wrong(most, passes):
 
 
 def test_the_plan_of_a_run_is_read_from_its_own_record(tmp_path):
-    """Half of a GPU of 8 GiB is vLLM's, 4 GiB are kept free; the embedded policy itself takes little."""
+    """Half of a GPU of 8 GiB is vLLM's, or what an optimizer that stays leaves to it; 4 GiB are kept free."""
     run = configure(training_flags(str(POLICY), tmp_path), on_cpu=False)
     (tmp_path / "run.yaml").write_text(json.dumps({"flags": run.dump()}))
     planned = planned_bytes(tmp_path, 8 * GIB)
     assert list(planned) == ["generate", "score", "update", "adam"]
-    assert 8 * GIB < planned["generate"] < 8.1 * GIB and 4 * GIB < planned["update"] < 5 * GIB
+    assert 7.9 * GIB < planned["generate"] <= 8 * GIB and 4 * GIB < planned["update"] < 5 * GIB
 
 
 def test_memory_is_read_until_the_end():
