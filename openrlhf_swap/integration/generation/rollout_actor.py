@@ -191,10 +191,10 @@ class SwapRolloutActor(_StockRolloutActor):
         prefix: Rollout | None = None,
     ) -> list[Rollout]:
         """Overrides OpenRLHF's: returns rollouts; of a `prefix`, if given, which is not generated again."""
-        stock, key, start = super().generate_responses, prompt, None
-        ids = prefix and [*prefix.prompt_ids, *prefix.response_ids]
+        stock, key, ids, start = super().generate_responses, prompt, None, None
         if prefix is not None:
-            key, start = f"{prompt}:{ids}", prefix.start
+            ids, start = [*prefix.prompt_ids, *prefix.response_ids], prefix.start
+            key = f"{prompt}:{ids}"
         tokenizer = TextsOnce(hf_tokenizer, prompt, ids)
 
         async def draw(number: int) -> Rollout:
