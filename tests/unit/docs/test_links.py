@@ -120,8 +120,9 @@ def test_commands_that_are_shown_can_be_run(page):
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
 
 
-def test_the_python_of_the_readme_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def test_the_first_python_for_other_trainers_runs():
+    page = (ROOT / "docs" / "use" / "own_trainer.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     found = {}
     exec(code, found)
     assert [len(advantages) for advantages in found["advantages"]] == [9, 5, 6]
