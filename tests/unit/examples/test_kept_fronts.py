@@ -24,10 +24,6 @@ ABLATION = [
 VARIANTS = ["swap@1", "arora@0.2", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
 RATE_CHOSEN = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # of two, on other seeds
 FRONTS = [*RATE_CHOSEN, "no_penalty", "to_go", "swap_half_sd", "swap_zero"]  # with as many points each
-AT_FULL_STRENGTH = [
-    *("gr3@1", "grpo@0", "length_critic_by_length@4", "no_penalty@1", "outcome_only@3", "static_penalty@1", "swap@1"),
-    *("swap_half_sd@1", "swap_zero@1", "to_go@1", "uniform_penalty@1", "uniform_penalty_6e-4@1"),
-]
 
 
 def regrets_of(points, ideal, base):
@@ -129,7 +125,7 @@ def table_in_the_docs(page, names):
 
 def test_no_table_of_kept_runs_is_left_out_below():
     found = [names for page in ("critic.md", "comparison.md") for names, _ in tables_in_the_docs(page)]
-    tested = [FRONTS, [name.partition("@")[0] for name in AT_FULL_STRENGTH], FRESH, ABLATION, VARIANTS]
+    tested = [FRONTS, FRESH, ABLATION, VARIANTS]
     assert sorted(map(sorted, found)) == sorted(map(sorted, tested))
 
 
@@ -139,15 +135,14 @@ def assert_same_cells(page, printed):
 
 
 @needs_scipy
-@pytest.mark.parametrize(("names", "against"), [(FRONTS, "length_critic_by_length"), (AT_FULL_STRENGTH, "swap")])
-def test_the_tables_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch, names, against):
+def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
     """And what fronts.py prints of them: every figure of the page follows from the file."""
     monkeypatch.syspath_prepend(SCIPY)
-    methods = [name.partition("@")[0] for name in names]
-    text, points = table_in_the_docs("critic.md", methods), of_methods(of_seeds(FIRST_SEEDS), names)
+    against = "length_critic_by_length"
+    text, points = table_in_the_docs("critic.md", FRONTS), of_methods(of_seeds(FIRST_SEEDS), FRONTS)
     lengths = {method: {len(of) for of in seeds.values()} for method, seeds in by_seed(points).items()}
-    assert lengths.keys() == set(methods) and len(set.union(*lengths.values())) == 1  # a front is a maximum
-    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, names))
+    assert lengths.keys() == set(FRONTS) and len(set.union(*lengths.values())) == 1  # a front is a maximum
+    assert_printed(text, recompute(RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, FRONTS))
     assert_same_cells(text, table(points, KEPT_IDEAL, against))
 
 
@@ -197,26 +192,3 @@ def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of
             mean, half = map(float, change.split(" ± "))
             assert (mean, half) == pytest.approx(((low + high) / 2, (high - low) / 2), abs=0.051)
             assert float(p) == pytest.approx(corrected[column, name], abs=0.00051)
-
-
-def test_the_learning_rates_in_the_docs_are_those_with_less_regret():
-    """Mean regrets of seeds 6 and 7 at the last step, recomputed by pandas; the front is at the better rate."""
-    import pandas
-
-    frame = pandas.read_csv(RESULTS, dtype={"strength": str})
-    base = frame[frame.method == BASE].iloc[0]
-    last = frame[(frame.step == 20) & frame.seed.isin((6, 7))].copy()
-    last["regret"] = regrets_of(last, KEPT_IDEAL, base)
-    page = (ROOT / "docs" / "method" / "critic.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^\| method@strength \|.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
-    chosen = []
-    for name, *cells in rows:
-        method, strength = name.split("@")
-        with_strength = last[last.strength == strength]
-        rates = {rate: with_strength[with_strength.method == rate] for rate in (method, f"{method}_6e-4")}
-        assert [len(runs) for runs in rates.values()] == [2, 2]
-        means = {rate: runs.regret.mean() for rate, runs in rates.items()}
-        assert [float(cell) for cell in cells] == pytest.approx(list(means.values()), abs=0.051)
-        chosen.append(min(means, key=lambda rate: means[rate]))
-    assert sorted(chosen) == sorted(RATE_CHOSEN)
