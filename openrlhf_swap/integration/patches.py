@@ -144,9 +144,12 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(METHOD, ENGINE, "openrlhf", "the reward function may take `end_of_thought` and `grader`"): {
         "openrlhf.utils.agent.SingleTurnAgentExecutor.reward_func": ".generation.rollout_actor.SwapRolloutActor"
     },
-    Group(METHOD, SCORING, None, "answer branches are attended behind the rows of a forward"): {
+    Group(NAME, SCORING, None, "answer branches are attended behind the rows of a forward"): {
         f"transformers.{name}": "openrlhf_swap.scoring.branch_attention.BranchAttention"
-        for name in ("AttentionInterface.get_interface", "AttentionMaskInterface.__getitem__")
+        for name in (
+            "modeling_utils.AttentionInterface.get_interface",
+            "masking_utils.AttentionMaskInterface.__getitem__",
+        )
     },
     Group(METHOD, SCORING, None, "recurrent layers run in pieces, whose states the branches resume"): {
         "torch.nn.modules.module.Module.forward": "openrlhf_swap.scoring.mixers.branching_mixers"
@@ -168,6 +171,7 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(VARIABLE, STARTS_RAY, None, "Ray's session folder lets everybody in"): {
         "RAY_TMPDIR": "a new folder that its owner alone may enter"
     },
+    Group(VARIABLE, STARTS_RAY, None, "vLLM leaves sockets and files behind"): {"TMPDIR": "the same folder"},
     Group(VARIABLE, EVERY_CPU, None, "compiled once per environment, by its own ninja"): {
         "TORCH_EXTENSIONS_DIR": "torch_extensions in the environment's folder",
         "PATH": "begins with the environment's bin",

@@ -160,7 +160,7 @@ def models():
     request = ScoreRequest(0, (5, 20), AnswerBranch((3, 4), (True, True)))
     observing.begin()
     score_shared_prefix(recurrent, recurrent.config, ids, mask, [request])
-    record("SCORED")
+    record("after SCORING")
 
 
 def stage_3():
