@@ -22,6 +22,7 @@ from openrlhf_swap.errors import RunError, SwapError, first_line
 
 SECONDS = 0.2  # between two reads of the log
 BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
+LEAST_SPACE = 2**20  # bytes that the log must find free
 _stderr = 2  # the console's, also while the process's own is on a log
 _OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
 
@@ -48,6 +49,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
     _stderr = console[1]
     with open(log, "ab") as file:
         start = file.tell()
+        _check_space(log, file.fileno(), start)
         _redirect_outputs(file.fileno())
     done = threading.Event()
     thread = threading.Thread(target=_follow, args=(log, start, mark, console[0], done), daemon=True)
@@ -69,6 +71,15 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
         done.set()
         thread.join()
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in console)
+
+
+def _check_space(log: Path, descriptor: int, start: int) -> None:
+    """Raise RunError on a full disk, on which everything printed from now on would be lost, errors too."""
+    try:
+        os.posix_fallocate(descriptor, start, LEAST_SPACE)
+        os.ftruncate(descriptor, start)
+    except OSError as error:
+        raise RunError(f"{log} cannot be written ({error.strerror}); make room, or use another folder") from error
 
 
 def end_process(message: str) -> NoReturn:

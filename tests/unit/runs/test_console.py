@@ -2,13 +2,15 @@
 
 import os
 import pty
+import resource
 import subprocess
 import sys
 
 import pytest
 from support.paths import ROOT
 
-from openrlhf_swap.runs.console import _own
+from openrlhf_swap.errors import RunError
+from openrlhf_swap.runs.console import _own, quiet_console
 
 PROGRAM = """
 import atexit, os, subprocess, sys, threading, time
@@ -103,3 +105,15 @@ def test_a_terminal_shows_a_moving_bar(tmp_path):
 def test_a_bars_line_that_ends_with_something_else_is_not_shown():
     assert _own(b"\r[swap] bar: 100%|##| 2/2 [00:01<00:00]", "[swap]") == "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
     assert _own(b"\r[swap] bar: 0%|  | 0/2 [00:00<?]WARNING of a library", "[swap]") == ""
+
+
+def test_a_full_disk_is_named_before_the_console_goes_quiet(tmp_path):
+    """Nothing printed later would be seen. A limit on the size of files stands for the disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        refused = pytest.raises(RunError, match=r"train.log cannot be written \(.*\); make room")
+        with refused, quiet_console(tmp_path / "train.log", "[swap]", "--verbose"):
+            raise AssertionError
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
