@@ -6,7 +6,6 @@ writes {where: [[kind, target, ...], ...]}, by the names that `patches` has for 
 replacement is over has "after " in front. Of the table of patches nothing else is known here.
 """
 
-import asyncio
 import functools
 import importlib
 import json
@@ -113,7 +112,7 @@ def actors(folder):
             lambda: getattr(reference, load)(strategy, ""),
         ),
         ("CPU_RANKS_MEET", strategies._StockStrategy, "setup_distributed", lambda: ours.setup_distributed()),
-        ("ENGINE_STARTS", rollout_actor._StockRolloutActor, "__init__", lambda: asyncio.run(engine.__init__())),
+        ("ENGINE_STARTS", rollout_actor._StockRolloutActor, "__init__", lambda: engine.__init__().send(None)),
     ):
         with mock.patch.object(stock, method, recording(where)):
             observing.begin()
