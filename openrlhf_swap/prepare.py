@@ -92,7 +92,10 @@ def main(argv: list[str]) -> None:
 
     def dropped_row(number: int, reason: Reason) -> Row:
         own_id = {"id": rows[number]["id"]} if "id" in rows[number] else {}
-        return {"row": number, **own_id, **reason, "problem": problems[number]}
+        earlier = (
+            {"duplicate_of": reason["duplicate_of"] + 1} if "duplicate_of" in reason else {}
+        )  # from 1, as in errors
+        return {"row": number + 1, **own_id, **reason, **earlier, "problem": problems[number]}
 
     contents: dict[Path, Iterable[Row]] = {
         removed_path(args.output): starmap(dropped_row, dropped),

@@ -89,9 +89,9 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
         assert run(tmp_path / f"rows.{ending}", output) == 0
         assert read_rows(output) == KEPT
         assert [(row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))] == [
-            (1, "b", DUPLICATE),
-            (3, "d", EMPTY_PROBLEM),
-            (4, "e", EMPTY_ANSWER),
+            (2, "b", DUPLICATE),
+            (4, "d", EMPTY_PROBLEM),
+            (5, "e", EMPTY_ANSWER),
         ]
         assert sorted(path.name for path in output.parent.iterdir()) == [
             "prompts.jsonl",
@@ -198,7 +198,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         {"role": "user", "content": "What is 0+1?" + SUFFIX},
     ]
     assert [(row["row"], row["reason"]) for row in read_rows(removed_path(output))] == [
-        (2, "a chat that ends with the assistant's turn")
+        (3, "a chat that ends with the assistant's turn")
     ]
     again = tmp_path / "again.jsonl"
     assert run(output, again) == 0 and read_rows(again) == kept
