@@ -1,6 +1,6 @@
 """Everything that this project replaces in other packages and in the interpreter: the table, and what applies it.
 
-docs/internals/patches.md is printed from the table; tests compare it with what processes have really replaced. A class
+Tests compare the table with what processes have really replaced. A class
 that OpenRLHF or vLLM takes as an argument, such as the extension of vLLM's worker, replaces nothing and is not listed.
 """
 
