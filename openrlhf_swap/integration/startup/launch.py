@@ -157,6 +157,8 @@ def start_ray(places: int, on_cpu: bool) -> None:
     if "RAY_ADDRESS" not in os.environ:
         # One CPU more for the trainer, which asks for no GPU.
         slots = {"num_cpus": places + 1, "num_gpus": places, "object_store_memory": OBJECT_STORE_BYTES}
+        if on_cpu:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray counts these slots as GPUs, and would miss them there
         options: dict[str, Any] = {"address": "local", "include_dashboard": False, **(slots if on_cpu else {})}
     else:
         options = {}
