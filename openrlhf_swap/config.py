@@ -152,7 +152,8 @@ class SwapConfig(FlagSettings):
     step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
         "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
-        "charges none; state: from A_proc, what the policy's states predict of it (both not in the paper)",
+        "charges none and may lengthen responses; state: from A_proc, what the policy's states predict of it (both "
+        "not in the paper)",
     )
     step_price: Literal["steps", "weights"] = setting(
         "steps",

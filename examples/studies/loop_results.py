@@ -75,7 +75,8 @@ def differences(runs: pd.DataFrame, pairs: Sequence[str]) -> str:
             change = found[pair, name]
             mean, half = sum(change) / len(change), half_interval(change)
             low, high = form.format(mean - half), form.format(mean + half)
-            cells.append(f"{form.format(mean)} ({low} to {high}), p {corrected[name][pair]:.3f}")
+            p = corrected[name][pair]
+            cells.append(f"{form.format(mean)} ({low} to {high}), " + (f"p {p:.3f}" if p >= 0.001 else "p < 0.001"))
         lines.append([*re.split("[/@]", pair), len(found[pair, "tokens"]), *cells])
     return tabulate(lines, ["arm", "less", "theta", "seeds", *MEASURES], "github", disable_numparse=True)
 
