@@ -17,7 +17,7 @@ from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest
+from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
 from openrlhf_swap.objectives.formats import is_right
 from openrlhf_swap.objectives.group_rewards import EPS
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -99,12 +99,8 @@ class SABER(Objective):
 
     boxes_answers = True
     rewrites_evaluation = True
-    budgets: Numbers = setting(
-        "0,128,4096,32768",
-        "thinking tokens, one of them for each row; 0: no thought; 32768: no limit",
-        "use tokens such as 0,128,4096,32768",
-        min_length=1,
-        validate_default=True,
+    budgets: Numbers = numbers(
+        "0,128,4096,32768", "thinking tokens, one of them for each row; 0: no thought; 32768: no limit"
     )
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
@@ -146,13 +142,7 @@ class HBPO(Objective):
     normaliser = "none"
     boxes_answers = True
     reshapes_responses = True
-    budgets: Numbers = setting(
-        "512,1024,2048,2560",
-        "tokens; each has its share of a group",
-        "use tokens such as 512,1024,2048,2560",
-        min_length=1,
-        validate_default=True,
-    )
+    budgets: Numbers = numbers("512,1024,2048,2560", "tokens; each has its share of a group")
     max_length: int = setting(4096, "L_max: the run's longest response, in tokens", ge=1)
     budget_weight: float = setting(2.0, "of the difference between a budget's mean reward and its best")
 

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.config import FlagSettings, SwapConfig, extra, short_name
+from openrlhf_swap.config import FlagSettings, SwapConfig, extra, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.ablation import plain_coefficients
 from openrlhf_swap.rollouts.reader import ResponseReader
@@ -35,6 +35,11 @@ def split_numbers(value: Any) -> Any:
 
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(split_numbers)]
 """The type of a setting whose flag takes text such as 10,30,50."""
+
+
+def numbers(default: str, doc: str) -> Any:
+    """Declare a setting of one number or more."""
+    return setting(default, doc, f"use numbers such as {default}", min_length=1, validate_default=True)
 
 
 @dataclass(frozen=True)
@@ -258,11 +263,10 @@ def _check_tensor(objective: Objective, method: str, values: Any, counts: Tensor
     if found != shape:
         axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
         raise _error(objective, method, f"a tensor of shape {shape}, ({', '.join(axes)})", str(found))
-    wrong = ~values.isfinite() & counts
-    if wrong.any():
-        place = wrong.nonzero()[0].tolist()
+    wrong = (~values.isfinite() & counts).nonzero().tolist()
+    if wrong:
+        place, more = wrong[0], len(wrong) - 1
         names = ", ".join(f"{axis} {i}" for axis, i in zip(("group", "response", "token"), place, strict=False))
-        more = int(wrong.sum()) - 1
         first = values[tuple(place)].item()
         raise _error(objective, method, "finite numbers", f"{first} at {names}, and {more} more that are not finite")
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import process_advantages
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, split_numbers
-from openrlhf_swap.rewards.statements import last_boxed
+from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, numbers, split_numbers
+from openrlhf_swap.objectives.formats import boxed
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
@@ -66,13 +66,8 @@ class _VSRM(Objective):
     least_change: float
 
     def rewards(self, batch: Batch) -> Tensor:
-        def reward(rollout: Rollout) -> float:
-            text, end = batch.reader.text(rollout.response_ids), batch.reader.end_of_thought
-            if end not in text:
-                return -10.0
-            return float(rollout.correct) if last_boxed(text) is not None else -9.5
-
-        return batch.each(reward)
+        is_open = batch.each(lambda r: batch.reader.end_of_thought not in batch.reader.text(r.response_ids)).bool()
+        return torch.where(is_open, -10.0, torch.where(boxed(batch).bool(), batch.correct.double(), -9.5))
 
     def token_advantages(self, batch: Batch) -> Tensor:
         term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
@@ -146,12 +141,8 @@ class JET(_Exits):
     """
 
     boxes_answers = True
-    shares: Annotated[tuple[Annotated[int, Field(gt=0, lt=100)], ...], BeforeValidator(split_numbers)] = setting(
-        "10,30,50,70,90",
-        "where a response is cut, in percent of its characters",
-        "use percents such as 10,30,50,70,90",
-        min_length=1,
-        validate_default=True,
+    shares: Annotated[tuple[Annotated[int, Field(gt=0, lt=100)], ...], BeforeValidator(split_numbers)] = numbers(
+        "10,30,50,70,90", "where a response is cut, in percent of its characters"
     )
     phrase: str = setting(STOP, "what is put after a cut; {end} is the end of the thought, \\n a newline")
     answer_tokens: int = setting(50, "most tokens after it", ge=1)
@@ -191,8 +182,7 @@ class JET(_Exits):
         return replace(rollout, response_ids=ended)
 
     def rewards(self, batch: Batch) -> Tensor:
-        boxed = batch.each(lambda rollout: last_boxed(batch.reader.text(rollout.response_ids)) is not None)
-        rewards = 0.9 * batch.correct + 0.1 * boxed
+        rewards = 0.9 * batch.correct + 0.1 * boxed(batch)
         correct = batch.lengths[batch.correct].double()
         if len(correct) == 0:
             return rewards

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.reader import is_formatted
 from openrlhf_swap.rollouts.rollout import Batch
@@ -22,6 +23,11 @@ def base_scores(batch: Batch) -> Tensor:
     """(G, N) 1 for a correct answer, -0.5 for a wrong one, -1 for a response without the format (or cut off)."""
     formatted = batch.each(lambda rollout: is_formatted(rollout.response_ids, batch.reader)).bool()
     return torch.where(formatted, torch.where(batch.correct, CORRECT, WRONG).double(), UNFORMATTED)
+
+
+def boxed(batch: Batch) -> Tensor:
+    """(G, N) float64, 1 for a response with a box, in its thought or after it."""
+    return batch.each(lambda rollout: last_boxed(batch.reader.text(rollout.response_ids)) is not None)
 
 
 def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:

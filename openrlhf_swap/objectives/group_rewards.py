@@ -15,8 +15,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores, is_degenerate, is_right
-from openrlhf_swap.rewards.statements import last_boxed
+from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores, boxed, is_degenerate, is_right
 from openrlhf_swap.rollouts.rollout import Batch
 
 EPS = 1e-6  # a deviation below it is float noise
@@ -99,10 +98,9 @@ class StepGRPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         steps = batch.each(lambda r: 1 + len(_WAIT.findall(batch.reader.text(r.response_ids))))
-        boxed = batch.each(lambda r: last_boxed(batch.reader.text(r.response_ids)) is not None)
         mean = mean_of(steps, batch.correct)
         earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
-        return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed
+        return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed(batch)
 
 
 class O1Pruner(Objective):

@@ -65,9 +65,7 @@ class LengthCritic(StateObjective):
         ge=0,
         le=1,
     )
-    pays: Literal["correct", "all"] = setting(
-        "correct", "which responses pay for their length: correct, or all", "use correct or all"
-    )
+    pays: Literal["correct", "all"] = setting("correct", "which responses pay for their length: correct, or all")
     target: Literal["none", "group"] = setting(
         "none", "group: a response that is no longer than the median of its group's correct ones pays nothing"
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import target_lengths
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest
+from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, WRONG, base_scores, is_degenerate, is_repetitive
 from openrlhf_swap.objectives.group_rewards import relative_place, smallest_of, z_scores
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
@@ -274,7 +274,6 @@ class AALC(Monitored):
 
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
 PROMISE = "I will answer the question with {n} tokens."
-STAGE_LIMITS = "token limit of each stage, of which the last one holds on; empty: the run's; such as "
 _PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
 
 
@@ -282,7 +281,12 @@ class _Staged(Objective):
     """`sampling` sets the stage, from 0 on, so that rewards are those of the stage in which a batch was sampled."""
 
     state: ClassVar[tuple[str, ...]] = ("stage",)
-    limits: Numbers
+    limits: Numbers = setting(
+        "",
+        "token limit of each stage, of which the last one holds on; empty: the run's; such as 8192,16384,24576",
+        "use token limits such as 8192,16384,24576",
+        validate_default=True,
+    )
     stage = 0
 
     def check(self, args: SimpleNamespace) -> None:
@@ -305,13 +309,7 @@ class ThinkPrune(_Staged):
     The reward is plain correctness. After github.com/UCSB-NLP-Chang/ThinkPrune (2025-04-16).
     """
 
-    limits: Numbers = setting(
-        "4000,3000,2000",
-        "token limit of each stage",
-        "use token limits such as 4000,3000,2000",
-        min_length=1,
-        validate_default=True,
-    )
+    limits: Numbers = numbers("4000,3000,2000", "token limit of each stage")
     stage_steps: int = setting(180, "training steps of a stage; the last one goes on to the end", ge=1)
     announce: int = setting(1, "1: the prompt names the limit, as in the released code; 0: it does not")
 
@@ -344,9 +342,6 @@ class LAPO(_Staged):
     promise_weight: float = setting(0.8, "of the length reward in the second")
     promise_width: float = setting(120.0, "deviation, in tokens, that the second stage forgives", gt=0)
     unknown: int = setting(4096, "what is promised for a problem without a known length", ge=1)
-    limits: Numbers = setting(
-        "", STAGE_LIMITS + "4096,2048", "use token limits such as 4096,2048", validate_default=True
-    )
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -413,9 +408,6 @@ class AutoThink(_Staged):
     second_stage: int = setting(200, "training step with which the second stage begins (ours)", ge=0)
     third_stage: int = setting(400, "training step with which the third one begins (ours)", ge=0)
     ellipsis: str = setting("...\\n", "put at the beginning of each thought, and not trained on; \\n is a newline")
-    limits: Numbers = setting(
-        "", STAGE_LIMITS + "8192,16384,24576", "use token limits such as 8192,16384,24576", validate_default=True
-    )
 
     def eval_prompt(self, prompt: str) -> str:
         opened = open_thought(prompt, self.config.start_of_thought)
@@ -432,8 +424,8 @@ class AutoThink(_Staged):
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought  # it has no more tokens than letters
         skipped = batch.each(lambda r: batch.reader.text(r.response_ids[: len(end)]).startswith(end)).bool()
-        correct = self.correct(batch)
         boxed = batch.each(lambda r: boxes_answer(r.response_ids, batch.reader)).bool()
+        correct = batch.correct & boxed
         repeats = batch.each(lambda r: is_degenerate(batch.reader.text(r.response_ids))).bool()
         wrong = torch.where(boxed, torch.where(repeats, -2.0, -1.0), 0.0).double()  # without a thought
         rewards = torch.where(skipped, torch.where(correct, 2.0, wrong), correct.double())

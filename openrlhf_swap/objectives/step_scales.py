@@ -43,9 +43,7 @@ class SAS(Objective):
     outcome_weight = 0.0  # `token_advantages` holds all of it
     needs_all_groups = False
     share: float = setting(0.3, "of a response's steps that teach nothing", ge=0, le=1)
-    variant: Literal["paper", "released"] = setting(
-        "paper", "paper: as above; released: as the released code ran", "use paper or released"
-    )
+    variant: Literal["paper", "released"] = setting("paper", "paper: as above; released: as the released code ran")
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
