@@ -3,8 +3,10 @@ r"""Score where reasoning makes progress: log p(answer | prefix) after every ste
     openrlhf-swap score --model MODEL --input responses.jsonl --output scores.jsonl
 
 Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
-template; the response is tokenised once. Writes one JSON line per response: the input's fields plus `row` (its line in
-the input, from 0), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
+template; the response is tokenised once. An agent's response may be `turns` instead, a list of `action` and
+`observation`, and the problem a `prompt` that is rendered: so it reads a run's tables of rollouts. Writes one JSON
+line per response: the input's fields plus `row` (its line in the input, from 0), `step_ends`, `answer_logprobs`
+(l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
 With `--swap.grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
 With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain before the first step
@@ -21,7 +23,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
     from openrlhf_swap.scoring.scorer import Scorer
 
 FIELDS = ("problem", "answer", "response")
-SETTINGS = ("step_tokens", "max_steps", "newline_patience", "end_of_thought", "close_template")
+TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
+CUTTING = ("step_tokens", "max_steps", "newline_patience", "steps", "end_of_thought")
+SETTINGS = (*CUTTING, "close_template", "observation_gain")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -85,7 +89,7 @@ def main(argv: list[str]) -> None:
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap score", __doc__)
     parser.add_argument("--model", required=True, help="Hugging Face model id, or a folder")
-    parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer and response")
+    parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer, and response or turns")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of the model (default: %(default)s)")
     parser.add_argument(
@@ -135,7 +139,7 @@ def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
     for scored in read_rows(target):
         line = scored["row"] + 1
         row = by_line.get(line)
-        if row is None or any(row[name] != scored[name] for name in FIELDS):
+        if row is None or any(row.get(name) != scored.get(name) for name in (*FIELDS, TURNS, PROMPT)):
             raise DataError(
                 f"--input is not the file that the rows in {target} are the scores of: row {line} differs; "
                 "use another --output"
@@ -174,13 +178,16 @@ def score_rows(
 def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bool) -> Row:
     if entry.row is None:
         raise DataError(entry.fault)
-    problem, answer, response = (str(entry.row[name]) for name in FIELDS)
-    row = {**entry.row, "row": entry.number - 1, **scorer.score(problem, answer, response)}
+    rendered, answer = "problem" not in entry.row, str(entry.row["answer"])
+    problem = str(entry.row[PROMPT if rendered else "problem"])
+    turns = turns_of(entry.row)
+    response = "".join(turn["action"] for turn in turns) if turns else str(entry.row["response"])
+    row = {**entry.row, "row": entry.number - 1, **scorer.score(problem, answer, turns or response, rendered)}
     if with_states:
-        trace = scorer.states(problem, response)
+        trace = scorer.states(problem, turns or response, rendered)
         row |= {"states": trace.states.tolist(), "response_tokens": trace.length}
     if grader:
-        metadata = {name: value for name, value in entry.row.items() if name not in FIELDS}
+        metadata = {name: value for name, value in entry.row.items() if name not in (*FIELDS, TURNS, PROMPT)}
         grade = grader.grade(response, Reference(answer, problem, metadata), scorer.end_of_thought)
         row |= {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
     return row
@@ -195,9 +202,10 @@ def predict_tokens_left(target: Path) -> None:
     from openrlhf_swap.algorithm.batch import StepTrace
     from openrlhf_swap.algorithm.critic import predict_tokens
 
-    numbers = {problem: number for number, problem in enumerate(dict.fromkeys(row["problem"] for row in new))}
+    problems = [row.get("problem", row.get(PROMPT)) for row in new]
+    numbers = {problem: number for number, problem in enumerate(dict.fromkeys(problems))}
     traces = [StepTrace(row.pop("response_tokens"), True, (), row["step_ends"], row.pop("states")) for row in new]
-    predicted, r2 = predict_tokens(traces, [numbers[row["problem"]] for row in new])
+    predicted, r2 = predict_tokens(traces, list(map(numbers.__getitem__, problems)))
     for row, values in zip(new, predicted, strict=True):
         row["tokens_left"] = values
     write_rows(target, rows)
@@ -208,11 +216,29 @@ def _scorable(entry: Entry) -> Entry:
     """The entry, with a fault if one of the fields is missing or no text."""
     if entry.row is None:
         return entry
-    missing = [name for name in FIELDS if entry.row.get(name) in (None, "")]
-    wrong = [name for name in FIELDS if not missing and not answer_text(entry.row[name])]
+    turns = turns_of(entry.row)
+    if not all(map(_is_turn, turns)):
+        return Entry(entry.number, None, "turns without the texts action and observation")
+    names = [PROMPT if PROMPT in entry.row and "problem" not in entry.row else "problem", "answer"]
+    names += [] if turns else ["response"]
+    missing = [name for name in names if entry.row.get(name) in (None, "")]
+    wrong = [name for name in names if not missing and not answer_text(entry.row[name])]
     if missing:
         return Entry(entry.number, None, f"no {' and no '.join(missing)}")
     return Entry(entry.number, None, f"{wrong[0]} is neither text nor a number") if wrong else entry
+
+
+def turns_of(row: Row) -> list[Any]:
+    """The turns of a row's response; empty for a response of one turn."""
+    turns = row.get(TURNS)
+    return turns if isinstance(turns, list) else []
+
+
+def _is_turn(turn: object) -> bool:
+    match turn:
+        case {"action": str(action), "observation": str()}:
+            return bool(action)
+    return False
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 from openrlhf_swap.files import Row
 from openrlhf_swap.objectives.ablation import coefficients
+from openrlhf_swap.score import turns_of
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
 UNKNOWN = "\u2013"
@@ -63,17 +65,21 @@ def complete(row: Row) -> Row:
     fields = {name: _numbers(row.get(name), count) for name in ("gains", "local_gains", "step_ends")}
     fields["answer_logprobs"] = _numbers(row.get("answer_logprobs"), count + 1)
     fields["tokens_left"] = _numbers(row.get("tokens_left"), count + 1)
-    texts = {name: str(row.get(name) or UNKNOWN) for name in ("problem", "answer")}
+    asked = {"problem": row.get("problem") or row.get("prompt"), "answer": row.get("answer")}
+    texts = {name: str(value or UNKNOWN) for name, value in asked.items()}
+    turns = turns_of(row)
     steps = list(map(str, row.get("steps") or ()))[:count]
     last = fields["step_ends"][-1]
-    length = row.get("tokens", None if last is None else last + 1)
+    length = row.get("tokens", row.get("length", None if last is None else last + 1))
+    reward = row.get("reward")  # of a run's table
     return {
         **row,
         **fields,
         **texts,
-        "response": str(row.get("response") or ""),
+        "response": "".join(turn["action"] for turn in turns) or str(row.get("response") or ""),
         "steps": steps + [UNKNOWN] * (count - len(steps)),
         "length": length if isinstance(length, int) else None,
+        "correct": row.get("correct", reward > 0 if isinstance(reward, int | float) else None),
     }
 
 
@@ -153,7 +159,10 @@ def _response(row: Row, formulas: dict[str, Tree]) -> Row:
     """A response as the page shows it."""
     ends = row["step_ends"]
     numbers = zip(row["gains"], row["local_gains"], row["penalties"], strict=True)
-    steps = zip(row["steps"], [-1, *ends[:-1]], ends, numbers, strict=True)
+    steps = zip(row["steps"], [-1, *ends[:-1]], ends, numbers, accumulate(map(len, row["steps"])), strict=True)
+    turns = turns_of(row)
+    # Where a turn ends in the text -> its number and what the environment answered: an observation follows a step.
+    turn_ends = dict(zip(accumulate(len(turn["action"]) for turn in turns), enumerate(turns, 1), strict=True))
     return {
         "correct": row.get("correct"),
         "tokens": row["length"],
@@ -163,12 +172,20 @@ def _response(row: Row, formulas: dict[str, Tree]) -> Row:
             {
                 "text": split_formulas(text, formulas),
                 "tokens": None if start is None or end is None else end - start,
+                **_observed(turn_ends.get(place), formulas),
                 **{name: _rounded(value) for name, value in zip(("gain", "change", "penalty"), values, strict=True)},
             }
-            for text, start, end, values in steps
+            for text, start, end, values, place in steps
         ],
         "rest": split_formulas(row["response"][sum(map(len, row["steps"])) :], formulas),
     }
+
+
+def _observed(turn: tuple[int, Row] | None, formulas: dict[str, Tree]) -> Row:
+    """What follows a step that ends a turn; nothing does after the last turn, or inside one."""
+    if turn is None or not turn[1]["observation"]:
+        return {}
+    return {"turn": turn[0], "observation": split_formulas(turn[1]["observation"], formulas)}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -166,8 +166,11 @@ function card(step, number, largest, most) {
     const bar = element("span", { class: "bar", style: `--share: ${(step.penalty / most).toFixed(4)}` }, element("i"));
     numbers.append(element("span", { class: "pay" }, `penalty ${nats(step.penalty)}`, bar));
   }
-  return element("li", { class: "step", style: `--shade: var(--${shade}); --strength: ${strength(step.change, largest).toFixed(3)}` },
+  const made = element("li", { class: "step", style: `--shade: var(--${shade}); --strength: ${strength(step.change, largest).toFixed(3)}` },
     numbers, written(element("div", { class: "text", tabindex: 0 }), trimmed(step.text)));
+  if (step.observation) made.append(element("div", { class: "numbers observed" }, element("b", {}, `observation after turn ${step.turn}`)),
+    written(element("div", { class: "text dim", tabindex: 0 }), trimmed(step.observation)));
+  return made;
 }
 
 const bounds = responses => {

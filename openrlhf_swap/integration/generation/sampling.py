@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -125,7 +125,10 @@ class SwapSamplesGenerator(SamplesGenerator):
                 break
         if dynamic_filtering:
             groups = groups[: self._whole_batches(len(groups))]
-        return [experience for group in groups for experience in group], consumed, exhausted
+        samples = [sample for group in groups for sample in group]
+        if not self._evaluating:
+            _check_names(samples)
+        return samples, consumed, exhausted
 
     def _whole_batches(self, count: int) -> int:
         """The largest number of these prompts that fills whole batches; reports the rest.
@@ -265,3 +268,13 @@ class SwapSamplesGenerator(SamplesGenerator):
             metadata=metadata,
         )
         return make_sample(edited_rollout(self._objective, rollout, self._reader), context)
+
+
+def _check_names(samples: Sequence[Sample]) -> None:
+    """Raise DataError for a metric of the environment's that some responses lack: OpenRLHF cannot batch those."""
+    counts = Counter(name for sample in samples for name in sample.info)
+    if rare := [name for name, count in counts.items() if count < len(samples)]:
+        raise DataError(
+            f"the extra_logs of {len(samples) - counts[rare[0]]} of {len(samples)} responses lack {rare[0]!r}: return "
+            "the same names in every turn, with 0 where there is nothing to count"
+        )

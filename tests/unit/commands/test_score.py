@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 from openrlhf_swap import score
 from openrlhf_swap.algorithm.steps import segment_steps
 from openrlhf_swap.command import run_command
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.evaluation.page.contents import page_data
 
 
 @pytest.fixture
@@ -238,3 +240,61 @@ def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, r
     starts = [row["tokens_left"][0] for row in scored]
     assert abs(sum(starts) - sum(left)) < 0.5 * sum(left)
     assert run(tmp_path, rows, "--tokens-left") == (0, scored)
+
+
+AGENT = [
+    {"action": "ones: 7+6+0=", "observation": "13\n"},
+    {"action": "tens: 4+3+1=", "observation": "08\n"},
+    {"action": "</think>\n\n\\boxed{83}", "observation": ""},
+]
+
+
+@pytest.mark.parametrize("gain", ["call", "none"])
+def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer, gain):
+    """As a run writes them: the prompt is rendered, and the response's text, which lacks observations, is there."""
+    prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
+    given = {"prompt": prompt, "answer": "83", "turns": AGENT, "reward": 1.0, "steps": [{"text": "ones", "end": 3}]}
+    flags = ["--swap.steps", "turns", "--swap.observation_gain", gain]
+    status, (row,) = run(tmp_path, [{**given, "response": "".join(turn["action"] for turn in AGENT)}], *flags)
+    assert status == 0
+    assert row["steps"] == ["ones: 7+6+0=", "tens: 4+3+1="]
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
+
+    def ids(text):
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def score(*texts):
+        head, tail = [token for text in (prompt, *texts) for token in ids(text)] + ids(CLOSE), ids("83")
+        logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
+        return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(tail)
+
+    first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
+    start, after_first, after_second = score(), score(*first), score(*first, *second)
+    if gain == "call":
+        expected = [start, after_first, after_second]
+    else:
+        called, second_called = score(first[0]), score(*first, second[0])
+        expected = [start, called, called + second_called - after_first]
+    assert row["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
+    # Another observation is another input, and turns alone are enough.
+    other = [{**AGENT[0], "observation": "14\n"}, *AGENT[1:]]
+    assert run(tmp_path, [{**row, "turns": other}], *flags)[0] == 2
+    assert run(tmp_path, [given], *flags, name="alone")[1][0]["answer_logprobs"] == row["answer_logprobs"]
+    (page,) = page_data([tmp_path / "alone"], SwapConfig(), 9)["problems"]
+    ((shown,),) = page["columns"]
+    assert [step.get("observation") for step in shown["steps"]] == [["13\n"], ["08\n"]]
+    assert [step["turn"] for step in shown["steps"]] == [1, 2]
+    assert ("".join(shown["rest"]), shown["correct"]) == ("</think>\n\n\\boxed{83}", True)
+
+
+def test_states_are_read_after_observations(tmp_path, rows):
+    agents = [{"problem": f"What is {a} + 36?", "answer": "83", "turns": AGENT} for a in (47, 46, 45, 44, 43, 42)]
+    status, scored = run(tmp_path, agents, "--tokens-left", "--swap.steps", "turns")
+    assert (status, {len(row["tokens_left"]) for row in scored}) == (0, {3})
+
+
+def test_turns_that_cannot_be_read_are_skipped(tmp_path, rows, capsys):
+    wrong = {**rows[0], "turns": [{"action": "x"}]}
+    status, (scored,) = run(tmp_path, [wrong, {**rows[0], "turns": 1}])
+    assert (status, scored["row"]) == (0, 1)
+    assert "1 skipped: turns without the texts action and observation" in capsys.readouterr().out

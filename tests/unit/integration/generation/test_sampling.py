@@ -115,6 +115,24 @@ def test_grpo_lead_keeps_a_group_whose_lengths_differ():
     assert make_generator(build(config))._passes(samples)
 
 
+def test_a_metric_that_some_responses_lack_is_named(monkeypatch):
+    """OpenRLHF would say that sizes do not match, of a batch."""
+    generator = make_generator(build(make_config(objective="grpo")))
+
+    def groups(prompts, labels):
+        group = [experience("p", 1.0) for _ in range(3)]
+        for sample in group[:2]:
+            sample.info["calls"] = torch.tensor([1.0])
+        return [group]
+
+    monkeypatch.setattr(generator, "_generate_groups", groups)
+    rows = [("", ["p", "p"], ["4", "4"], [None, None])]
+    with pytest.raises(DataError, match=r"^the extra_logs of 1 of 3 responses lack 'calls': return the same names"):
+        generator._generate_vllm(iter(rows), 2, False)
+    generator._evaluating = True
+    assert len(generator._generate_vllm(iter(rows), 2, False)[0]) == 3
+
+
 def test_objectives_that_learn_from_every_group_are_known():
     drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
     assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead", "sas"}
