@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import samples_path, sampling
+from openrlhf_swap.evaluation.samples import SETTINGS, samples_path, sampling
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.generate import generate, open_engine
-from openrlhf_swap.rollouts.families import prompt_ids
+from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ class SampleRequest:
     text: str
 
 
-def read_tokenizer(model: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """The tokenizer of `--model`; raises ConfigError if it cannot be read."""
+def read_tokenizer(model: str, trust_remote_code: bool, template_arguments: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of `--model`, which renders with these arguments; raises ConfigError if it cannot be read."""
     from transformers import AutoTokenizer
 
     with reader_errors(f"--model is {model}, which cannot be read: {{reason}}", ConfigError):
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    set_template_arguments(tokenizer, template_arguments)
+    return tokenizer
 
 
 class Sampler:
@@ -58,9 +60,10 @@ class Sampler:
 
         Args:
             requests: the samples.
-            settings: temperature, top_p, max_tokens, seed and end_of_thought.
+            settings: the evaluation's `SETTINGS`.
         """
         tokenizer = self.engine.get_tokenizer()
+        set_template_arguments(tokenizer, settings.get("chat_template_kwargs"))
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
         prompts = (
             (prompt_ids(tokenizer, request.text), sampling(settings, request.benchmark, request.id, request.sample))
@@ -76,7 +79,7 @@ class Sampler:
 
 def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: int) -> None:
     """Generate with a progress bar that starts when the engines are ready; `total` counts earlier samples, too."""
-    tokenizer = read_tokenizer(args.model, args.trust_remote_code)
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code, args.chat_template_kwargs)
     prompts = (prompt_ids(tokenizer, text) for text in {request.text for request in requests})
     options = {
         "tensor_parallel_size": args.tensor_parallel_size,
@@ -84,7 +87,7 @@ def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: i
         "max_model_len": args.max_model_len,
         "longest": max(map(len, prompts), default=0) + args.max_tokens,
     }
-    settings = {name: getattr(args, name) for name in ("temperature", "top_p", "max_tokens", "seed", "end_of_thought")}
+    settings = {name: getattr(args, name) for name in SETTINGS}
     if args.engines == 1:
         rows = Sampler(args.model, **options).sample(requests, settings)
     else:

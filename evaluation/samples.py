@@ -15,12 +15,14 @@ from typing import Any
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, parse_row, read_rows, replacing, to_line, write_text
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
-SETTINGS = ("model", "temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix", "end_of_thought")
+SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix")
+SETTINGS = ("model", *SAMPLING, "end_of_thought", "chat_template_kwargs")
 OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")  # flags that are called as in training
 PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
 ONCE = ("config", "verbose", "grade_again")  # flags of a single start
@@ -52,6 +54,8 @@ def settings_path(folder: Path) -> Path:
 
 def flag_of(name: str) -> str:
     """The flag of a setting."""
+    if name == TEMPLATE_ARGUMENTS.rpartition(".")[2]:
+        return TEMPLATE_ARGUMENTS
     return f"--swap.{name}" if name in OF_TRAINING else f"--{name.replace('_', '-')}"
 
 
@@ -61,7 +65,8 @@ def read_settings(folder: Path) -> Row:
     if not has_samples or not settings_path(folder).exists():
         return {}
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
-    return {"end_of_thought": R1.end_of_thought, "max_model_len": None, **settings}  # which older folders lack
+    lacking = {"end_of_thought": R1.end_of_thought, "max_model_len": None, "chat_template_kwargs": None}
+    return {**lacking, **settings}  # older folders lack some
 
 
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:

@@ -23,7 +23,7 @@ from openrlhf_swap.command import Parser, check_writable, flags_called, run_comm
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.references import read_references, try_grader
 from openrlhf_swap.files import appending, read_rows
-from openrlhf_swap.flags.configuration import parse_with_settings
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_template_arguments, parse_with_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import Reference, find_verifier
 from openrlhf_swap.runs.model_code import check_model_files
@@ -56,17 +56,19 @@ def main(argv: list[str]) -> None:
     from openrlhf_swap.generate import generate, open_engine
     from openrlhf_swap.integration.startup.model_check import check_model
     from openrlhf_swap.objectives.formats import is_right
-    from openrlhf_swap.rollouts.families import resolve_thought
+    from openrlhf_swap.rollouts.families import resolve_thought, set_template_arguments
     from openrlhf_swap.rollouts.rollout import prompt_key
 
     with flags_called(TRAINING_FLAGS):
         tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
+        set_template_arguments(tokenizer, args.chat_template_kwargs)
         config, messages = resolve_thought(SwapConfig(end_of_thought=args.end_of_thought), tokenizer)
         references = references_of_prompts(args, tokenizer)
         try_grader(args.grader, list(references.values()))
     sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
     settings = {f"--{name.replace('_', '-')}": value for name, value in sampling.items()}
     settings |= {"--samples": args.samples, "--max-model-len": args.max_model_len, "--model": identity(args.model)}
+    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs}
     settings |= {"--swap.end_of_thought": args.end_of_thought, "--swap.grader": args.grader}
     record_or_compare(args.output, settings, "rows", "use another --output")
     done = {row["key"] for row in read_rows(args.output)}
@@ -98,6 +100,7 @@ def _parser() -> Parser:
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to continue")
     parser.add_argument("--input-key", default="problem", help="column of the problems")
     parser.add_argument("--label-key", default="answer", help="column of the reference answers")
+    add_template_arguments(parser)
     parser.add_argument("--split", default="train", help="split of the data set")
     parser.add_argument("--samples", type=int, default=16, help="responses per problem")
     parser.add_argument("--temperature", type=float, default=0.6)

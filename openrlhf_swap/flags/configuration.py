@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from openrlhf_swap.recipes import CONFIG, FlagFile, as_words, find_value, layere
 SETTINGS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
 TEMPLATES = ("swap.start_of_thought", "swap.end_of_thought", "swap.close_template", "data.input_template")
 SECRET = "logger.wandb.key"
+TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
 RUN_NAME = "logger.wandb.run_name"
 
 
@@ -142,6 +144,7 @@ def training_parser(words: Sequence[str] = ()) -> Parser:
             off = f"--no-{action.dest}"
             parser.add_argument(off, dest=action.dest, action="store_false", help=argparse.SUPPRESS)
     add_settings(parser)
+    add_template_arguments(parser, TEMPLATE_ARGUMENTS.removeprefix("--"))
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
         if flag.startswith("--swap.") and flag.count(".") == 2:
             parser.add_argument(flag, help=argparse.SUPPRESS)
@@ -165,6 +168,21 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
                 convert = _unescape if f"swap.{name}" in TEMPLATES else str
                 metavar = type_name(spec).upper()
                 group.add_argument(flag, metavar=metavar, type=convert, default=spec.default, help=text)
+
+
+def add_template_arguments(parser: argparse.ArgumentParser, dest: str = "chat_template_kwargs") -> None:
+    """Add the flag for arguments of the chat template, which stay text."""
+    text = """arguments of the model's chat template, as JSON, such as {"enable_thinking": false}"""
+    parser.add_argument(TEMPLATE_ARGUMENTS, dest=dest, metavar="JSON", type=_json_object, help=text)
+
+
+def _json_object(text: str) -> str:
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    raise argparse.ArgumentTypeError(f"""{text!r} is no JSON object such as {{"enable_thinking": false}}""")
 
 
 def parse_with_settings(

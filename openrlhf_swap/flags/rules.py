@@ -161,6 +161,11 @@ def _texts(configuration: Configuration) -> Refusals:
             f"{flag}, which cannot be filled in; write {{}} once for the problem, and braces that are to stay twice: "
             "{{ and }}",
         )
+    yield (
+        args.data.chat_template_kwargs and not args.data.apply_chat_template,
+        f"--data.chat_template_kwargs is {args.data.chat_template_kwargs}, but no template is applied: give "
+        "--data.apply_chat_template, too",
+    )
     if agent := args.train.agent_func_path:
         yield from _defines("train.agent_func_path", agent, "AgentExecutor", "a subclass of MultiTurnAgentExecutor")
         return  # the environment gives the rewards

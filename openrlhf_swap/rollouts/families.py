@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from openrlhf_swap.config import AUTO, SwapConfig
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ANSWER = "**Final Answer**\n\\boxed{"
+RENDER = "apply_chat_template"  # what OpenRLHF's data set calls, too
 WHITE_SPACE = "a b\nc"
 
 
@@ -81,6 +84,12 @@ def thought_opening(start_of_thought: str) -> str:
     return f"{start_of_thought.rstrip()}\n"
 
 
+def set_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: str | None) -> None:
+    """Render with these arguments of the chat template, a JSON object, from now on."""
+    if arguments:
+        setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **json.loads(arguments)))
+
+
 def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
     """Replace `auto` by the marks of the model's family; returns the settings, and messages about them.
 
@@ -101,7 +110,7 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     name = family.name if end == family.end_of_thought else "as given"
     close = family.close_template if end == family.end_of_thought else f"\n{end}\n\n{ANSWER}"
     source = name + (", opened by the chat template" if opens_thought(rendered, start) else "")
-    if is_closed := rendered.endswith(end):
+    if is_closed := template is not None and closes_thought(tokenizer, end):
         close = f"\n\n{ANSWER}"
         source = "closed by the chat template: the model is asked not to think"
     elif declared is None and config.end_of_thought == AUTO:
@@ -118,6 +127,11 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
             f"warning: the chat template closes a thought with {declared.end_of_thought!r}, not with {end!r}"
         )
     return config.replaced(start_of_thought=start, end_of_thought=end, close_template=close), messages
+
+
+def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> bool:
+    """Whether the chat template closes the thought before the response begins."""
+    return prompt_text(tokenizer, "?").rstrip().endswith(end_of_thought)
 
 
 def _count_tokens(end: str, tokenizer: PreTrainedTokenizerBase) -> int:

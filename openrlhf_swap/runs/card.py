@@ -98,6 +98,7 @@ def write_card(policy: Path, run: Path) -> None:
         evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g") if evaluation else "",
         evaluation_step=(evaluations or [{}])[-1].get("step"),
         flags=flags,
+        template_arguments=json.loads(flags.get("data.chat_template_kwargs", "{}")),
         evaluated_on=_strip_folders(flags.get("eval.dataset")),
         command=FOLDERS.sub("", about["command"]),
         files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(index=False, intfmt=","),

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.files import Row, read_rows, to_line, write_text
-from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.startup.model_check import (
     check_heads,
@@ -22,7 +22,7 @@ from openrlhf_swap.integration.startup.model_check import (
 )
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.families import resolve_thought
+from openrlhf_swap.rollouts.families import closes_thought, resolve_thought, set_template_arguments
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 
@@ -48,6 +48,7 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if not objective.scores_steps:
         print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
+    set_template_arguments(tokenizer, args.data.chat_template_kwargs)
     check_weights("--actor.model_name_or_path", args.actor.model_name_or_path)
     if configuration.on_cpu:
         check_heads(configuration)
@@ -55,6 +56,13 @@ def resolve_run(configuration: Configuration) -> Configuration:
     method, messages = resolve_thought(configuration.method, tokenizer)
     for line in messages:
         print(f"[swap] {line}")
+    is_rendered = args.data.apply_chat_template and tokenizer.chat_template
+    if objective.scores_steps and is_rendered and closes_thought(tokenizer, method.end_of_thought):
+        print(
+            f"[swap] warning: the chat template closes the thought, but {method.objective} scores its steps, and only "
+            "what follows is left to cut; if the template has an argument that lets the model think, give it: "
+            f"{TEMPLATE_ARGUMENTS} '{{\"enable_thinking\": true}}'"
+        )
     if objective.scores_steps:
         check_scoring(configuration)
     output = Path(run.output_dir)
@@ -69,6 +77,8 @@ def resolve_run(configuration: Configuration) -> Configuration:
     used: dict[str, Any] = {}
     if data != args.data.prompt_dataset:
         used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
+    if args.data.chat_template_kwargs:  # the prompts are rendered
+        used |= {"data.apply_chat_template": False, "data.chat_template_kwargs": None}
     if evaluation != args.eval.dataset:
         used |= {"eval.dataset": evaluation, "eval.split": "train"}
     if evaluation:

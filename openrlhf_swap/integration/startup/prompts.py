@@ -139,8 +139,9 @@ def write_usable_prompts(
 
     A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
     tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded. The remaining rows get the
-    normal form of their answers, the objective's own problem texts and, for another grader than math-verify, labels
-    with the columns that it may look at. Where this changes anything they are written to `prompts.jsonl` in `output`.
+    normal form of their answers, the objective's own problem texts, with arguments for the chat template rendered
+    prompts and, for another grader than math-verify, labels with the columns that it may look at. Where this changes
+    anything they are written to `prompts.jsonl` in `output`.
 
     If it `evaluates`, it does the same for the data set of `--eval.dataset`, and `eval_prompts.jsonl`: rows that
     nothing can answer would count as wrong. Problem texts change there for some objectives only.
@@ -191,6 +192,9 @@ def write_usable_prompts(
         usable = [rows[number] for number in kept]
     else:
         usable = [labelled(rows[number], references[number], problem_key, answer_key) for number in kept]
+    if args.data.chat_template_kwargs:  # OpenRLHF hands a template no arguments, so it gets rendered prompts
+        texts = render_prompts(usable, args, tokenizer)
+        usable = [{**row, problem_key: text} for row, text in zip(usable, texts, strict=True)]
     if usable == given and is_as_given:
         return str(name)
     if character := find_special(output):
@@ -230,7 +234,8 @@ def _remembered_reasons(
     digest = sha256(memory.name.encode())
     for part in (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str(), capacity, grader, data.input_key):
         digest.update(to_line(part).encode())
-    digest.update(to_line([data.input_template, data.apply_chat_template]).encode())
+    rendering = [data.input_template, data.apply_chat_template, data.chat_template_kwargs]
+    digest.update(to_line(rendering).encode())
     for row, reference in zip(rows, references, strict=True):
         digest.update(to_line([row[data.input_key], reference.answer]).encode())
     path = memory.with_name(f"rows_{digest.hexdigest()[:32]}.jsonl")

@@ -298,3 +298,20 @@ def test_turns_that_cannot_be_read_are_skipped(tmp_path, rows, capsys):
     status, (scored,) = run(tmp_path, [wrong, {**rows[0], "turns": 1}])
     assert (status, scored["row"]) == (0, 1)
     assert "1 skipped: turns without the texts action and observation" in capsys.readouterr().out
+
+
+def test_a_problem_is_rendered_with_the_arguments_of_the_template(tmp_path, rows):
+    model = tmp_path / "thinking"
+    shutil.copytree(POLICY, model)
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    template = "<|user|>{{ messages[0].content }}<|assistant|>{{ '<think>\n' if enable_thinking else '' }}"
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    given = ["--model", str(model), "--swap.end_of_thought", "</think>"]
+    _, plain = run(tmp_path, rows[:2], name="plain")
+    thinking = ["--data.chat_template_kwargs", '{"enable_thinking": true}']
+    status, same = run(tmp_path, rows[:2], *given, *thinking, name="same")
+    assert (status, [row["answer_logprobs"] for row in same]) == (0, [row["answer_logprobs"] for row in plain])
+    _, other = run(tmp_path, rows[:2], *given, name="other")
+    assert other[0]["answer_logprobs"] != plain[0]["answer_logprobs"]
+    assert run(tmp_path, rows[:2], *given, name="same")[0] == 2

@@ -70,3 +70,14 @@ def test_an_engine_gets_the_context_that_the_longest_prompt_and_a_whole_response
     generate.sample(run.parse(words), requests, 2)
     length = {"longest": 55, "max_model_len": 70 if flags else None}
     assert opened == [{"tensor_parallel_size": 1, "trust_remote_code": False, **length}]
+
+
+def test_problems_are_rendered_with_the_arguments_of_the_template(monkeypatch, tokenizer):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = "{{ messages[0].content }}{{ '<think>' if enable_thinking else '</think>' }}"
+    engine = EngineOfVllm(tokenizer, lambda *_: ["2"])
+    monkeypatch.setattr(generate, "open_engine", lambda model: engine)
+    args = run.parse(["--model", "m", "--output", "o", "--data.chat_template_kwargs", '{"enable_thinking": true}'])
+    settings = {**vars(args), "end_of_thought": "</think>"}
+    list(generate.Sampler("model").sample([generate.SampleRequest("own", "p", 0, "1 + 1")], settings))
+    assert tokenizer.decode(engine.asked[0][0]) == "1 + 1<think>"

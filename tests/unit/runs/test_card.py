@@ -90,8 +90,10 @@ def test_a_card(run):
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_the_policy_loads_as_the_card_says(run, chat, capsys):
-    policy, folder = run(**{"data.apply_chat_template": chat})
+    arguments = {"data.chat_template_kwargs": '{"enable_thinking": false}'} if chat else {}
+    policy, folder = run(**{"data.apply_chat_template": chat, **arguments})
     write_card(policy, folder)
+    assert ("**{'enable_thinking': False})" in card_of(policy)) == chat
     (code,) = re.findall(r"```python\n(.*?)```", card_of(policy), re.DOTALL)
     exec(code.replace('"POLICY"', repr(str(policy))), found := {})
     assert found["output"].shape[1] <= found["inputs"]["input_ids"].shape[1] + 12

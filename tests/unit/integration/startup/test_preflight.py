@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.command_lines import GOOD, rows_file, run_main
@@ -11,6 +12,9 @@ from support.paths import POLICY, ROOT
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.integration.startup.preflight import resolve_run
 from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
 
@@ -39,6 +43,14 @@ SETTINGS = [
     (
         ["--ds.param_dtype", "fp16"],
         "--ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which takes no other",
+    ),
+    (
+        ["--data.chat_template_kwargs", "thinking"],
+        "--data.chat_template_kwargs: 'thinking' is no JSON object such as {",
+    ),
+    (
+        ["--data.chat_template_kwargs", "{}", "--no-data.apply_chat_template"],
+        "--data.chat_template_kwargs is {}, but no template is applied: give --data.apply_chat_template, too",
     ),
     (["--eval.steps", "5", "--eval.dataset", "no/such"], "--eval.dataset is no/such, which cannot be read"),
     (["--eval.steps", "5", "--eval.dataset", str(OTHER_COLUMNS)], "--data.input_key is problem, but "),
@@ -197,3 +209,26 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     assert start("--ckpt.load_enable", "--train.num_episodes", "2") == (0, 2, True)
     assert start("--ckpt.load_enable") == (0, 3, False)  # another command trains again: it ended elsewhere
     assert start() == (0, 4, False)
+
+
+def test_a_template_that_closes_the_thought_is_a_warning_with_a_remedy(capsys, tmp_path, prompts_file):
+    """The remedy takes the warning away, and OpenRLHF gets rendered prompts."""
+    model = tmp_path / "model"
+    shutil.copytree(POLICY, model)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{{ messages[0].content }}<think>{{ '\n' if enable_thinking else '\n</think>\n' }}"
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    flags = {**GOOD, "--actor.model_name_or_path": str(model), "--data.prompt_dataset": str(prompts_file)}
+    flags |= {"--swap.output_dir": str(tmp_path / "out"), "--ckpt.path": str(tmp_path / "out" / "checkpoints")}
+    words = [*(word for pair in flags.items() for word in pair), "--data.apply_chat_template"]
+    closed = resolve_run(configure(words, on_cpu=True)).args.data
+    said = capsys.readouterr().out
+    remedy = """--data.chat_template_kwargs '{"enable_thinking": true}'"""
+    assert "warning: the chat template closes the thought, but swap scores its steps" in said and remedy in said
+    assert (closed.apply_chat_template, closed.prompt_dataset) == (True, str(prompts_file))
+    words += ["--data.chat_template_kwargs", '{"enable_thinking": true}']
+    opened = resolve_run(configure(words, on_cpu=True)).args.data
+    assert "closes the thought" not in capsys.readouterr().out
+    assert (opened.apply_chat_template, opened.chat_template_kwargs) == (False, None)
+    assert all(row["problem"].endswith("<think>\n") for row in read_rows(Path(opened.prompt_dataset)))

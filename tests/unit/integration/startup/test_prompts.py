@@ -1,10 +1,12 @@
 """Which rows of a data set are trained on: those that cannot be are counted, reported and left out."""
 
+import copy
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from openrlhf.datasets import PromptDataset
 from support.command_lines import GOOD, rows_file
 
 from openrlhf_swap.config import SwapConfig
@@ -19,6 +21,7 @@ from openrlhf_swap.integration.startup.prompts import (
 )
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.verifiers import Reference
+from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_template_arguments
 
 
 def data_arguments(path, **changes):
@@ -348,3 +351,33 @@ def test_the_prompts_of_a_run_are_a_data_set_again(tmp_path, tokenizer):
     assert Path(again).read_text() == Path(first).read_text()
     kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "math", "math")
     assert json.loads(Path(kept).read_text())["answer"] == "2"
+
+
+def thinking(tokenizer):
+    """A tokenizer whose template closes the thought unless its argument forbids that."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>"
+        "{{ '\n' if enable_thinking else '\n\n</think>\n\n' }}"
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ending"), [(None, "<think>\n\n</think>\n\n"), ('{"enable_thinking": true}', "<think>\n")]
+)
+def test_openrlhf_renders_with_the_arguments_of_the_chat_template(tmp_path, tokenizer, arguments, ending):
+    """Its own data set reads the prompts that are written, and a template without arguments as it is."""
+    rows = [{"problem": "What is 100 + 100?", "answer": "200"}, {"problem": "What is 1 + 1?", "answer": "2"}]
+    source = rows_file(tmp_path / "rows.jsonl", rows)
+    args, told, plain = data_arguments(source), thinking(tokenizer), thinking(tokenizer)
+    args.data.chat_template_kwargs = arguments
+    set_template_arguments(told, arguments)
+    file = write_usable_prompts(args, build(SwapConfig()), told, tmp_path / "out")
+    assert (file == source) == (arguments is None)
+    args.data.apply_chat_template = arguments is None
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+    expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
+    assert PromptDataset(read(file), plain, strategy, args.data.input_template).prompts == expected
+    assert [prompt_text(told, row["problem"]) for row in rows] == expected
+    assert closes_thought(plain, "</think>") and closes_thought(told, "</think>") == (arguments is None)
