@@ -191,8 +191,7 @@ def main() -> None:
         for arm in args.arms:
             file = args.output / f"{args.world}-{arm}-{args.theta:g}-{args.max_steps}-{seed}.jsonl"
             if not file.exists() or '"step": null' not in file.read_text(encoding="utf-8"):
-                settings = {"process_weight": args.theta, "max_steps": args.max_steps}
-                loop = Loop(args.world, **settings, **arm_settings(arm))
+                loop = Loop(args.world, process_weight=args.theta, max_steps=args.max_steps, **arm_settings(arm))
                 train(loop, arm, seed, args.steps, args.learning_rate, file)
                 print(file.name, *file.read_text(encoding="utf-8").splitlines()[-1:], flush=True)
 
