@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from openrlhf_swap.errors import ConfigError, SwapError
 
@@ -27,10 +27,10 @@ EXTRAS = {  # package -> the extra of pyproject.toml that installs it
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError instead of printing its usage and exiting."""
 
-    def __init__(self, command: str, description: str | None = None, **options: Any) -> None:
+    def __init__(self, command: str, description: str | None = None) -> None:
         """Take what the user types before the flags, and the docstring of the command's module."""
         kind = argparse.RawDescriptionHelpFormatter
-        super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False, **options)
+        super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with the message."""

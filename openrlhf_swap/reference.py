@@ -43,12 +43,7 @@ TRAINING_FLAGS = {
 
 
 def main(argv: list[str]) -> None:
-    """Sample and grade the prompts that the output does not hold yet.
-
-    Raises:
-        ConfigError: for a model that cannot be used, or other settings than the output's rows were made with.
-        DataError: for a data set that cannot be read, or lacks a column.
-    """
+    """Sample and grade the prompts that the output does not hold yet."""
     args = parse_with_settings(_parser(), ("end_of_thought", "grader", "trust_remote_code"), argv)
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
@@ -115,11 +110,7 @@ def _parser() -> Parser:
 
 
 def references_of_prompts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
-    """The reference answer to each training prompt, by rendered prompt, without empty prompts.
-
-    Raises:
-        DataError: for a data set that cannot be read, or lacks a column, and for a label that cannot be read.
-    """
+    """The reference answer to each training prompt, by rendered prompt, without empty prompts."""
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     data = {"prompt_dataset": args.dataset, "prompt_probs": None, "prompt_split": args.split}

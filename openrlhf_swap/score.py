@@ -53,13 +53,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def main(argv: list[str]) -> None:
-    """Score the rows of a file, and print how many had each outcome.
-
-    Raises:
-        ConfigError: for an invalid setting, one that differs from what the output's rows were made with, or a model
-            that cannot be read.
-        DataError: for an input without rows, or not the one that the output's rows are the scores of.
-    """
+    """Score the rows of a file, and print how many had each outcome."""
     args = parse_with_settings(_parser(), (*SETTINGS, "scoring", "trust_remote_code"), argv)
     config = SwapConfig(**{name: getattr(args, name) for name in SETTINGS})
     run = RunConfig(scoring=args.scoring)
@@ -108,11 +102,7 @@ def _parser() -> Parser:
 def load_model(
     name: str, dtype: str, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load model and tokenizer, on the GPU if there is one.
-
-    Raises:
-        ConfigError: when they cannot be read.
-    """
+    """Load model and tokenizer, on the GPU if there is one."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -126,11 +116,7 @@ def load_model(
 
 
 def read_input(source: Path) -> list[Entry]:
-    """The rows of the input, those that cannot be scored with what is wrong.
-
-    Raises:
-        DataError: when there is none to score.
-    """
+    """The rows of the input, those that cannot be scored with what is wrong; DataError when there is none to score."""
     rows = [_scorable(entry) for entry in read_entries(source, "--input")]
     if all(entry.row is None for entry in rows):
         raise DataError(f"--input is {source}, of which no row can be scored: {describe_faults(rows)}")
@@ -153,14 +139,9 @@ def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
 def score_rows(
     scorer: Scorer, rows: Sequence[Entry], target: Path, grader: Grader | None, with_states: bool
 ) -> Counter[str]:
-    """Append the scores of every row that `target` does not hold yet, and count the rows by outcome.
+    """Append the scores of every row that a JSONL file does not hold yet, and count the rows by outcome.
 
-    Args:
-        scorer: of the model.
-        rows: of the input.
-        target: a JSONL file.
-        grader: grades each response, if there is one.
-        with_states: whether each row gets `states`, for `predict_tokens_left`.
+    `with_states`, each row gets `states`, for `predict_tokens_left`.
     """
     done = max((row["row"] + 1 for row in read_rows(target)), default=0)
     left = [entry for entry in rows if entry.number > done]

@@ -27,12 +27,7 @@ NUMBERS = ("--adam.lr", "--train.batch_size")
 
 
 def main(argv: list[str]) -> None:
-    """Train; OpenRLHF reads the rest of the command line itself.
-
-    Raises:
-        ConfigError: for a model with code of its own, for a tokenizer that cannot be read or loses white space, and
-            for checkpoints of another training.
-    """
+    """Train; OpenRLHF reads the rest of the command line itself."""
     parser = stock_parser("train_sft")
     parser.prog, parser.allow_abbrev = "openrlhf_swap.sft", True  # any prefix of a flag, as OpenRLHF takes it
     args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])
@@ -63,9 +58,6 @@ def refuse_another_training(given: dict[str, Any]) -> None:
     """Compare model, data, learning rate and batch size with those that the checkpoints to resume from were made with.
 
     OpenRLHF would load any checkpoint, and where that has seen enough rows train nothing and export its policy.
-
-    Raises:
-        ConfigError: for the first setting that differs.
     """
     if os.environ.get("RANK", "0") == "0":
         settings = {MODEL: identity(given[MODEL]), DATA: identity(given[DATA])}

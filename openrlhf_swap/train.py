@@ -97,18 +97,12 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _check_quickly(configuration: Configuration) -> None:
-    """Refuse what can be refused before the slow imports.
-
-    Raises:
-        SwapError: for a flag, a file that does not exist, or a checkpoint that would be overwritten.
-    """
+    """Refuse what can be refused before the slow imports."""
     check_flags(configuration)
     args, run = configuration.args, configuration.run
-    for name, folder in {
-        "swap.output_dir": run.output_dir,
-        **{name: configuration.values[name] for name in FOLDERS},
-    }.items():
-        check_writable(f"--{name}", Path(folder))
+    check_writable("--swap.output_dir", Path(run.output_dir))
+    for name in FOLDERS:
+        check_writable(f"--{name}", Path(configuration.values[name]))
     check_model_files("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
     for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
         for file in map(str.strip, (files or "").split(",")):

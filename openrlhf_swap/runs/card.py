@@ -30,12 +30,7 @@ CURVES = {"accuracy of rollouts, %": ("swap/accuracy", 100), "tokens per rollout
 
 
 def try_write_card(policy: Path, run: Path) -> None:
-    """Write the card and its picture; what prevents it becomes a line on the console, because the run is finished.
-
-    Args:
-        policy: the folder of the trained policy in Hugging Face format.
-        run: the run's output folder.
-    """
+    """`write_card`; what prevents it becomes a line on the console, because the run is finished."""
     try:
         with reader_errors(f"{{reason}}; {run} has everything that would be in it"):
             write_card(policy, run)
@@ -44,12 +39,9 @@ def try_write_card(policy: Path, run: Path) -> None:
 
 
 def write_card(policy: Path, run: Path) -> None:
-    """Write the card and its picture; arguments as for `try_write_card`.
+    """Write the card and its picture into the folder of a trained policy, from the run's output folder.
 
-    Raises:
-        DataError: when there is no policy here, as on a driver that shares no disk with the policy's process.
-        OSError: when they cannot be written.
-        ImportError: without huggingface_hub, Jinja2, pandas or matplotlib.
+    Raises DataError when there is no policy here, as on a driver that shares no disk with the policy's process.
     """
     import yaml
     from huggingface_hub import ModelCard, ModelCardData

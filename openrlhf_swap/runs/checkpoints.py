@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 
 from openrlhf_swap.errors import CheckpointError
@@ -46,11 +45,11 @@ def begin(checkpoint: Path) -> None:
 
 def seal(checkpoint: Path) -> None:
     """Mark a checkpoint as complete: list its files with sizes and hashes, and give it the next number."""
-    before = [number for other, number in _sealed(checkpoint.parent).items() if other != checkpoint]
+    numbers = [_read_seal(file.parent)[0] for file in checkpoint.parent.glob(f"*/{SEAL}")]
     sizes = file_sizes(checkpoint)
     hashes = _hashes(checkpoint, sizes)
     files = {name: {"bytes": size, HASH: hashes[name]} for name, size in sizes.items()}
-    write_text(checkpoint / SEAL, to_line({"number": 1 + max(before, default=0), "files": files}, indent=1))
+    write_text(checkpoint / SEAL, to_line({"number": 1 + max(numbers, default=0), "files": files}, indent=1))
     (checkpoint / MARK).unlink(missing_ok=True)
 
 
@@ -66,12 +65,9 @@ def take_the_place_of_the_best(checkpoint: Path, tag: str) -> None:
 
 
 def newest(path: Path) -> str | None:
-    """The tag of the newest complete checkpoint under `--ckpt.path`; None if there is none.
-
-    Changes nothing, and does not read the checkpoint's files.
-    """
-    complete = [checkpoint for checkpoint in _sealed(path / FOLDER) if _find_fault(checkpoint) is None]
-    return complete[-1].name if complete else None
+    """The tag of the newest complete checkpoint under `--ckpt.path`, whose files are not read; None without one."""
+    complete = (checkpoint.name for checkpoint in reversed(_sealed(path / FOLDER)) if not _find_fault(checkpoint))
+    return next(complete, None)
 
 
 def how_to_resume(path: Path) -> str:
@@ -118,18 +114,15 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
     for entry in unsealed:
         discard(entry)
         messages.append(f"checkpoint {entry.name} is ignored and deleted: it was not written completely")
-    complete = []
-    for checkpoint in _sealed(folder):
-        if fault := _find_fault(checkpoint):
+    tag = None
+    for checkpoint in reversed(_sealed(folder)):
+        if fault := _find_fault(checkpoint, reads_files=tag is None):
             messages.append(_set_aside(checkpoint, fault))
         else:
-            complete.append(checkpoint)
-    while complete and (fault := _find_fault(complete[-1], reads_files=True)):
-        messages.append(_set_aside(complete.pop(), fault))
-    if not complete:
+            tag = tag or checkpoint.name
+    if tag is None:
         _remove_empty(path)
         return None, [*messages, f"no complete checkpoint in {path}: starting from the beginning"]
-    tag = complete[-1].name
     write_text(folder / LATEST, tag)
     return tag, [*messages, f"resuming from checkpoint {tag} in {path}"]
 
@@ -189,10 +182,9 @@ def _read_seal(checkpoint: Path) -> tuple[int, dict[str, tuple[int, str]]]:
         return 0, {}
 
 
-def _sealed(folder: Path) -> dict[Path, int]:
-    """The checkpoints in a folder that have a seal, from the oldest to the newest, with their numbers; 0 if torn."""
-    numbers = {file.parent: _read_seal(file.parent)[0] for file in folder.glob(f"*/{SEAL}")}
-    return dict(sorted(numbers.items(), key=itemgetter(1)))
+def _sealed(folder: Path) -> list[Path]:
+    """The checkpoints in a folder that have a seal, from the oldest to the newest; those with a torn one first."""
+    return sorted((file.parent for file in folder.glob(f"*/{SEAL}")), key=lambda checkpoint: _read_seal(checkpoint)[0])
 
 
 def _find_fault(checkpoint: Path, reads_files: bool = False) -> str | None:

@@ -17,11 +17,7 @@ from openrlhf_swap.runs.model_code import check_model_files
 
 
 def main(argv: list[str]) -> None:
-    """Write the merged model and its tokenizer.
-
-    Raises:
-        ConfigError: for a folder without adapters, a base that cannot be read, or an output that holds something.
-    """
+    """Check the folders, and merge."""
     parser = Parser("openrlhf-swap merge", __doc__)
     parser.add_argument("--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank")
     parser.add_argument("--output", type=Path, required=True, help="folder to write; it must not hold anything")
@@ -37,11 +33,7 @@ def main(argv: list[str]) -> None:
 
 
 def merge(adapters: str, output: Path, trust_remote_code: bool = False) -> None:
-    """Write the model of a folder of adapters, with them, in the dtype of its weights; and the tokenizer.
-
-    Raises:
-        ConfigError: when one of them cannot be read.
-    """
+    """Write the model of a folder of adapters, with them, in the dtype of its weights; and the tokenizer."""
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 

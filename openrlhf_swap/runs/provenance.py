@@ -26,15 +26,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def made_of(command: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
-    """What to record about a run.
+    """What to record about a run: its command, versions, commit, and the fingerprints of its inputs.
 
-    Args:
-        command: what was typed before the arguments, such as "openrlhf-swap train".
-        argv: its arguments as they were typed, without secrets.
-        inputs: files, folders or hub names by role, separated by commas where there are several.
-
-    Returns:
-        `command` to paste, `versions`, `commit`, and `inputs` with the fingerprints of each.
+    `inputs` are files, folders or hub names by role, separated by commas where there are several.
     """
     installed = {package.name: package.version for package in metadata.distributions()}
     return {
@@ -108,12 +102,9 @@ def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, reme
 
     Args:
         output: a JSONL file, or a folder; the record is OUTPUT.settings.json beside it.
-        settings: by flag; a model or a file of data as its `identity`.
+        settings: as in `refuse_other_settings`, which raises.
         made: what `output` holds: "rows".
         remedy: what to do instead: "use another --output".
-
-    Raises:
-        ConfigError: as `refuse_other_settings`.
     """
     record = output.with_name(output.name + ".settings.json")
     begun = any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output))
@@ -128,16 +119,13 @@ def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, reme
 
 
 def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str) -> None:
-    """Compare the settings of a start with those of the work that it would continue.
+    """Raise ConfigError for the first setting of a start that differs from the work that it would continue.
 
     Args:
         now: settings by flag; a model or a file of data as its `identity`.
         recorded: those of the work. One that was not recorded, as by an earlier version, is not compared.
         work: "the rows in scores.jsonl were made".
         remedy: "use another --output".
-
-    Raises:
-        ConfigError: for the first setting that differs; it names the flag, both values and the remedy.
     """
     for flag, value in now.items():
         before = recorded.get(flag, value)

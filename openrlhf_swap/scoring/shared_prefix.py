@@ -136,14 +136,7 @@ def score_shared_prefix(
 ) -> list[Tensor]:
     """Score the requests in a forward of their own, for callers that do not need the rows' logits.
 
-    Args:
-        model: as in `BranchedRows`, like all that follow.
-        config: its configuration.
-        sequences: (responses, tokens) int64 token ids.
-        attention_mask: of the same shape.
-        requests: for them.
-        packed: whether to pack them into one row.
-        agree: for ranks in lockstep.
+    `sequences` are (responses, tokens) int64 token ids; the other arguments are those of `BranchedRows`.
 
     Returns:
         One (K+1,) tensor l_0..l_K per request, float32 (float64 for a float64 model), on the CPU.
