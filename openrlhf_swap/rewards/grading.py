@@ -51,6 +51,9 @@ _WORDS = re.compile(  # a number, then words of any language, which may be a uni
     r"([^\W\d_][^\d=+*<>(),;\\^{}$|]*|\^\{?\\circ\}?\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF]|[℃℉])\s*\}?(?:\^\{?\d\}?)?"
 )
 _WORD_OF_UNIT = re.compile(r"[\u00c0-\u024f\u0400-\uffff]|\u03bc[A-Za-z]|\u2126|\u03a9|[A-Za-z]{3}|circ")  # not \theta
+_OF_NUMBER = re.compile(  # words that make it another number, or a range
+    r"\b(?:hundred|thousand|[mb]illion|trillion|dozen|or|and|more|less|fewer|least|most|not)s?\b|[百千万萬億亿]|以[上下内內]"
+)
 _CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
 _SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathsf|mbox|operatorname)\s*\{([^{}]*)\}")
@@ -165,7 +168,8 @@ def _strip_unit(text: str) -> str:
 
 def _unit_words(text: str) -> re.Match[str] | None:
     words = _WORDS.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
-    return words if words and _WORD_OF_UNIT.search(words[2]) else None
+    is_unit = words and _WORD_OF_UNIT.search(words[2]) and not _OF_NUMBER.search(words[2])
+    return words if is_unit else None
 
 
 def _parse_answer(bare: str) -> list[Any]:
@@ -262,7 +266,7 @@ def _unit(text: str) -> str | None:
     if sign := _CURRENCY.search(text):
         return sign[0]
     if words := _unit_words(text):
-        return words[2].strip()
+        return _UNITS.get(unit := words[2].strip(), unit)
     quantity = _QUANTITY.fullmatch(text)
     return _UNITS.get(unit := quantity[1].strip(), unit) if quantity else None
 

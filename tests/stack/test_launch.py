@@ -16,7 +16,7 @@ from openrlhf_swap.flags.stock import nested, stock_parser
         ("train_swap_multinode.sh head", {"PORT": "here"}, "PORT is here; use a whole number"),
         ("train_swap_multinode.sh head", {"RAY_FOLDER": "ray"}, "RAY_FOLDER is ray; use an absolute path"),
         ("train_swap_multinode.sh worker", {}, "HEAD_IP is not set; use"),
-        ("train_swap.sh 3b", {}, "the first argument is 3b; use 1.5b, 7b or 1gpu"),
+        ("train_swap.sh 3b", {}, "the first argument is 3b; use laptop, 1gpu, 1.5b or 7b"),
         ("train_swap_multinode.sh submit 3b", {}, "the run is 3b; use 1.5b or 7b"),
         ("train_swap_multinode.sh stop", {"RAY_FOLDER": "/nowhere"}, "/nowhere/started.pid names no running Ray"),
         ("train_swap_slurm.sbatch", {}, "this is not a SLURM job; use sbatch"),

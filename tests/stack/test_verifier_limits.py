@@ -37,7 +37,10 @@ def test_the_seconds_of_a_test_are_its_own(monkeypatch):
     """Four tests of 0.3 seconds each take more than one test may; a test that takes more fails with those after it."""
     monkeypatch.setattr(unit_tests, "SECONDS", 1)
     assert unit_tests.verify("p", "assert spin(0.3)\n" * 4, SPIN, {}).score == 1
-    assert unit_tests.verify("p", "assert spin(0)\nassert spin(60)\nassert spin(0)\nassert 1", SPIN, {}).score == 0.25
+    assert (
+        unit_tests.verify("p", "assert spin(0)\nassert spin(60)\nassert spin(0)\nassert spin(0)", SPIN, {}).score
+        == 0.25
+    )
     rows = json.dumps([{"input": text, "output": "1"} for text in ("0", "60", "0", "0")])
     assert unit_tests.verify("p", rows, SPIN, {"fn_name": "spin"}).score == 0.25
     program = SPIN.replace("\n```", "\n\nprint(spin(float(input())))\n```")
