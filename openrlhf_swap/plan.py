@@ -29,9 +29,9 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.sizing import memory, optimizer_stays
+from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
-from openrlhf_swap.sizing.remedies import Machine, find_remedy
+from openrlhf_swap.sizing.remedies import Machine, find_remedy, place_optimizer
 from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
 from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS, generation_seconds, step_flops, step_seconds
 
@@ -120,13 +120,14 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         ConfigError: for a model or setting that cannot be planned.
     """
     (gpu, peaks), config, args = own.gpu, training.method, training.args
-    model, settings = read_run(training)
-    if model.heads % settings.tensor_parallel:
+    model, given = read_run(training)
+    if model.heads % given.tensor_parallel:
         raise ConfigError(
-            f"--vllm.tensor_parallel_size is {settings.tensor_parallel}, which does not divide the {model.heads} "
+            f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the {model.heads} "
             "attention heads; use a divisor"
         )
     machine = Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
+    settings = place_optimizer(model, given, machine)
     prompt, response = own.prompt or min(PROMPT, settings.context // 2), own.response or settings.longest // 2
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     steps = min(config.max_steps, math.ceil(response / config.step_tokens))
@@ -147,7 +148,6 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         "settings": dataclasses.asdict(settings),
         "most_update_rows": _most_update_rows(model, settings, gpu),
         "phases": memory.phases(model, settings, gpu),
-        "optimizer_stays": optimizer_stays(training, gpu),
         "vllm": vllm,
         "step": {
             "responses": responses,
@@ -165,7 +165,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
     }
     warnings, remedy = list(_warnings(plan)), None
     if warnings:
-        remedy = find_remedy(model, settings, machine) or "more or larger GPUs, or nodes with more main memory"
+        remedy = find_remedy(model, given, machine) or "more or larger GPUs, or nodes with more main memory"
     if plan["run"].get("steps") == 0:
         warnings.append(
             f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
@@ -283,8 +283,8 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
             f"operations and {OF_BYTES:.0%} of its bandwidth"
         )
     if settings["shared"] and not settings["adam_offload"]:
-        stays, part = plan["optimizer_stays"], "can stay on the GPU while vLLM takes {:.0%} of it"
-        facts["optimizer"] = "must leave the GPU while vLLM generates" if stays is None else part.format(stays)
+        stays = f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
+        facts["optimizer"] = "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
     labelled = [*facts.items(), *(("warning:", text) for text in plan["warnings"])]
     for label, text in [*labelled, *(("note:", text) for text in plan["notes"])]:
         yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)

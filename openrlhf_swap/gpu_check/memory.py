@@ -11,9 +11,9 @@ from pathlib import Path
 from openrlhf_swap.files import Row
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.gpu_check.report import Findings
-from openrlhf_swap.integration.startup.gpus import place_optimizer
 from openrlhf_swap.sizing.memory import phases
 from openrlhf_swap.sizing.models import gib
+from openrlhf_swap.sizing.remedies import Machine, place_optimizer
 from openrlhf_swap.sizing.settings import read_run
 
 Reading = tuple[float, int]
@@ -42,8 +42,8 @@ def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
 
 def planned_bytes(output: Path, total: int) -> dict[str, int]:
     """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
-    given = configure(["--config", str(output / "run.yaml")], on_cpu=False)
-    model, settings = read_run(place_optimizer(given, total))
+    model, given = read_run(configure(["--config", str(output / "run.yaml")], on_cpu=False))
+    settings = place_optimizer(model, given, Machine(total, 1))
     return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 
 

@@ -1,4 +1,4 @@
-"""Which flags make a run fit, and whether the optimizer can stay on the GPU."""
+"""Which flags make a run fit, and whether the optimizer stays on the GPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
 
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.sizing.memory import engine_capacity, host_bytes, phases
 from openrlhf_swap.sizing.models import Model
-from openrlhf_swap.sizing.settings import Settings, read_run
+from openrlhf_swap.sizing.settings import Settings
 
 Choice = tuple[str, dict[str, Any]]
 """A flag, which may name settings, and the settings that it changes."""
@@ -57,28 +55,21 @@ def find_remedy(model: Model, settings: Settings, machine: Machine) -> str | Non
     return None
 
 
-def optimizer_stays(configuration: Configuration, gpu: int) -> float | None:
-    """The share of a GPU that vLLM takes beside an optimizer that stays there; None where the optimizer must leave.
+def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
+    """The settings as a run follows them: an optimizer that may leave stays on the GPUs if it fits beside vLLM.
 
-    It stays if every phase of a step fits without --ds.enable_sleep, and vLLM still holds one response of full length
-    and as many of mean length (half of the longest) at a time as with the share that the run gives it. The share is
-    the run's, or as much less as it takes.
-
-    Args:
-        configuration: a run with vLLM and DeepSpeed in turn on the same GPUs.
-        gpu: bytes of one of them, all of it.
+    With --ds.enable_sleep and --vllm.enable_sleep on one machine it stays if every phase of a step fits without the
+    former, and vLLM still holds one response of full length and as many of mean length (half of the longest) at a time
+    as with the share that the run gives it. The share is the run's, or as much less as it takes.
     """
-    try:
-        model, asleep = read_run(configuration)
-    except ConfigError:  # there is no formula for it
-        return None
-    if asleep.adam_offload or not asleep.shared:
-        return None
-    awake = replace(asleep, actor_sleeps=False)
-    if any(sum(parts.values()) > gpu for parts in phases(model, awake, gpu).values()):
-        awake = replace(awake, utilization=min(asleep.utilization, _free_share(model, awake, gpu)))
-    running, before = (engine_capacity(model, run, gpu, run.mean)["most_sequences"] for run in (awake, asleep))
-    return awake.utilization if running >= before and Machine(gpu, 1).holds(model, awake) else None
+    several_nodes = given.ranks > machine.gpus_of_node
+    if not (given.actor_sleeps and given.vllm_sleeps) or given.adam_offload or several_nodes:
+        return given
+    gpu, staying = machine.gpu, replace(given, actor_sleeps=False)
+    if any(sum(parts.values()) > gpu for parts in phases(model, staying, gpu).values()):
+        staying = replace(staying, utilization=min(given.utilization, _free_share(model, staying, gpu)))
+    running, before = (engine_capacity(model, run, gpu, run.mean)["most_sequences"] for run in (staying, given))
+    return staying if running >= before and replace(machine, node=None).holds(model, staying) else given
 
 
 def _cheap(now: Settings) -> list[list[Choice]]:
@@ -121,7 +112,13 @@ def _changed(model: Model, now: Settings, machine: Machine, choices: Iterable[Ch
     changes = dict(chain.from_iterable(change.items() for _, change in choices))
     share = changes.pop("utilization", now.utilization)
     changed = replace(now, **changes)
-    return replace(changed, utilization=_free_share(model, changed, machine.gpu) if share is None else share)
+    changed = replace(changed, engine_responses=math.ceil(now.engine_responses * now.engines / changed.engines))
+    if share is not None:
+        return place_optimizer(model, replace(changed, utilization=share), machine)
+    # With all that vLLM can get, or with what an optimizer that stays leaves to it: that takes less main memory.
+    shares = (_free_share(model, now, machine.gpu) for now in (changed, replace(changed, actor_sleeps=False)))
+    leaving, staying = (place_optimizer(model, replace(changed, utilization=free), machine) for free in shares)
+    return leaving if machine.holds(model, leaving) else staying
 
 
 def _free_share(model: Model, settings: Settings, gpu: int) -> float:

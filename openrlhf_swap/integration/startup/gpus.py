@@ -59,11 +59,19 @@ def place_optimizer(configuration: Configuration, gpu: int) -> Configuration:
     if not (args.ds.enable_sleep and args.train.colocate_all and args.vllm.enable_sleep):
         return configuration
     # A run on a CPU does without the planner, whose import takes a moment.
-    from openrlhf_swap.sizing import optimizer_stays
+    from openrlhf_swap.sizing import remedies, settings
 
-    if (share := optimizer_stays(configuration, gpu)) is None:
-        print(f"[swap] the optimizer leaves the GPU while vLLM generates: both do not fit into {gib(gpu)} GiB")
+    leaves = "[swap] the optimizer leaves the GPU while vLLM generates:"
+    try:
+        model, given = settings.read_run(configuration)
+    except ConfigError as error:
+        print(f"{leaves} {error}")
         return configuration
+    placed = remedies.place_optimizer(model, given, remedies.Machine(gpu, args.actor.num_gpus_per_node))
+    if placed.actor_sleeps:
+        print(f"{leaves} both do not fit into {gib(gpu)} GiB")
+        return configuration
+    share = placed.utilization
     print(f"[swap] the optimizer stays on the GPU, which holds it beside vLLM with {share:.0%} of {gib(gpu)} GiB")
     return configuration.replace_flags({"ds.enable_sleep": False, "vllm.gpu_memory_utilization": share})
 

@@ -4,13 +4,18 @@ import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.sizing import optimizer_stays
 from openrlhf_swap.sizing.models import GIB
+from openrlhf_swap.sizing.remedies import Machine, place_optimizer
+from openrlhf_swap.sizing.settings import read_run
 
 
-def stays(gib, *flags, size="1gpu"):
+def stays(gib, *flags, size="1gpu", gpus=1):
+    """vLLM's share of a GPU beside an optimizer that stays; None if it leaves."""
     file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
-    return optimizer_stays(configure(["--config", file, *flags], on_cpu=False), int(gib * GIB))
+    model, given = read_run(configure(["--config", file, *flags], on_cpu=False))
+    placed = place_optimizer(model, given, Machine(int(gib * GIB), gpus))
+    assert (placed == given) == placed.actor_sleeps
+    return None if placed.actor_sleeps else placed.utilization
 
 
 def test_the_optimizer_stays_where_vllm_still_runs_as_many_responses():
@@ -26,9 +31,10 @@ def test_the_optimizer_stays_where_vllm_still_runs_as_many_responses():
 
 @pytest.mark.parametrize(("size", "gib"), [("1.5b", 79.1), ("7b", 79.1)])
 def test_on_eight_gpus_there_is_room_beside_the_share_that_is_given(size, gib):
-    assert stays(gib, size=size) == 0.7
+    assert stays(gib, size=size, gpus=8) == 0.7
 
 
 def test_it_leaves_where_there_is_nothing_to_stay_for():
     assert stays(79.1, "--ds.adam_offload") is None
-    assert stays(79.1, "--actor.model_name_or_path", "no/model") is None  # has no formula
+    assert stays(79.1, "--no-vllm.enable_sleep") is None
+    assert stays(79.1, size="1.5b", gpus=4) is None  # two nodes: nobody reads the GPUs of the other

@@ -193,14 +193,14 @@ def test_short_names_and_the_memory_of_a_node(capsys):
     flags = ["--gpu", "80", "--gpus", "8", "--rows", "256", "--response", "5000"]
     _, found = run(capsys, *flags, "--model", "R1-1.5B")
     assert found["model"] == R1 + "1.5B"
-    # What sleeps in main memory: eight copies of the weights, 4,192 MiB each, and on each rank 3 GiB of the optimizer.
-    assert sum(found["host_bytes"].values()) == 8 * (4192 + 3072) * 2**20
-    status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "56")
+    # What sleeps in main memory: eight copies of the weights, 4,192 MiB each. The optimizer stays on the GPUs.
+    assert sum(found["host_bytes"].values()) == 8 * 4192 * 2**20
+    status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "32")
     assert (status, found["run"]["hours"]) == (1, None)
-    assert found["warnings"] == ["a node needs 56.8 GiB of main memory in addition to the processes, but has 56.0"]
+    assert found["warnings"] == ["a node needs 32.8 GiB of main memory in addition to the processes, but has 32.0"]
     # Halves of each weight are pinned in smaller blocks.
     assert found["remedy"] == "--vllm.tensor_parallel_size 2 --vllm.num_engines 4"
-    status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "47")
+    status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "32")
     assert (status, found["model"]) == (0, "Qwen/Qwen2.5-0.5B-Instruct")
 
 
@@ -215,7 +215,9 @@ def test_prompts_of_a_file_are_counted(capsys, prompts_file):
 
 def test_the_text_says_what_the_numbers_say(capsys):
     assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out
+    assert f"```\n{output}```\n" in (ROOT / "docs" / "use" / "sizing.md").read_text()
+    lines = output.splitlines()
     assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
     assert "Nothing was measured." in lines[2]
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}

@@ -107,18 +107,15 @@ def test_a_launch_ends_before_ray_where_cuda_cannot_use_the_gpus(monkeypatch):
 
 SHARED = ["--actor.model_name_or_path", R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep"]
 SHARED += ["--vllm.gpu_memory_utilization", "0.7", "--data.max_len", "14000", "--rollout.max_new_tokens", "12000"]
+LEAVES = "the optimizer leaves the GPU while vLLM generates:"
 
 
 @pytest.mark.parametrize(
     ("flags", "gpu", "sleeps", "says"),
     [
         (["--ds.enable_sleep"], 80, False, "the optimizer stays on the GPU, which holds it beside vLLM with"),
-        (
-            ["--ds.enable_sleep"],
-            24,
-            True,
-            "the optimizer leaves the GPU while vLLM generates: both do not fit into 24.0",
-        ),
+        (["--ds.enable_sleep"], 24, True, LEAVES + " both do not fit into 24.0"),
+        (["--ds.enable_sleep", "--actor.model_name_or_path", "no/model"], 80, True, LEAVES + " --actor.model_name"),
         ([], 24, False, ""),
     ],
 )
