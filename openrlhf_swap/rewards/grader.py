@@ -61,14 +61,9 @@ class Grade:
     correct: bool
     status: Literal["ok", "no_answer", "timeout", "error"]
     slow: bool = field(default=False, compare=False, repr=False)
-    score: float = field(default=-1.0, repr=False)
+    score: float = field(default=0.0, repr=False)
     why: str = field(default="", compare=False, repr=False)
     stated: str | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Without a score it is what `correct` says."""
-        if self.score < 0:
-            object.__setattr__(self, "score", float(self.correct))
 
 
 class Grader:

@@ -32,7 +32,6 @@ BUILT_IN = {
 GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
 # OpenRLHF carries one text a response, so an answer with its row is JSON.
-_LABEL = {"reference_answer": str, "problem": str, "metadata": dict}
 _LABEL_START = '{"reference_answer": '
 
 Metadata = Mapping[str, Any]
@@ -54,7 +53,7 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        row = dict(zip(_LABEL, (self.answer, self.problem, dict(self.metadata)), strict=True))
+        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": dict(self.metadata)}
         return json.dumps(row, ensure_ascii=False, default=str)
 
     @classmethod
@@ -70,10 +69,10 @@ class Reference:
             row = json.loads(label)
         except RecursionError as error:
             raise ValueError(str(error)) from None
-        for name, kind in _LABEL.items():
-            if not isinstance(row.get(name), kind):
-                raise ValueError(f"{name} is missing or is not a {kind.__name__}")
-        return cls(*(row[name] for name in _LABEL))
+        fields = [row.get(name) for name in ("reference_answer", "problem", "metadata")]
+        if [*map(type, fields)] != [str, str, dict]:
+            raise ValueError("reference_answer, problem or metadata is missing or of another type")
+        return cls(*fields)
 
 
 @dataclass(frozen=True)

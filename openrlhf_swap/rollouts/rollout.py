@@ -108,10 +108,7 @@ class Rollout:
 
         The last step of a turn ends with the observation that follows it, which opens the next turn.
         """
-        if not self.observations:
-            return (self.start - 1, *(self.start + end for end in self.step_ends))
-        observed = self._observed
-        return (self.start - 1, *(int(self.positions[end]) + observed[end] for end in self.step_ends))
+        return (self.start - 1, *(int(self.positions[end]) + self._observed[end] for end in self.step_ends))
 
     @property
     def split_prefix_ends(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards import grader as module
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
-RIGHT = Grade(True, "ok")
+RIGHT = Grade(True, "ok", score=1.0)
 LONG = "so 1 = 1. " * 100_000 + r"\boxed{3}"  # more than a pipe or socket holds
 HANGS = r"\boxed{9^{9^{9^{9}}}}"
 # A grading process with the real limits; only the grading is another (test_rewards has the real one).

@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_swap.rewards import Grade
 
-RIGHT = Grade(True, "ok")
+RIGHT = Grade(True, "ok", score=1.0)
 WRONG = Grade(False, "ok")
 
 

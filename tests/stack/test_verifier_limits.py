@@ -53,4 +53,4 @@ def test_a_grader_waits_for_as_long_as_the_tests_may_take():
     grader = Grader(processes=1, time_limit=0.3, verifier="unit_tests")
     grade = grader.grade("import time\ntime.sleep(2.2)\nprint(1)", '[{"input": "", "output": "1"}]')
     grader.close()
-    assert grade == Grade(True, "ok") and not grade.slow
+    assert grade == Grade(True, "ok", score=1.0) and not grade.slow

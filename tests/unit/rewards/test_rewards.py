@@ -13,7 +13,7 @@ from openrlhf_swap.rewards import Grade, grade_answer
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
 
-RIGHT = Grade(True, "ok")
+RIGHT = Grade(True, "ok", score=1.0)
 WRONG = Grade(False, "ok")
 
 

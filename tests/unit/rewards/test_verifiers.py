@@ -82,7 +82,7 @@ def test_the_letter_that_is_stated(text, letter):
 
 
 def test_multiple_choice_grades_what_follows_the_thought(grade):
-    assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(True, "ok")
+    assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(True, "ok", score=1.0)
     assert grade("multiple_choice", "Answer: B</think>so D", "C") == Grade(False, "no_answer")
     wrong = grade("multiple_choice", r"</think>\boxed{B}", "C")
     assert (wrong, wrong.why, wrong.stated) == (Grade(False, "ok"), "read B", "B")
@@ -100,7 +100,7 @@ def test_reference_answers_of_a_choice_are_letters_of_options():
 
 def test_a_pattern_reads_the_answer(grade):
     name = r"regex:Answer: (\w+)"
-    assert grade(name, "Answer: 3, or rather Answer: four", "four") == Grade(True, "ok")
+    assert grade(name, "Answer: 3, or rather Answer: four", "four") == Grade(True, "ok", score=1.0)
     assert grade(name, "Answer: Four", "four") == Grade(False, "ok")
     assert grade(name, "four", "four") == Grade(False, "no_answer")
     assert grade(r"regex:\d+", "1 then 22", "22").correct
@@ -128,7 +128,7 @@ def test_a_function_of_ones_own_gives_part_scores(grade):
     assert (half.score, half.correct, half.status, half.why) == (0.5, False, "ok", "1 off")
     near = grade("support.verifiers:nearness", "it is 41", "42", tolerance=2)
     assert (near.score, near.correct) == (0.5, True)
-    assert grade("support.verifiers:nearness", "</think>42", "42") == Grade(True, "ok")
+    assert grade("support.verifiers:nearness", "</think>42", "42") == Grade(True, "ok", score=1.0)
     assert grade("support.verifiers:nearness", "no idea", "42") == Grade(False, "no_answer")
     assert grade("support.verifiers:says_problem", "p 42 x", "42", column="x").correct
 
@@ -138,7 +138,7 @@ def test_a_function_that_fails_is_an_error_with_its_reason(grade):
     assert failed == Grade(False, "error") and failed.why == "KeyError: 'no such thing'"
     failed = grade("support.verifiers:out_of_range", "x", "y")
     assert failed == Grade(False, "error") and "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
-    assert grade("support.verifiers:reads_rules", "x", "y") == Grade(True, "ok")
+    assert grade("support.verifiers:reads_rules", "x", "y") == Grade(True, "ok", score=1.0)
 
 
 def test_a_score_says_what_is_correct_unless_the_verifier_does():
