@@ -29,6 +29,7 @@ FLAGS = f"""
     --rollout.max_new_tokens 320 --rollout.batch_size {PROMPTS_A_STEP} --rollout.n_samples_per_prompt {RESPONSES}
     --rollout.micro_batch_size 32 --rollout.temperature 0.6 --swap.objective swap --swap.step_tokens {STEP_TOKENS}
     --train.batch_size {PROMPTS_A_STEP * RESPONSES} --train.micro_batch_size 32 --actor.adam.lr 3e-4
+    --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0.01
     --actor.lr_scheduler constant --actor.gradient_checkpointing_enable --actor.num_nodes 1
     --actor.num_gpus_per_node 1 --ds.zero_stage 2 --vllm.num_engines 1 --vllm.tensor_parallel_size 1
     --vllm.gpu_memory_utilization 0.5 --algo.advantage.is_correction_level token
