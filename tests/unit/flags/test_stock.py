@@ -65,6 +65,9 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with pytest.raises(SystemExit):
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
+    assert (
+        vars(ours.args.data).pop("chat_template_kwargs") is None
+    )  # the one flag beside OpenRLHF's that is not swap's
     assert trained == [ours.args]
 
 
