@@ -116,7 +116,7 @@ def test_nothing_hangs(monkeypatch, make_grader, behaviour):
 
 @pytest.mark.parametrize(("seconds", "slow"), [(0.4, False), (0.6, True)])
 def test_half_of_the_limit_is_slow(monkeypatch, make_grader, seconds, slow):
-    reply = f'[{{"correct": true, "status": "ok"}}, {seconds}]'
+    reply = f'[{{"correct": true, "status": "ok", "score": 1.0}}, {seconds}]'
     answer = f"for _ in sys.stdin: print({reply!r}, flush=True)"
     monkeypatch.setattr(module, "_PROGRAM", f"import sys\nprint('\"ready\"', flush=True)\n{answer}")
     grade = make_grader(1.0).grade(r"\boxed{3}", "3")
