@@ -139,8 +139,8 @@ def test_a_thread_that_sees_the_interruption_first_starts_no_further_run(tmp_pat
 
 def test_the_sweeps_of_the_page_can_be_run():
     page = (ROOT / "docs" / "use" / "objectives.md").read_text(encoding="utf-8")
-    sweeps = re.findall(r"`--vary (\w+) (.*)`", page)
-    assert len(sweeps) == 6
+    sweeps = re.findall(r"`--vary (\w+) (.*?)`", page)
+    assert len(sweeps) == 2
     for setting, values in sweeps:
         for value in values.split():
             configure([f"--swap.{setting}", value])
