@@ -88,7 +88,7 @@ def watch(
     steps: list[Step] = []
     grew_at = time.monotonic()
     with open(errors, "w", encoding="utf-8") as file:
-        process = subprocess.Popen([sys.executable, "-m", "openrlhf_swap.train", *flags], stderr=file)
+        process = subprocess.Popen([sys.executable, "-m", "openrlhf_swap", "train", *flags], stderr=file)
     try:
         while not (ended or done()):
             ended = process.poll() is not None  # before anything is read, so that nothing is missed

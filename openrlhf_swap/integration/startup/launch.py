@@ -116,7 +116,8 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
     text = str(error)
     if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
-        reason = text.strip().splitlines()[-1].rstrip(".")
+        lines = [line for line in text.strip().splitlines() if "errors.pydantic.dev" not in line]
+        reason = lines[-1].strip().rstrip(".")
         remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
         return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
     name = re.search(r"class_name: (\w+)", text)
