@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     settings = read_settings(args.folder)
     model = settings["model"]
     check_model_files(f"the model of {args.folder}", model, args.trust_remote_code)
-    tokenizer = read_tokenizer(model, args.trust_remote_code, settings["chat_template_kwargs"])
+    tokenizer = read_tokenizer(model, args.trust_remote_code, settings)
     given = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=args.close_template)
     marks, messages = resolve_thought(given, tokenizer)
     print(messages[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import SETTINGS, samples_path, sampling
+from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, samples_path, sampling
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.generate import generate, open_engine
@@ -35,13 +35,13 @@ class SampleRequest:
     text: str
 
 
-def read_tokenizer(model: str, trust_remote_code: bool, template_arguments: str | None) -> PreTrainedTokenizerBase:
-    """The tokenizer of `--model`, which renders with these arguments; raises ConfigError if it cannot be read."""
+def read_tokenizer(model: str, trust_remote_code: bool, settings: Row) -> PreTrainedTokenizerBase:
+    """The tokenizer of `--model`, which renders as the settings say; raises ConfigError if it cannot be read."""
     from transformers import AutoTokenizer
 
     with reader_errors(f"--model is {model}, which cannot be read: {{reason}}", ConfigError):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-    set_template_arguments(tokenizer, template_arguments)
+    set_template_arguments(tokenizer, *map(settings.get, RENDERING))
     return tokenizer
 
 
@@ -63,7 +63,7 @@ class Sampler:
             settings: the evaluation's `SETTINGS`.
         """
         tokenizer = self.engine.get_tokenizer()
-        set_template_arguments(tokenizer, settings.get("chat_template_kwargs"))
+        set_template_arguments(tokenizer, *map(settings.get, RENDERING))
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
         prompts = (
             (prompt_ids(tokenizer, request.text), sampling(settings, request.benchmark, request.id, request.sample))
@@ -79,7 +79,7 @@ class Sampler:
 
 def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: int) -> None:
     """Generate with a progress bar that starts when the engines are ready; `total` counts earlier samples, too."""
-    tokenizer = read_tokenizer(args.model, args.trust_remote_code, args.chat_template_kwargs)
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
     prompts = (prompt_ids(tokenizer, text) for text in {request.text for request in requests})
     options = {
         "tensor_parallel_size": args.tensor_parallel_size,

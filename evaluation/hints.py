@@ -88,7 +88,7 @@ def ask_again(folder: Path, args: argparse.Namespace) -> list[Row]:
     """Ask an evaluation's problems with hints; returns a line of the table for each benchmark."""
     settings = read_settings(folder)
     model, end = settings["model"], settings["end_of_thought"]
-    tokenizer = read_tokenizer(model, args.trust_remote_code, settings["chat_template_kwargs"])
+    tokenizer = read_tokenizer(model, args.trust_remote_code, settings)
     rows = {name: list(hinted_rows(folder, name, args)) for name in graded_benchmarks(folder)}
     prompts = {
         name: [prompt_ids(tokenizer, asked(row["problem"], settings["suffix"])) for row in some]

@@ -35,7 +35,7 @@ from openrlhf_swap.evaluation.samples import (
     write_settings,
 )
 from openrlhf_swap.files import drop_unfinished_line, read_rows
-from openrlhf_swap.flags.configuration import add_template_arguments, parse_with_settings
+from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -105,7 +105,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
     parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")
-    add_template_arguments(parser)
+    add_rendering(parser)
     parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
     return parse_with_settings(parser, OF_TRAINING, argv)
@@ -119,7 +119,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     """
     if args.end_of_thought == AUTO and (before := read_settings(args.output)):
         return str(before["end_of_thought"])
-    tokenizer = read_tokenizer(args.model, args.trust_remote_code, args.chat_template_kwargs)
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
     given = SwapConfig(end_of_thought=args.end_of_thought)
     marks, messages = resolve_thought(given, tokenizer)
     print(f"{MARK} {messages[0]}")

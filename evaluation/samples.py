@@ -22,7 +22,8 @@ from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
 SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix")
-SETTINGS = ("model", *SAMPLING, "end_of_thought", "chat_template_kwargs")
+RENDERING = ("chat_template_kwargs", "system_prompt")
+SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
 OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")  # flags that are called as in training
 PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
 ONCE = ("config", "verbose", "grade_again")  # flags of a single start
@@ -65,7 +66,7 @@ def read_settings(folder: Path) -> Row:
     if not has_samples or not settings_path(folder).exists():
         return {}
     settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
-    lacking = {"end_of_thought": R1.end_of_thought, "max_model_len": None, "chat_template_kwargs": None}
+    lacking = {"end_of_thought": R1.end_of_thought, "max_model_len": None, **dict.fromkeys(RENDERING)}
     return {**lacking, **settings}  # older folders lack some
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_swap.command import Parser, counted
+from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.samples import asked, graded_benchmarks, graded_samples, read_problems, read_settings
 from openrlhf_swap.files import Row, read_rows, write_rows
@@ -26,9 +26,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
     args = parser.parse_args(argv)
     output = args.output or args.folder / "traces.jsonl"
+    check_writable("--output", output.parent)
+    rows = list(traces(args.folder, args.samples))
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_rows(output, traces(args.folder, args.samples))
-    print(f"{counted(sum(1 for _ in read_rows(output)), 'trace')} in {output}")
+    write_rows(output, rows)
+    print(f"{counted(len(rows), 'trace')} in {output}")
 
 
 def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:

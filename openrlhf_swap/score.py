@@ -32,7 +32,7 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
-from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_template_arguments, parse_with_settings
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import answer_text
 from openrlhf_swap.rewards.verifiers import FLAG, Reference, find_verifier
@@ -64,12 +64,12 @@ def main(argv: list[str]) -> None:
     rows = read_input(args.input)
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     settings |= {"--swap.scoring": run.scoring, FLAG: args.grader}
-    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs}
+    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--system-prompt": args.system_prompt}
     settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
     record_or_compare(args.output, settings, "rows", "use another --output")
     refuse_other_rows(args.output, rows)
     model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
-    set_template_arguments(tokenizer, args.chat_template_kwargs)
+    set_template_arguments(tokenizer, args.chat_template_kwargs, args.system_prompt)
 
     from openrlhf_swap.scoring.scorer import Scorer
 
@@ -94,7 +94,7 @@ def _parser() -> Parser:
         action="store_true",
         help="also predict how many tokens follow each step, from the model's states; the page of traces draws it",
     )
-    add_template_arguments(parser)
+    add_rendering(parser)
     parser.add_argument(FLAG, help="also grade each response, by a name as in training (default: do not)")
     return parser
 

@@ -176,6 +176,14 @@ def add_template_arguments(parser: argparse.ArgumentParser, dest: str = "chat_te
     parser.add_argument(TEMPLATE_ARGUMENTS, dest=dest, metavar="JSON", type=_json_object, help=text)
 
 
+def add_rendering(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands whose problems are no chats: arguments of the template, and a system's turn."""
+    add_template_arguments(parser)
+    parser.add_argument(
+        "--system-prompt", help="the system's turn before each problem, as the training's chats have it"
+    )
+
+
 def _json_object(text: str) -> str:
     try:
         if isinstance(json.loads(text), dict):

@@ -263,7 +263,7 @@ def _check_tensor(objective: Objective, method: str, values: Any, counts: Tensor
     if found != shape:
         axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
         raise _error(objective, method, f"a tensor of shape {shape}, ({', '.join(axes)})", str(found))
-    wrong = (~values.isfinite() & counts).nonzero().tolist()
+    wrong = (~values.float().isfinite() & counts).nonzero().tolist()  # 1e308 is finite in float64 only
     if wrong:
         place, more = wrong[0], len(wrong) - 1
         names = ", ".join(f"{axis} {i}" for axis, i in zip(("group", "response", "token"), place, strict=False))

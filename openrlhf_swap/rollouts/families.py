@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, reader_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -84,10 +85,24 @@ def thought_opening(start_of_thought: str) -> str:
     return f"{start_of_thought.rstrip()}\n"
 
 
-def set_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: str | None) -> None:
-    """Render with these arguments of the chat template, a JSON object, from now on."""
+def set_template_arguments(
+    tokenizer: PreTrainedTokenizerBase, arguments: str | None, system_prompt: str | None = None
+) -> None:
+    """Render with these arguments of the chat template, a JSON object, and this system's turn, from now on.
+
+    Raises:
+        ConfigError: for a system prompt without a template that could render it.
+    """
     if arguments:
         setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **json.loads(arguments)))
+    if system_prompt:
+        if tokenizer.chat_template is None:
+            raise ConfigError(f"--system-prompt is {system_prompt!r}, but the model has no chat template")
+        setattr(tokenizer, RENDER, partial(_render_after, getattr(tokenizer, RENDER), system_prompt))
+
+
+def _render_after(render: Callable[..., Any], system_prompt: str, messages: list[Any], **options: Any) -> Any:
+    return render([{"role": "system", "content": system_prompt}, *messages], **options)
 
 
 def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
@@ -166,7 +181,8 @@ def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[i
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
     messages = [{"role": "user", "content": problem}]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    with reader_errors("the model's chat template fails ({reason}); correct it, or use another model", ConfigError):
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:

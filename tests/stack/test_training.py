@@ -28,6 +28,7 @@ def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
     assert line.startswith(
         "error: no correct rollout got a non-zero process term in the first 1 steps: no rollout was"
     )
+    assert list(read_rows(tmp_path / "run" / "rollouts" / "step_000001.jsonl"))  # where it says to look
 
 
 def test_a_run_whose_scores_are_not_finite_stops_with_the_reason(tmp_path, prompts_file):

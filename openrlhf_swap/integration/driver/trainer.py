@@ -104,8 +104,12 @@ class TrainerMixin(BasePPOTrainer):
             reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
             status.update(self.experience_maker.metrics)
             status.update(self._objective.metrics())
-            for line in self._guards.observe(global_step, status):
-                print(f"[swap] {line}", flush=True)
+            try:
+                lines = self._guards.observe(global_step, status)
+            except RunError:  # it says to look at the rollouts, which would be written after this step, or later
+                write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)
+                raise
+            print(*(f"[swap] {line}\n" for line in lines), sep="", end="", flush=True)
         if reason is not None:
             print(f"[swap] warning: step {global_step} was skipped, because {reason}", flush=True)
         self._skipped.observe(reason)

@@ -315,3 +315,21 @@ def test_a_problem_is_rendered_with_the_arguments_of_the_template(tmp_path, rows
     _, other = run(tmp_path, rows[:2], *given, name="other")
     assert other[0]["answer_logprobs"] != plain[0]["answer_logprobs"]
     assert run(tmp_path, rows[:2], *given, name="same")[0] == 2
+
+
+def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
+    """As if the chat template itself wrote it; a template that fails is one line."""
+    model = tmp_path / "model"
+    shutil.copytree(POLICY, model)
+    template = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>\n"
+    scores = {}
+    for name, text in {"told": template, "same": template.replace("<|user|>", "<|user|>42<|user|>", 1)}.items():
+        (model / "chat_template.jinja").write_text(text)
+        flags = ["--model", str(model), *(["--system-prompt", "42"] if name == "told" else [])]
+        _, scored = run(tmp_path, rows[:2], *flags, name=name)
+        scores[name] = [row["answer_logprobs"] for row in scored]
+    assert scores["told"] == scores["same"]
+    (model / "chat_template.jinja").write_text("{% endif %}")
+    source, target = str(tmp_path / "rows.jsonl"), str(tmp_path / "broken")
+    assert run_command(score.main, ["--model", str(model), "--input", source, "--output", target]) == 2
+    assert "error: the model's chat template fails (Encountered unknown tag 'endif'.); " in capsys.readouterr().err

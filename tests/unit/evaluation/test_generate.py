@@ -72,12 +72,15 @@ def test_an_engine_gets_the_context_that_the_longest_prompt_and_a_whole_response
     assert opened == [{"tensor_parallel_size": 1, "trust_remote_code": False, **length}]
 
 
-def test_problems_are_rendered_with_the_arguments_of_the_template(monkeypatch, tokenizer):
+def test_problems_are_rendered_with_the_arguments_of_the_template_and_a_system_prompt(monkeypatch, tokenizer):
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = "{{ messages[0].content }}{{ '<think>' if enable_thinking else '</think>' }}"
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>' if enable_thinking else '</think>' }}"
+    )
     engine = EngineOfVllm(tokenizer, lambda *_: ["2"])
     monkeypatch.setattr(generate, "open_engine", lambda model: engine)
-    args = run.parse(["--model", "m", "--output", "o", "--data.chat_template_kwargs", '{"enable_thinking": true}'])
+    words = ["--model", "m", "--output", "o", "--data.chat_template_kwargs", '{"enable_thinking": true}']
+    args = run.parse([*words, "--system-prompt", "3."])
     settings = {**vars(args), "end_of_thought": "</think>"}
     list(generate.Sampler("model").sample([generate.SampleRequest("own", "p", 0, "1 + 1")], settings))
-    assert tokenizer.decode(engine.asked[0][0]) == "1 + 1<think>"
+    assert tokenizer.decode(engine.asked[0][0]) == "3.1 + 1<think>"

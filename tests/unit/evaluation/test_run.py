@@ -87,7 +87,7 @@ def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
     words = f"""--model {POLICY} --benchmarks aime24 own.jsonl --swap.grader regex:a --output {tmp_path}
         --data {tmp_path} --samples 3 --limit 7 --temperature 0.5 --top-p 0.9 --max-tokens 99 --seed 4 --suffix ?
         --swap.end_of_thought </t> --max-model-len 999 --engines 2 --tensor-parallel-size 2
-        --data.chat_template_kwargs {{}} --swap.trust_remote_code""".split()
+        --data.chat_template_kwargs {{}} --system-prompt Think --swap.trust_remote_code""".split()
     args = run.parse(words)
     required = run.parse(["--model", "m", "--output", "o"])
     assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)

@@ -75,6 +75,7 @@ REWARDS = {
         "nan at group 1, response 2, and 0 more that are not finite; expected finite numbers",
     ),
     "infinite": (lambda self, batch: batch.rewards / 0, "group 0, response 0, and 15 more that are not finite"),
+    "too large for float32": (lambda self, batch: 1e308 + 0 * batch.rewards, "1e+308 at group 0, response 0"),
     "a list": (lambda self, batch: batch.rewards.tolist(), "a list; expected a tensor of shape (4, 4)"),
     "nothing": (lambda self, batch: None, "a NoneType; expected a tensor"),
 }
