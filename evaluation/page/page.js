@@ -168,8 +168,8 @@ function card(step, number, largest, most) {
   }
   const made = element("li", { class: "step", style: `--shade: var(--${shade}); --strength: ${strength(step.change, largest).toFixed(3)}` },
     numbers, written(element("div", { class: "text", tabindex: 0 }), trimmed(step.text)));
-  if (step.observation) made.append(element("div", { class: "numbers observed" }, element("b", {}, `observation after turn ${step.turn}`)),
-    written(element("div", { class: "text dim", tabindex: 0 }), trimmed(step.observation)));
+  if (step.observation) made.append(element("div", { class: "observed" }, element("b", { class: "numbers" }, `observation after turn ${step.turn}`),
+    written(element("div", { class: "text dim", tabindex: 0 }), trimmed(step.observation))));
   return made;
 }
 

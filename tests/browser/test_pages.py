@@ -229,6 +229,30 @@ def test_tokens_left_are_drawn_where_they_were_predicted(page):
     assert sum("tokens left, as the model's states predict: from 18 to 9" in text for text in captions) == 1
 
 
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_observations_stand_apart_from_the_turns_that_they_follow(browser, tmp_path, width):
+    steps, end = {"ones: 7+6+0=": 0.5, "tens: 4+3+1=": 1.5}, "</think>83"
+    turns = zip([*steps, end], ["13\n", f"08 {HARM}\n" + "0" * 300, ""], strict=True)
+    agent = row("What is 47 + 36?", "83", True, steps, end, 25)
+    agent["turns"] = [{"action": action, "observation": seen} for action, seen in turns]
+    write_rows(tmp_path / "agent.jsonl", [agent])
+    page = tmp_path / "page.html"
+    page.write_text(render(page_data([tmp_path / "agent.jsonl"], SwapConfig(), 100)))
+    browser.open(page, width)
+    assert browser.faults() == []
+    cards = "[...document.querySelectorAll('.step')].map(s => [...s.querySelectorAll('b, .text')]"
+    assert browser.ask(f"{cards}.map(e => e.innerText))") == [
+        ["step 1", "ones: 7+6+0=", "observation after turn 1", "13"],
+        ["step 2", "tens: 4+3+1=", "observation after turn 2", f"08 {HARM}\n" + "0" * 300],
+    ]
+    assert browser.ask("document.querySelector('.rest').innerText") == end
+    for boxes in browser.ask(f"{cards}.map(e => [e.getBoundingClientRect().top, getComputedStyle(e).color]))"):
+        (_, (action, ink), (heading, _), (seen, dim)) = boxes
+        assert action < heading < seen and dim != ink
+    grounds = "['.step', '.observed'].map(e => getComputedStyle(document.querySelector(e)).backgroundColor)"
+    assert len({*browser.ask(grounds)}) == 2
+
+
 def test_table_and_curves_stand_above(page):
     assert page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')") == "accuracy 84.4% 95.0%"
     lines = page.ask(

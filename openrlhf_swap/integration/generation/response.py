@@ -30,12 +30,15 @@ class Sample(Experience):
     rollout: Rollout = field(kw_only=True)
 
 
-def read_response(response: Mapping[str, Any], start: int | None = None) -> Rollout:
+def read_response(
+    response: Mapping[str, Any], start: int | None = None, giver: str = "--reward.remote_url"
+) -> Rollout:
     """The rollout of a response that OpenRLHF's engine returned.
 
     Args:
         response: its dict; a reward server such as OpenRLHF's own gives lists of one as numbers, for its one query.
         start: where the response begins in `observation_tokens`, if before the tokens that were generated last.
+        giver: the flag of what gave the reward.
 
     Raises:
         DataError: when the reward function returned no reward, or one that is not a finite number.
@@ -58,7 +61,7 @@ def read_response(response: Mapping[str, Any], start: int | None = None) -> Roll
         answer=Reference.parse(response["label"]).answer,
         response_ids=list(chain.from_iterable(generated)),
         prompt_ids=ids[:start],
-        reward=_finite(_unlisted(response["reward"]), logs),
+        reward=_finite(_unlisted(response["reward"]), logs, giver),
         truncated=bool(response.get("truncated", False)),
         graded_correct=None if verdict is None else verdict > 0,
         record={
@@ -75,18 +78,16 @@ def _unlisted(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _finite(reward: Any, logs: Mapping[str, Any]) -> float:
+def _finite(reward: Any, logs: Mapping[str, Any], giver: str) -> float:
     if reward is None:
         reason = logs.get(FAILED, "its own error is in the log above")
-        raise DataError(f"the reward function of --reward.remote_url gave no reward for a response: {reason}")
+        raise DataError(f"the reward function of {giver} gave no reward for a response: {reason}")
     try:
         value = float(reward)  # of a tensor with one number, too
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(
-            f"--reward.remote_url gave {reward!r} as the reward of a response; it has to be one finite number"
-        )
+        raise DataError(f"{giver} gave {reward!r} as the reward of a response; it has to be one finite number")
     return value
 
 

@@ -18,7 +18,7 @@ from transformers import AutoConfig
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.errors import DataError, reader_errors
+from openrlhf_swap.errors import DataError, first_line, reader_errors
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.response import FAILED, read_response
 from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
@@ -210,10 +210,11 @@ class SwapRolloutActor(_StockRolloutActor):
                     raise
                 traceback.print_exc()
                 raise DataError(
-                    f"the agent of --train.agent_func_path failed with {type(error).__name__}: {error}; the traceback "
-                    "is in train.log"
+                    f"the agent of --train.agent_func_path failed with {type(error).__name__}: {first_line(error)}; the "
+                    "traceback is in train.log"
                 ) from None
-            return read_response(response, start)
+            giver = "--train.agent_func_path" if self._is_agent else "--reward.remote_url"
+            return read_response(response, start, giver)
 
         return list(await asyncio.gather(*map(draw, range(num_samples))))
 

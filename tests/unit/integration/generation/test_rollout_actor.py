@@ -1,4 +1,4 @@
-"""What the rollout actor tells the reward function, and what it does when its engine ends."""
+"""What the rollout actor tells the reward function, how agents fail, and what it does when its engine ends."""
 
 import asyncio
 import json
@@ -7,9 +7,10 @@ from threading import Thread
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.generation.response import read_response
+from openrlhf_swap.integration.generation.response import make_sample, read_response
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
 RESPONSE = {  # as OpenRLHF's actor returns it, without its reward
@@ -126,8 +127,114 @@ def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
     assert rollout.record["extra_logs"] == {"dummy_scores": 4.0}
 
 
+class Sampler:
+    """In place of vLLM: samples these texts, one a turn, whatever it is asked."""
+
+    def __init__(self, tokenizer, *texts):
+        self._tokenizer, self._texts = tokenizer, iter(texts)
+
+    async def generate(self, *_, **__):
+        text = next(self._texts)
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        output = SimpleNamespace(token_ids=ids, text=text, finish_reason="stop", logprobs=None)
+        yield SimpleNamespace(outputs=[output])
+
+
+def sampled(tokenizer, executor, *texts, seed="1"):
+    """The rollout that the actor makes of these texts."""
+    from vllm import SamplingParams
+
+    from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+
+    class Actor(SwapRolloutActor):
+        def __init__(self):
+            self.llm, self.executor, self._seed = Sampler(tokenizer, *texts), executor, seed
+
+    generated = Actor().generate_responses("What is 47 + 36?", "83", SamplingParams(max_tokens=40), 99, tokenizer)
+    (rollout,) = asyncio.run(generated)
+    return rollout
+
+
+def agent(step):
+    """An executor whose environment takes steps by this function of an action and the label."""
+    from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+
+    class Environment(AgentInstanceBase):
+        def __init__(self):
+            pass
+
+        async def step(self, state, **_):
+            return step(state["action_text"], state["label"])
+
+    return MultiTurnAgentExecutor(Environment)
+
+
+def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
+    """All that follows, scores and advantages included, is computed from the rollout and OpenRLHF's row of it."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    def grade(queries, prompts, labels):
+        score = float(queries[0].endswith(labels[0] + "}"))
+        return {"rewards": torch.tensor(score), "scores": score, "extra_logs": {"mine": 2.0}}
+
+    def step(action, label):
+        return {**grade([action], [], [label]), "environment_feedback": "", "done": True}
+
+    plain = SingleTurnAgentExecutor(None)
+    plain.reward_func = grade
+    plain.reward_endpoints = ["grade.py"]
+    for text in ("ones: 7+6+0=13\n</think>\n\n\\boxed{83}", "\\boxed{84}"):
+        expected, rollout = (sampled(tokenizer, executor, text) for executor in (plain, agent(step)))
+        assert rollout == expected and rollout.record == expected.record
+        assert (rollout.observations, rollout.turns) == ([], [rollout.response_ids])
+        for context in (99, len(rollout.row_ids) - 1):  # which cuts it
+            for name, value in vars(make_sample(expected, context)).items():
+                ours = vars(make_sample(rollout, context))[name]
+                if isinstance(value, (torch.Tensor, dict)):
+                    torch.testing.assert_close(ours, value, rtol=0, atol=0)
+                else:
+                    assert ours == value, name
+
+
+NONSENSE = {
+    "the agent of --train.agent_func_path failed with LookupError: no weather; the traceback": LookupError("no weather"),
+    "the agent of --train.agent_func_path failed with ValueError: two; the traceback": ValueError("two\nlines"),
+    "the agent of --train.agent_func_path failed with TypeError: 'NoneType' object is not subscriptable": None,
+    "the agent of --train.agent_func_path failed with KeyError: 'rewards'": {"done": True},
+    "the agent of --train.agent_func_path failed with AttributeError: 'float' object has no": {"rewards": 1.0},
+    "the agent of --train.agent_func_path failed with RuntimeError: a Tensor with 2 elements": {
+        "rewards": torch.ones(2),
+    },
+    "the agent of --train.agent_func_path failed with KeyError: 'environment_feedback'": {"rewards": torch.ones(1)},
+    "the agent of --train.agent_func_path failed with ValueError: text input must be of type `str`": {
+        "rewards": torch.ones(1),
+        "environment_feedback": 3,
+        "done": True,
+    },
+    "--train.agent_func_path gave nan as the reward of a response; it has to be one finite number": {
+        "rewards": torch.tensor(float("nan")),
+        "environment_feedback": "",
+        "done": True,
+    },
+}
+
+
+@pytest.mark.parametrize("message", NONSENSE)
+def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, message):
+    def step(action, label):
+        result = NONSENSE[message]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    with pytest.raises(DataError) as error:
+        sampled(tokenizer, agent(step), "13")
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
 def test_python_sees_each_response_once_when_it_is_finished():
     """vLLM's front end makes an output of all tokens so far at each step of a request that does not say so."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
@@ -139,7 +246,7 @@ def test_python_sees_each_response_once_when_it_is_finished():
 
     class Actor(rollout_actor.SwapRolloutActor):
         def __init__(self):
-            self._seed = None
+            self._seed, self.executor = None, SingleTurnAgentExecutor(None)
 
     async def answered(self, prompt, label, sampling, *_, **__):
         sampled.append(sampling)
