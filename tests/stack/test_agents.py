@@ -2,6 +2,7 @@
 
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from support.disturbing import Run, errors
@@ -17,15 +18,22 @@ FLAGS += ["--ckpt.save_steps", "1", "--ckpt.load_enable", "--train.full_determin
 FLAGS += ["--swap.rollouts_every", "1", "--actor.adam.lr", "3e-4"]
 TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 FAILS = """
-from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
-class Weather(AgentInstanceBase):
-    def __init__(self):
-        pass
-    async def step(self, state_dict, **more):
-        raise LookupError("no weather today")
-class AgentExecutor(MultiTurnAgentExecutor):
-    def __init__(self):
-        super().__init__(Weather)
+import sys, time
+from pathlib import Path
+sys.path.append({folder!r})
+import calculator
+from calculator import AgentExecutor
+
+answer = calculator.Calculator.step
+
+
+async def step(self, state, **more):
+    if Path({checkpoint!r}).exists():
+        {fault}
+    return await answer(self, state)
+
+
+calculator.Calculator.step = step
 """
 
 
@@ -56,11 +64,27 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
             assert all(turn["observation"].endswith("\n") for turn in row["turns"][:-1])
 
 
-def test_an_environment_that_fails_is_one_line(tmp_path, prompts_file):
-    agent = tmp_path / "weather.py"
-    agent.write_text(FAILS)
-    result = start_training(tmp_path / "run", prompts_file, *SMALL_STEPS, "--train.agent_func_path", str(agent))
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            "raise LookupError('no weather')",
+            "the agent of --train.agent_func_path failed with LookupError: no weather",
+        ),
+        ("time.sleep(3600)", "no prompt was finished within --swap.generation_timeout 15 seconds"),
+    ],
+    ids=["raises", "hangs"],
+)
+def test_an_environment_that_fails_is_one_line_and_costs_one_step(tmp_path, prompts_file, fault, message):
+    """It fails in the second step: the first one's checkpoint, metrics and rollouts are there."""
+    run, agent = tmp_path / "run", tmp_path / "agent.py"
+    saved = run / "checkpoints" / "_actor" / "global_step1" / "complete.json"
+    agent.write_text(FAILS.format(folder=str(Path(CALCULATOR).parent), checkpoint=str(saved), fault=fault))
+    flags = [*FLAGS, "--train.agent_func_path", str(agent), "--swap.generation_timeout", "15"]
+    result = start_training(run, prompts_file, *flags)
     (line,) = errors(result.stderr)
-    message = "error: the agent of --train.agent_func_path failed with LookupError: no weather today"
-    assert (result.returncode, line.startswith(message)) == (2, True), line
-    assert 'LookupError("no weather today")' in (tmp_path / "run" / "train.log").read_text()
+    assert (result.returncode, line.startswith(f"error: {message}")) == (2, True), line
+    assert saved.exists() and [row["step"] for row in read_rows(run / "metrics.jsonl")] == [1]
+    assert [file.name for file in (run / "rollouts").iterdir()] == ["step_000001.jsonl"]
+    if "raise" in fault:
+        assert "raise LookupError" in (run / "train.log").read_text()

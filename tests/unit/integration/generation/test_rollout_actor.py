@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
@@ -196,33 +197,28 @@ def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
                     assert ours == value, name
 
 
-NONSENSE = {
-    "the agent of --train.agent_func_path failed with LookupError: no weather; the traceback": LookupError("no weather"),
-    "the agent of --train.agent_func_path failed with ValueError: two; the traceback": ValueError("two\nlines"),
-    "the agent of --train.agent_func_path failed with TypeError: 'NoneType' object is not subscriptable": None,
-    "the agent of --train.agent_func_path failed with KeyError: 'rewards'": {"done": True},
-    "the agent of --train.agent_func_path failed with AttributeError: 'float' object has no": {"rewards": 1.0},
-    "the agent of --train.agent_func_path failed with RuntimeError: a Tensor with 2 elements": {
-        "rewards": torch.ones(2),
-    },
-    "the agent of --train.agent_func_path failed with KeyError: 'environment_feedback'": {"rewards": torch.ones(1)},
-    "the agent of --train.agent_func_path failed with ValueError: text input must be of type `str`": {
-        "rewards": torch.ones(1),
-        "environment_feedback": 3,
-        "done": True,
-    },
-    "--train.agent_func_path gave nan as the reward of a response; it has to be one finite number": {
-        "rewards": torch.tensor(float("nan")),
-        "environment_feedback": "",
-        "done": True,
-    },
-}
+RESULT = {"rewards": torch.ones(1), "environment_feedback": "", "done": True}
+FAILED = "the agent of --train.agent_func_path failed with "
 
 
-@pytest.mark.parametrize("message", NONSENSE)
-def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, message):
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (LookupError("no weather"), FAILED + "LookupError: no weather; the traceback is in train.log"),
+        (ValueError("two\nlines"), FAILED + "ValueError: two; the traceback"),
+        (None, FAILED + "TypeError: 'NoneType' object is not subscriptable"),
+        ({"done": True}, FAILED + "KeyError: 'rewards'"),
+        ({**RESULT, "rewards": 1.0}, FAILED + "AttributeError: 'float' object has no attribute 'item'"),
+        ({**RESULT, "rewards": torch.ones(2)}, FAILED + "RuntimeError: a Tensor with 2 elements"),
+        ({**RESULT, "environment_feedback": 3}, FAILED + "ValueError: text input must be of type `str`"),
+        (
+            {**RESULT, "rewards": torch.tensor(math.nan)},
+            "--train.agent_func_path gave nan as the reward of a response",
+        ),
+    ],
+)
+def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, result, message):
     def step(action, label):
-        result = NONSENSE[message]
         if isinstance(result, Exception):
             raise result
         return result

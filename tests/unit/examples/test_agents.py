@@ -1,0 +1,75 @@
+"""Environments for agents: the calculator, a game, and the one on the page; and what the calculator showed."""
+
+import asyncio
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "use" / "agents.md").read_text(encoding="utf-8")
+
+
+def load(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def play(tokenizer):
+    """What an agent's response to a prompt becomes when its turns are these texts."""
+    from vllm import SamplingParams
+
+    def play(module, label, *actions):
+        texts = iter(actions)
+
+        async def generate(prompt_ids, *_, **__):
+            text = next(texts)
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, text=text, finish_reason="stop")])
+
+        engine, prompt = SimpleNamespace(generate=generate), "<|user|>?<|assistant|><think>\n"
+        executor = module.AgentExecutor()
+        response = asyncio.run(executor.execute(prompt, label, SamplingParams(), 999, tokenizer, engine))
+        assert next(texts, None) is None
+        start = response["action_ranges"][0][0]
+        return tokenizer.decode(response["observation_tokens"][start:]), response["reward"], response["extra_logs"]
+
+    return play
+
+
+def test_the_calculator_answers_calls_and_grades_the_rest(play):
+    calculator = load(ROOT / "examples" / "agents" / "calculator.py")
+    calls = ["ones: 7+6+0=", "wait ones: 7+6+0=", "tens: 4+3+1="]
+    text, reward, logs = play(calculator, "83", *calls, "</think>\n\n\\boxed{83}")
+    assert text == "ones: 7+6+0=13\nwait ones: 7+6+0=13\ntens: 4+3+1=08\n</think>\n\n\\boxed{83}"
+    assert (reward, logs) == (1.0, {"calls": 3, "useless_calls": 1})
+    assert play(calculator, "84", "\\boxed{83}")[1:] == (0.0, {"calls": 0, "useless_calls": 0})
+
+
+def test_a_game_of_textarena_gives_hints(play):
+    pytest.importorskip("textarena")
+    game = load(ROOT / "examples" / "agents" / "guess_number.py")
+    text, reward, logs = play(game, "83", "\\boxed{90}", "\\boxed{80}", "\\boxed{83}")
+    lower, higher = (game.NEXT_TURN.format(f"The target number is {hint}.") for hint in ("lower", "higher"))
+    assert text == f"\\boxed{{90}}{lower}\\boxed{{80}}{higher}\\boxed{{83}}"
+    assert (reward, logs) == (1.0, {"wrong_guesses": 2})
+    # The third wrong guess ends it, and so do two turns without one; a near miss earns nothing.
+    assert play(game, "83", "\\boxed{1}", "\\boxed{2}", "\\boxed{82}")[1:] == (0.0, {"wrong_guesses": 3})
+    text, *rest = play(game, "83", "\\boxed{82}", "hmm", "\\boxed{82}")
+    assert "invalid move" in text and rest == [0.0, {"wrong_guesses": 1}]
+
+
+def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(code.splitlines()) <= 35
+    (tmp_path / "lookup.py").write_text(code)
+    lookup = load(tmp_path / "lookup.py")
+    text, reward, logs = play(lookup, "42", "look up b", "look up c", "so 42")
+    assert text == "look up b<|user|>42<|assistant|>look up c<|user|>unknown<|assistant|>so 42"
+    assert (reward, logs) == (1.0, {"calls": 2})
+    assert play(lookup, "42", "17")[1:] == (0.0, {"calls": 0})
