@@ -9,8 +9,6 @@ may then be as long as in the evaluation. Writes `<benchmark>.forced.jsonl` (acc
 samples; the area under the curve joins the evaluation's table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grade samples with the grader that training uses, without generating anything."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path

@@ -8,8 +8,6 @@ its thought matches --says. Shorter thoughts are reported to say so less often, 
 its training. Writes `<benchmark>.hints.jsonl` next to the samples, and with --card the table into the model's card.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Measures of an evaluation's samples, per benchmark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The problems that an evaluation asks, and the grader of each benchmark."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

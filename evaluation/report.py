@@ -6,8 +6,6 @@ Accuracy is pass@1: the share of correct samples per problem, averaged over prob
 over problems. With several evaluations, also prints the difference of each pair with paired-bootstrap intervals.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations

@@ -6,8 +6,6 @@ Writes each sample as it finishes, then grades and prints a table. The same comm
 `openrlhf-swap eval report` makes tables of any number of evaluations.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -4,8 +4,6 @@
 (problem id, sample number), so that whatever is missing can be found and added later.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Statistics over the samples of P problems: arrays in, numbers out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import comb
 from statistics import fmean, multimode

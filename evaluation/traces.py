@@ -7,8 +7,6 @@ One line per response: benchmark, id, sample, problem, answer, response, correct
 figures` read the scores in the folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

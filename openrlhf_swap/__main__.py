@@ -4,8 +4,6 @@
 the others need does not have to be installed.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import sys

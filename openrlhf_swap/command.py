@@ -1,7 +1,5 @@
 """What all commands share: a parser that reports errors in one line, and the entry point that prints them."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

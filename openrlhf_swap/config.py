@@ -1,7 +1,5 @@
 """The settings of SWAP and of a run, each declared once: type, default, help, range and remedy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, get_args
 

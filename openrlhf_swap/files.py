@@ -3,8 +3,6 @@
 Rows are numbered from 1, as editors number lines.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

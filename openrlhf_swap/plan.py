@@ -8,8 +8,6 @@ what the run will see. Everything printed is computed from the settings; nothing
 warnings, 2 after a one-line error.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

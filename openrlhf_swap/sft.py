@@ -5,8 +5,6 @@
 Takes the flags of `openrlhf.cli.train_sft` unchanged, and `--swap.trust_remote_code`.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

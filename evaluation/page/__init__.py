@@ -9,8 +9,6 @@ Scored traces from elsewhere can be given as a file. The evaluations' table stan
 can be added (--metrics).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, counted

@@ -1,7 +1,5 @@
 """The page's data, and the HTML around it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

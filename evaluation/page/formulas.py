@@ -3,8 +3,6 @@ r"""Formulas in a model's text, as MathML trees that the page builds element by 
 A formula is enclosed in $, $$, \( \) or \[ \], or is a \boxed{...}. What cannot be parsed stays text.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import MutableMapping

@@ -1,7 +1,5 @@
 """OpenRLHF's flags that we set for SWAP and for a CPU, by name. What the command line says wins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of files, models and data sets among OpenRLHF's arguments, and what OpenRLHF splits in them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

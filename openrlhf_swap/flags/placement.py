@@ -1,7 +1,5 @@
 """How many processes and GPUs each part of a run takes, and what each vLLM engine is given."""
 
-from __future__ import annotations
-
 import math
 import os
 from types import SimpleNamespace

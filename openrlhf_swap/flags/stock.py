@@ -3,8 +3,6 @@
 Both stand under `__main__` of `openrlhf.cli.*`, after imports of many seconds; only the lines that are needed run.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from contextlib import redirect_stdout

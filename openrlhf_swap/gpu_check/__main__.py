@@ -7,8 +7,6 @@ minutes. Everything that a bug report needs is in gpu_check.json in the output f
 Further flags go to the training. Exit status: 0, 1 when something is wrong, 2 without a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """The memory that the training took, beside the plan's."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """What was checked and found: a table, and gpu_check.json without secrets and without paths of this machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

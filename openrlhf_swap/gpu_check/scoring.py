@@ -1,7 +1,5 @@
 """Whether the two scoring backends agree on this device."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """A training of a few steps as the launch scripts do it on one GPU, killed and resumed, and watched meanwhile."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -4,8 +4,6 @@ Tests compare the table with what processes have really replaced. A class
 that OpenRLHF or vLLM takes as an argument, such as the extension of vLLM's worker, replaces nothing and is not listed.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """SWAP and the rows of the paper's ablation table, each as what it changes in the coefficients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

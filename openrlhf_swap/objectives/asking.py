@@ -1,7 +1,5 @@
 """Objectives that ask for a number of tokens, or teach when to think: by the prompt, or by forced beginnings."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -5,8 +5,6 @@ The functions at the end check what an objective returns, where a mistake would 
 Shapes: G groups, N responses a group, A tokens of the longest response.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy

@@ -1,7 +1,5 @@
 """Objectives that continue responses from their beginnings: VSRM grades what follows; with JET and S-GRPO it joins."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What objectives look for in the text of a response: its format, a thought in its place, and repetition."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby, pairwise

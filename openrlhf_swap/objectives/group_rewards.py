@@ -3,8 +3,6 @@
 Shapes: G groups, N responses a group. Statistics are float64.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Literal

@@ -4,8 +4,6 @@ How much of a thought is needed is judged by a model there, and here by a functi
 rule (the first place where the reference answer appears), so results are not comparable with the papers'.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Ours, not the paper's: docs/method/critic.md derives it. It scores no answer, so it also serves tasks without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The authors of those with stages train each as a run of its own; here one run goes through all of them.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """SAS and AttnPO: the advantage of a response, multiplied by a number for each of its reasoning steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """SWAP and the rows of its ablation table; also GRPO, which is SWAP without a process term."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

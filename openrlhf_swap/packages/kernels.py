@@ -5,8 +5,6 @@ processor without instructions for them, both take several times as long as the 
 which computes in bfloat16 as on GPUs, would be several times slower (docs/measurements.md).
 """
 
-from __future__ import annotations
-
 import platform
 import warnings
 from collections.abc import Callable

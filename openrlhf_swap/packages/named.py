@@ -1,7 +1,5 @@
 """Python objects that a flag names as `module:name`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replacing an attribute of a module, a class or a single object: for good, or for the length of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The versions that this project's replacements are written for, and the check that they are installed."""
 
-from __future__ import annotations
-
 import warnings
 from fnmatch import fnmatch
 from functools import cache

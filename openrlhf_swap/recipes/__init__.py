@@ -4,8 +4,6 @@ A file has a section `flags` (name without dashes: value; `true` and `false` for
 `prompt`, how the authors ask, and `cannot`, a list of what the authors do and this trainer cannot.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

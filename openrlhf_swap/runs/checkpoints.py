@@ -4,8 +4,6 @@ DeepSpeed writes a checkpoint file by file into `<--ckpt.path>/_actor/<tag>` and
 killed in between, a full disk or a damaged file leaves a folder that looks like any other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

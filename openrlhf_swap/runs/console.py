@@ -5,8 +5,6 @@ killed process loses nothing, and its children print there too. A thread follows
 start with the command's mark, including those of Ray's actors, whose output Ray prints in this process.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -3,8 +3,6 @@
 It returns what the user should know, or raises to stop the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, stdev

@@ -1,7 +1,5 @@
 """One run to a folder: two would write into each other's metrics and delete each other's checkpoints."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress

@@ -5,8 +5,6 @@
 Weights keep the base's dtype. As for vLLM in training, what the adapters add is rounded to it, and so is the sum.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

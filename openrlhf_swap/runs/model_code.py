@@ -1,7 +1,5 @@
 """Python code that comes with a model: found without running it, and refused unless the user has allowed it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Without a token, Ray runs code for whoever can reach its ports, which includes e
 folder, with logs and sockets, has mode 0777, so it is put into a folder that only its owner may enter.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

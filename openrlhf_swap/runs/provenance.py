@@ -1,7 +1,5 @@
 """What work was made of: recorded, so that its files can be trusted later, and the same again when it is resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

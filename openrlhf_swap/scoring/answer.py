@@ -1,7 +1,5 @@
 """The answer branch: the text that closes a thought and opens the answer, and the answer's tokens after it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase

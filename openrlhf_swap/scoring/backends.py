@@ -1,7 +1,5 @@
 """Scoring backends: find the cheapest that is exact, by a trial on a small random model of the same architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

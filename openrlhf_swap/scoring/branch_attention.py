@@ -10,8 +10,6 @@ Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row; H
 heads. Columns count the tokens of the rows as if these were laid end to end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

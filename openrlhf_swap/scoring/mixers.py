@@ -7,8 +7,6 @@ costs about the same.
 A mixer gets one row at a time, without padding: states of different lengths cannot be batched.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -6,8 +6,6 @@ pass, with any cache that can be copied and continued, whether it holds keys, wi
 pass, and it uses a GPU less well.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise

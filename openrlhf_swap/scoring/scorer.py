@@ -1,7 +1,5 @@
 """Score responses one at a time: saved ones, or those of your own trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

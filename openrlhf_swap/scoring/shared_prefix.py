@@ -13,8 +13,6 @@ recurrent layers have there.
 Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """A small random model of the same architecture, to try a family's code before the model itself is loaded."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ enough to be sent.
 Shapes: B rows, T tokens a row, D the model's width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -5,8 +5,6 @@ docs/internals/sizing_formulas.md says where each comes from.
 Symbols: N parameters, n tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

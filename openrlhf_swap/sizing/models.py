@@ -1,7 +1,5 @@
 """The sizes of GPUs and models."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which flags make a run fit, and whether the optimizer stays on the GPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The settings that determine a run's size, read from its flags."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from openrlhf_swap.errors import ConfigError

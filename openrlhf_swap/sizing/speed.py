@@ -1,7 +1,5 @@
 """How much compute a training step takes, in floating-point operations, and how long that may last."""
 
-from __future__ import annotations
-
 from openrlhf_swap.sizing.memory import kept_cache
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, Settings

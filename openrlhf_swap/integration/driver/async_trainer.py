@@ -4,8 +4,6 @@ An objective's state (targets, stages) changes where it samples, and its rewards
 with every batch, and a checkpoint holds the state under which its last batch was sampled.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import ray

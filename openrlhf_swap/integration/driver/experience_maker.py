@@ -1,7 +1,5 @@
 """The experience maker: asks the policy for step scores and replaces the advantages by the objective's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

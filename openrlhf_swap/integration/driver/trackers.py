@@ -1,7 +1,5 @@
 """TensorBoard and W&B: OpenRLHF's loggers, with every setting and with runs that resume."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The trainers: OpenRLHF's, with our experience maker and metrics, and a self-test of the process term."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import time

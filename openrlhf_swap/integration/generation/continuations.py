@@ -1,7 +1,5 @@
 """Continuations: a step's second generations, from prefixes of its responses, to be graded or to join the group."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from statistics import fmean
 

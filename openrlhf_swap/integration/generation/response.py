@@ -1,7 +1,5 @@
 """OpenRLHF's two forms of a response: what its engine returns, and the row of a batch. All else reads a `Rollout`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Rollouts as the objective wants them: how many of which kind, forced beginnings, edits, and a monitoring set."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """OpenRLHF's actors of the policy and the reference model; importing them from here prepares their processes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

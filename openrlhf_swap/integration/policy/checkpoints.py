@@ -1,7 +1,5 @@
 """Checkpoints of the policy: what goes into one beside DeepSpeed's files, and when it is complete."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

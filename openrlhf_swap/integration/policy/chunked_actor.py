@@ -4,8 +4,6 @@ The model runs as it is, with DeepSpeed's hooks; only its head, the last linear 
 place of logits. So ZeRO-3 gathers the head's weight once for each pass, whatever the number of chunks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace

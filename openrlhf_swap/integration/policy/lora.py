@@ -1,7 +1,5 @@
 """LoRA adapters: the model under them, and their way to vLLM, which knows the model without them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

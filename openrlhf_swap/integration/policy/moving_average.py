@@ -5,8 +5,6 @@ rank saves the model, so it alone keeps the average; the others' is empty. Shard
 a run starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

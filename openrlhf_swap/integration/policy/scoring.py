@@ -1,7 +1,5 @@
 """Scoring answers with the policy while its log-probabilities are computed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """OpenRLHF's DeepSpeed strategy with an attention that is installed and torch's own Adam: nothing is compiled."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

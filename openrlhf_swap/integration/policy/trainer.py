@@ -1,7 +1,5 @@
 """The policy's updates, and sending its weights to vLLM."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ray

@@ -4,8 +4,6 @@ Where flash-attn is not installed, only the modules that OpenRLHF imports get a 
 transformers and vLLM still see that there is none.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from functools import cache
 

@@ -5,8 +5,6 @@ every process that imports `openrlhf_swap.integration`, before OpenRLHF itself i
 it does nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Compile DeepSpeed's CPU op once, before any actor would."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

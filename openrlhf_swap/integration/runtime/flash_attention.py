@@ -1,7 +1,5 @@
 """Stands for the modules of flash-attn from which OpenRLHF 0.11.2 imports in any case: compiling it takes hours."""
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 import torch

@@ -1,7 +1,5 @@
 """How much memory a process and its machine use."""
 
-from __future__ import annotations
-
 import math
 import resource
 

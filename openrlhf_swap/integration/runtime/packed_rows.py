@@ -8,8 +8,6 @@ rows are attended as by transformers' `sdpa`.
 Shapes: T tokens of a row, H heads, of which H_kv for keys.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import cache
