@@ -33,8 +33,8 @@ WORKDIR /app
 COPY LICENSE pyproject.toml requirements-cpu.txt constraints-gpu.txt requirements-flash-attn.txt ./
 COPY scripts/common.sh scripts/setup.sh scripts/
 COPY openrlhf_swap/__init__.py openrlhf_swap/errors.py openrlhf_swap/
-COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/kernels.py openrlhf_swap/packages/replace.py \
-    openrlhf_swap/packages/versions.py openrlhf_swap/packages/
+COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/kernels.py openrlhf_swap/packages/versions.py \
+    openrlhf_swap/packages/
 COPY openrlhf_swap/flags/__init__.py openrlhf_swap/flags/device.py openrlhf_swap/flags/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/patches.py openrlhf_swap/integration/
 COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \

@@ -23,8 +23,7 @@ import pandas as pd
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
-from openrlhf_swap.evaluation.stats import Floats
+from openrlhf_swap.evaluation.measures import Floats, Measures, measure_evaluation
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 
 if TYPE_CHECKING:

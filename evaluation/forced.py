@@ -21,12 +21,12 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.generate import read_tokenizer
 from openrlhf_swap.evaluation.samples import (
     asked,
-    forced_path,
     graded_benchmarks,
     graded_samples,
     read_problems,
     read_settings,
     reference_of,
+    rows_path,
     sampling,
 )
 from openrlhf_swap.files import Row, read_rows, write_rows
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
     forcing = Forcing(engine, tokenizer, marks, settings, args.by)
     for name in names:
         accuracies = forcing.accuracies(args.folder, name, args.budgets)
-        path = forced_path(args.folder, name)
+        path = rows_path("forced", args.folder, name)
         others = [row for row in read_rows(path) if row.get("by", CUT) != args.by]
         write_rows(path, [*others, *({"budget": b, "accuracy": a, "by": args.by} for b, a in accuracies.items())])
         for budget, accuracy in accuracies.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, samples_path, sampling
+from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, rows_path, sampling
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.generate import generate, open_engine
@@ -95,7 +95,7 @@ def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: i
     tokens, done = 0, total - len(requests)
     with ExitStack() as stack:
         names = {request.benchmark for request in requests}
-        append = {name: stack.enter_context(appending(samples_path(args.output, name))) for name in names}
+        append = {name: stack.enter_context(appending(rows_path("samples", args.output, name))) for name in names}
         bar = tqdm(total=total, initial=done, desc=f"{MARK} sampling", unit="sample", mininterval=1)
         stack.enter_context(bar)
         for name, row in rows:

@@ -19,9 +19,8 @@ from tabulate import tabulate
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.evaluation.measures import Evaluation, Measures, measure_evaluations
-from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, graded_benchmarks, grades_path, read_settings
-from openrlhf_swap.evaluation.stats import paired_difference
+from openrlhf_swap.evaluation.measures import Evaluation, Measures, measure_evaluations, paired_difference
+from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, graded_benchmarks, read_settings, rows_path
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.runs.provenance import shown
 
@@ -86,7 +85,7 @@ def disagreements(folder: Path) -> list[str]:
         f"{name} {row['id']} sample {row['sample']}: {row['answer']!r} after the thought, "
         f"{row['answer_anywhere']!r} anywhere ({'correct' if row['correct'] else 'wrong'})"
         for name in graded_benchmarks(folder)
-        for row in read_rows(grades_path(folder, name))
+        for row in read_rows(rows_path("grades", folder, name))
         if row["answer"] != row["answer_anywhere"]
     ]
 

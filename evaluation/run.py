@@ -7,42 +7,52 @@ Writes each sample as it finishes, then grades and prints a table. The same comm
 """
 
 import argparse
+import dataclasses
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import product
+from itertools import islice, product
+from math import inf
 from pathlib import Path
+
+from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark, short_name
+from openrlhf_swap.data.references import TRIED, try_grader
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
-from openrlhf_swap.evaluation.grade import grade_file
 from openrlhf_swap.evaluation.measures import measure_evaluation
-from openrlhf_swap.evaluation.problems import Problems, load_problems, write_problems
 from openrlhf_swap.evaluation.report import evaluation_table
 from openrlhf_swap.evaluation.samples import (
     OF_TRAINING,
     asked,
     compare_settings,
-    forced_path,
-    grades_path,
+    flag_of,
     key_of,
+    read_problems,
     read_settings,
-    samples_path,
+    rows_path,
+    sampled_ids,
     sort_file,
     write_settings,
 )
-from openrlhf_swap.files import drop_unfinished_line, read_rows
+from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows, to_line, write_rows
 from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
-from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.answers import SUFFIX
+from openrlhf_swap.rewards import Grade, Grader
+from openrlhf_swap.rewards.answers import SUFFIX, strip_answer
+from openrlhf_swap.rewards.statements import last_boxed, stated_answer, text_after_thought
+from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
-from openrlhf_swap.runs.lock import locked
+from openrlhf_swap.runs.isolation import locked, private_ray
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
+
+AT_A_TIME = 512  # samples that are graded
+Problems = dict[str, list[Problem]]
 
 
 def main(argv: list[str]) -> None:
@@ -63,7 +73,7 @@ def main(argv: list[str]) -> None:
         args.output.mkdir(parents=True, exist_ok=True)
         for name, rows in problems.items():
             if args.grade_again:  # now, so that a start that is stopped leaves no grades by earlier answers
-                grades_path(args.output, name).unlink(missing_ok=True)
+                rows_path("grades", args.output, name).unlink(missing_ok=True)
             write_problems(args.output, name, rows, args.limit)
         write_settings(args, origin, before, list(problems))
         console = nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
@@ -134,7 +144,7 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
         print(f"{MARK} starting vLLM with {args.model}", flush=True)
         sample(args, missing, total)
     for name, rows in problems.items():
-        path = samples_path(args.output, name)
+        path = rows_path("samples", args.output, name)
         if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
             print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context")
         sort_file(path, {problem.id: number for number, problem in enumerate(rows)})
@@ -150,8 +160,8 @@ def missing_samples(
     """The samples still to generate, benchmark by benchmark."""
     requests = []
     for name, rows in problems.items():
-        drop_unfinished_line(samples_path(folder, name))
-        done = {key_of(row) for row in read_rows(samples_path(folder, name))}
+        drop_unfinished_line(rows_path("samples", folder, name))
+        done = {key_of(row) for row in read_rows(rows_path("samples", folder, name))}
         requests += [
             SampleRequest(name, problem.id, number, asked(vars(problem), suffix))
             for problem, number in product(rows, range(samples))
@@ -162,10 +172,107 @@ def missing_samples(
 
 def discard_forced(folder: Path, name: str) -> None:
     """Remove a benchmark's accuracies at budgets of thought if samples are left to grade, which they do not count."""
-    path = forced_path(folder, name)
+    path = rows_path("forced", folder, name)
     if not path.exists():
         return
-    graded = {key_of(row) for row in read_rows(grades_path(folder, name))}
-    if any(key_of(row) not in graded for row in read_rows(samples_path(folder, name))):
+    graded = {key_of(row) for row in read_rows(rows_path("grades", folder, name))}
+    if any(key_of(row) not in graded for row in read_rows(rows_path("samples", folder, name))):
         path.unlink()
         print(f"{MARK} {path.name} removed: there are samples to grade; run openrlhf-swap eval forced again")
+
+
+def load_problems(args: argparse.Namespace) -> Problems:
+    """All problems of each benchmark, whatever --limit is, keyed by the name used in its files.
+
+    Raises:
+        ConfigError: for a number out of range, an unknown benchmark, two benchmarks with the same name, or problems
+            that differ from those of the folder's samples.
+        DataError: for a benchmark that cannot be used.
+    """
+    check_numbers(args)
+    if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
+        raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
+    find_verifier(args.grader)
+    problems = {short_name(name): load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
+    for name, rows in problems.items():
+        check_unchanged(args, name, rows)
+        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])
+    return problems
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raise ConfigError for a number out of range, which vLLM would find after minutes, or nobody."""
+    counts = {name: 1 for name in ("samples", "limit", "max_tokens", "engines", "tensor_parallel_size")}
+    for name, least in {**counts, "temperature": 0, "top_p": 0}.items():
+        value = getattr(args, name)
+        if value is not None and not least <= value < inf:
+            raise ConfigError(f"{flag_of(name)} is {value}; use at least {least}")
+    if not 0 < args.top_p <= 1:
+        raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
+
+
+def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Problem]) -> None:
+    """Raise ConfigError if a benchmark's samples answer other problems, or were graded otherwise.
+
+    Problems without samples may change, and any number of them may come or go.
+    """
+    sampled = sampled_ids(args.output, name)
+    if unknown := sampled - {problem.id for problem in problems}:
+        source = f" in {args.data}" if args.data else ""
+        raise ConfigError(
+            f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but {args.output} holds samples "
+            "of it; use another --output"
+        )
+    graded = set() if args.grade_again else {row["id"] for row in read_rows(rows_path("grades", args.output, name))}
+    earlier = read_problems(args.output, name)
+    for problem in problems:
+        if problem.id not in sampled or problem.id not in earlier:
+            continue
+        now, before = json.loads(to_line(dataclasses.asdict(problem))), earlier[problem.id]
+        changed = {field for field, value in now.items() if before.get(field, value) != value}  # old files lack some
+        about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
+        if changed & {"problem", "instructed"}:
+            raise ConfigError(f"{about} text than its samples in {args.output} answer; use another --output")
+        if problem.id in graded and (of_grades := changed & {"answer", "grader", "metadata"}):
+            raise ConfigError(
+                f"{about} {min(of_grades)} than its samples in {args.output} were graded by; add --grade-again"
+            )
+
+
+def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:
+    """Write the first `limit` problems, and those that have samples from a start with a higher limit."""
+    sampled = sampled_ids(folder, name)
+    kept = [*problems[:limit], *(problem for problem in problems[len(problems[:limit]) :] if problem.id in sampled)]
+    write_rows(rows_path("problems", folder, name), map(dataclasses.asdict, kept))
+
+
+def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader: Grader, end_of_thought: str) -> None:
+    """Grade the samples of a benchmark that have no grade yet.
+
+    Grades the text after the first `end_of_thought`, or the whole response if there is none.
+    """
+    by_id = {problem.id: problem for problem in problems}
+    path = rows_path("grades", folder, benchmark)
+    done = {key_of(row) for row in read_rows(path)}
+    rows = read_rows(rows_path("samples", folder, benchmark))
+    left = (row for row in rows if key_of(row) not in done and row["id"] in by_id)
+    with appending(path) as append, tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar:
+        while part := list(islice(left, AT_A_TIME)):
+            grades = grader.grade_many([(row["text"], by_id[row["id"]].reference) for row in part], end_of_thought)
+            for row, grade in zip(part, grades, strict=True):
+                append(_line(row, grade, end_of_thought))
+            bar.update(len(part))
+
+
+def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:
+    """A grade, with the answers extracted in two ways: after the thought, and from the whole response.
+
+    The first is what the grader takes as the stated answer, and what the majority vote counts. A verifier's own score
+    and reason stand beside them.
+    """
+    texts = stated_answer(text_after_thought(row["text"], end_of_thought)), last_boxed(row["text"])
+    stated, boxed = (None if text is None else strip_answer(text) for text in texts)
+    line = {"id": row["id"], "sample": row["sample"], "correct": grade.correct, "status": grade.status}
+    line |= {"answer": stated if grade.stated is None else grade.stated, "answer_anywhere": boxed}
+    line |= {"score": grade.score} if grade.score != float(grade.correct) else {}
+    return line | ({"why": grade.why} if grade.why else {})

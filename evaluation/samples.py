@@ -28,26 +28,12 @@ ONCE = ("config", "verbose", "grade_again")  # flags of a single start
 GRADES = ".grades.jsonl"
 
 
-def samples_path(folder: Path, benchmark: str) -> Path:
-    return folder / f"{benchmark}.samples.jsonl"
-
-
-def grades_path(folder: Path, benchmark: str) -> Path:
-    return folder / f"{benchmark}{GRADES}"
-
-
-def problems_path(folder: Path, benchmark: str) -> Path:
-    """The problems of a benchmark, as they were asked."""
-    return folder / f"{benchmark}.problems.jsonl"
-
-
-def forced_path(folder: Path, benchmark: str) -> Path:
-    """The accuracies of a benchmark at budgets of thought (`eval forced`)."""
-    return folder / f"{benchmark}.forced.jsonl"
+def rows_path(kind: str, folder: Path, benchmark: str) -> Path:
+    """A benchmark's `problems` as they were asked, its `samples`, their `grades`, or what was `forced`."""
+    return folder / f"{benchmark}.{kind}.jsonl"
 
 
 def settings_path(folder: Path) -> Path:
-    """The settings that the samples were made with."""
     return folder / "run.json"
 
 
@@ -98,7 +84,7 @@ def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmark
     import yaml
 
     earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
-    origin["inputs"]["data"] = [fingerprint(str(problems_path(args.output, name))) for name in benchmarks]
+    origin["inputs"]["data"] = [fingerprint(str(rows_path("problems", args.output, name))) for name in benchmarks]
     flags = {name: _whole_paths(name, value) for name, value in vars(args).items() if name not in ONCE}
     settings = {name: flags[name] for name in SETTINGS}
     content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
@@ -120,7 +106,7 @@ def _whole_paths(name: str, value: Any) -> Any:
 
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:
     """The problems of a benchmark, as they were asked, by id."""
-    return {row["id"]: row for row in read_rows(problems_path(folder, benchmark))}
+    return {row["id"]: row for row in read_rows(rows_path("problems", folder, benchmark))}
 
 
 def asked(problem: Row, suffix: str) -> str:
@@ -152,22 +138,22 @@ def graded_benchmarks(folder: Path) -> list[str]:
         DataError: if there are none.
     """
     names = sorted(path.name.removesuffix(GRADES) for path in folder.glob(f"*{GRADES}"))
-    if not any(True for name in names for _ in read_rows(grades_path(folder, name))):
+    if not any(True for name in names for _ in read_rows(rows_path("grades", folder, name))):
         raise DataError(f"{folder} holds no graded samples; make them with openrlhf-swap eval run")
     return names
 
 
 def graded_samples(folder: Path, benchmark: str) -> Iterator[tuple[Row, Row]]:
     """The graded samples of a benchmark, each with its grade."""
-    grades = {key_of(row): row for row in read_rows(grades_path(folder, benchmark))}
-    for row in read_rows(samples_path(folder, benchmark)):
+    grades = {key_of(row): row for row in read_rows(rows_path("grades", folder, benchmark))}
+    for row in read_rows(rows_path("samples", folder, benchmark)):
         if grade := grades.get(key_of(row)):
             yield row, grade
 
 
 def sampled_ids(folder: Path, benchmark: str) -> set[str]:
     """The ids of a benchmark's problems that have samples."""
-    return {row["id"] for row in read_rows(samples_path(folder, benchmark))}
+    return {row["id"] for row in read_rows(rows_path("samples", folder, benchmark))}
 
 
 def key_of(row: Row) -> tuple[str, int]:

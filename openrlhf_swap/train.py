@@ -33,9 +33,8 @@ from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
 from openrlhf_swap.runs.console import quiet_console
-from openrlhf_swap.runs.lock import locked
+from openrlhf_swap.runs.isolation import locked, private_ray
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import command_line, made_of
 
 COMMAND = "openrlhf-swap train"

@@ -14,7 +14,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 from openrlhf_swap.files import Row
-from openrlhf_swap.objectives.ablation import coefficients
+from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.score import turns_of
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))

@@ -25,8 +25,8 @@ from openrlhf_swap import plan, score
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation import figures
+from openrlhf_swap.evaluation.measures import Floats, bootstrap_interval, paired_difference
 from openrlhf_swap.evaluation.samples import graded_samples, read_problems
-from openrlhf_swap.evaluation.stats import Floats, bootstrap_interval, paired_difference
 from openrlhf_swap.evaluation.traces import traces
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.runs.metrics import STEP_PHASES

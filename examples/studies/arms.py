@@ -17,7 +17,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.objectives.ablation import coefficients
+from openrlhf_swap.objectives.registry import coefficients
 
 PRICES = {"steps": {}, "weights": {"step_price": "weights"}, "zero": {"step_baseline": "zero"}}
 BY_LABEL = ("oracle", "anti", "shuffled")

@@ -30,7 +30,7 @@ from world import NAMES, World, load
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.evaluation.stats import Floats
+from openrlhf_swap.evaluation.measures import Floats
 from openrlhf_swap.files import read_rows, write_text
 
 RESAMPLES = 10_000

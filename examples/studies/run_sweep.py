@@ -30,7 +30,7 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.files import write_text
-from openrlhf_swap.objectives.ablation import ABLATION
+from openrlhf_swap.objectives.registry import ABLATION
 
 PRESETS = {  # name -> its configurations, each a recipe; `paper` is both halves of its Table 1
     "paper": {

@@ -27,7 +27,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.objectives.ablation import coefficients
+from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.runs.metrics import distances_from_uniform
 
 TEMPERATURES = (1.0, "1sd", "0.5sd", "0.25sd")

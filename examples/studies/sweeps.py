@@ -24,7 +24,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_text
-from openrlhf_swap.objectives.ablation import ABLATION
+from openrlhf_swap.objectives.registry import ABLATION
 
 SWAP = "swap"
 STEP_TOKENS = "M"  # its default is the world's

@@ -21,10 +21,19 @@ import torch
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.gpu_check.memory import Step, check_memory, planned_bytes, polled
+from openrlhf_swap.gpu_check.checks import (
+    METRICS,
+    Step,
+    check_memory,
+    check_scoring,
+    check_steps,
+    phase_seconds,
+    planned_bytes,
+    polled,
+    train_and_kill,
+    training_flags,
+)
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings, write_report
-from openrlhf_swap.gpu_check.scoring import check_scoring
-from openrlhf_swap.gpu_check.training import METRICS, check_steps, phase_seconds, train_and_kill, training_flags
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.model_code import check_model_files
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.packages import versions
 from openrlhf_swap.packages.kernels import PRODUCTS
-from openrlhf_swap.packages.replace import replace
+from openrlhf_swap.packages.versions import replace
 
 
 class Kind(Enum):

@@ -16,8 +16,7 @@ from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
-from openrlhf_swap.objectives.formats import is_right
-from openrlhf_swap.objectives.group_rewards import EPS
+from openrlhf_swap.objectives.group_rewards import EPS, is_right
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought, opens_thought, thought_opening

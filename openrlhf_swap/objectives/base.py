@@ -21,7 +21,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import FlagSettings, SwapConfig, extra, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
-from openrlhf_swap.objectives.ablation import plain_coefficients
+from openrlhf_swap.objectives.registry import plain_coefficients
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 

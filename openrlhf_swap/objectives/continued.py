@@ -16,7 +16,7 @@ from openrlhf_swap.algorithm.advantages import process_advantages
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, numbers, split_numbers
-from openrlhf_swap.objectives.formats import boxed
+from openrlhf_swap.objectives.group_rewards import boxed
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 

@@ -16,8 +16,17 @@ from openrlhf_swap.algorithm.advantages import target_lengths
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
-from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, WRONG, base_scores, is_degenerate, is_repetitive
-from openrlhf_swap.objectives.group_rewards import relative_place, smallest_of, z_scores
+from openrlhf_swap.objectives.group_rewards import (
+    CORRECT,
+    UNFORMATTED,
+    WRONG,
+    base_scores,
+    is_degenerate,
+    is_repetitive,
+    relative_place,
+    smallest_of,
+    z_scores,
+)
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
 from openrlhf_swap.rollouts.reader import boxes_answer
 from openrlhf_swap.rollouts.rollout import Batch, prompt_key

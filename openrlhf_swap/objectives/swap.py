@@ -16,15 +16,15 @@ from openrlhf_swap.algorithm.advantages import (
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.ablation import coefficients
 from openrlhf_swap.objectives.length_critic import StateObjective
+from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.rollouts.rollout import Batch
 
 
 class Swap(StateObjective):
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
 
-    `ablation.py` has the rows of the paper's table.
+    `registry.py` has the rows of the paper's table.
     """
 
     def __init__(self, config: SwapConfig) -> None:

@@ -1,9 +1,12 @@
-"""The versions that this project's replacements are written for, and the check that they are installed."""
+"""Replacing attributes of other packages, and the versions that the replacements are written for."""
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
+from typing import Any
 
 from openrlhf_swap.errors import CompatibilityError
 
@@ -50,3 +53,41 @@ def warn_if_untested(package: str, consequence: str) -> None:
     installed, needed = installed_version(package), VERSIONS[package]
     if installed and not fnmatch(installed, needed):
         warnings.warn(f"{package} {installed} is installed, {needed} was tested; {consequence}", stacklevel=3)
+
+
+_ABSENT = object()
+
+
+def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
+    """Set `owner.name` to `value`, and return what restores the original.
+
+    Args:
+        owner: a module, a class or an object.
+        name: of the attribute.
+        value: its replacement.
+        package: whose version in `VERSIONS` the replacement is written for; None where any will do.
+
+    Raises:
+        CompatibilityError: when another version of the package is installed.
+    """
+    if package is not None:
+        check_version(package)
+    original = vars(owner).get(name, _ABSENT)  # an inherited one stays where it is
+    setattr(owner, name, value)
+
+    def restore() -> None:
+        if original is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return restore
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any, package: str | None = None) -> Iterator[None]:
+    restore = replace(owner, name, value, package)
+    try:
+        yield
+    finally:
+        restore()

@@ -15,8 +15,7 @@ from openrlhf_swap.command import ADAPTERS, PROGRAM
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, SwapError, reader_errors
 from openrlhf_swap.files import Row, read_rows
-from openrlhf_swap.objectives.ablation import ABLATION
-from openrlhf_swap.objectives.registry import objective_class
+from openrlhf_swap.objectives.registry import ABLATION, objective_class
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, METRICS
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from openrlhf_swap.packages.replace import replaced
+from openrlhf_swap.packages.versions import replaced
 
 MAX_SCORES = 2**27  # attention scores held at a time where SDPA cannot be used: 512 MiB in float32
 ALIGNED = 16  # with another number of keys in a row of the mask, torch would copy it for its kernel at each call

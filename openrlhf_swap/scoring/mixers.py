@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PretrainedConfig
 from transformers.cache_utils import LinearAttentionLayer
 
-from openrlhf_swap.packages.replace import replaced
+from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.scoring.branch_attention import Branch
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over them, and its default

@@ -11,7 +11,7 @@ import ray
 from support.paths import POLICY, ROOT, WORLDS
 
 from openrlhf_swap.evaluation import generate, run
-from openrlhf_swap.evaluation.samples import grades_path, samples_path
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows
 
 
@@ -38,7 +38,7 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     prompts.write_text(prompts_file.read_text() + long)
     prompts_file = prompts
     subprocess.run(evaluation_command(prompts_file, tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True)
-    whole = samples_path(tmp_path / "whole", "prompts")
+    whole = rows_path("samples", tmp_path / "whole", "prompts")
     rows = list(read_rows(whole))
     assert len(rows) == 65 * 4
     # The last problem does not fit the context: empty responses, counted as cut off.
@@ -51,7 +51,7 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    path = samples_path(tmp_path / "killed", "prompts")
+    path = rows_path("samples", tmp_path / "killed", "prompts")
     while killed.poll() is None and not (path.exists() and path.stat().st_size > whole.stat().st_size / 4):
         time.sleep(0.02)
     killed.kill()
@@ -64,7 +64,7 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     assert f"[evaluation] {before} of 260 samples already generated" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""  # nothing below the table
     assert path.read_text() == whole.read_text()
-    assert len(list(read_rows(grades_path(tmp_path / "killed", "prompts")))) == 65 * 4
+    assert len(list(read_rows(rows_path("grades", tmp_path / "killed", "prompts")))) == 65 * 4
 
 
 @pytest.mark.slow
@@ -87,12 +87,12 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     monkeypatch.setattr(generate, "Sampler", Sampler)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    samples_path(tmp_path, "own").write_text('{"unfinished')
+    rows_path("samples", tmp_path, "own").write_text('{"unfinished')
     args = run.parse(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
     requests = [generate.SampleRequest(name, "p", number, "1") for name in ("own", "other") for number in range(5)]
     generate.sample(args, requests, 10)
     for name in ("own", "other"):
-        assert sorted(row["sample"] for row in read_rows(samples_path(tmp_path, name))) == list(range(5))
+        assert sorted(row["sample"] for row in read_rows(rows_path("samples", tmp_path, name))) == list(range(5))
     with pytest.raises(ValueError, match="no memory"):
         generate.sample(args, [*requests, generate.SampleRequest("own", "q", 0, "fails")], 11)
     ray.shutdown()

@@ -16,7 +16,7 @@ from support.running import SMALL_STEPS, run_training, train_by
 
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.gpu_check.__main__ import Gpu, check
-from openrlhf_swap.gpu_check.training import SHARED_GPU
+from openrlhf_swap.gpu_check.checks import SHARED_GPU
 from openrlhf_swap.runs.merge import merge
 
 pytestmark = pytest.mark.slow

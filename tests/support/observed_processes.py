@@ -36,7 +36,7 @@ def importing():
 
 
 def starting_ray():
-    from openrlhf_swap.runs.private_ray import private_ray
+    from openrlhf_swap.runs.isolation import private_ray
 
     observing.begin()
     with ExitStack() as stack:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, nats_or_deviations, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.ablation import ABLATION, coefficients
+from openrlhf_swap.objectives.registry import ABLATION, coefficients
 
 
 def test_defaults_are_the_papers():

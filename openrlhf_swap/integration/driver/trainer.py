@@ -18,9 +18,8 @@ from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMake
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.patches import TRAINER, installed, undecorated
 from openrlhf_swap.integration.runtime import memory
-from openrlhf_swap.objectives.ablation import penalty_temperature
-from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.packages.replace import replaced
+from openrlhf_swap.objectives.registry import build, penalty_temperature
+from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
 from openrlhf_swap.runs.metrics import step_line, throughput

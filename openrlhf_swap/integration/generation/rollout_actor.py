@@ -22,7 +22,7 @@ from openrlhf_swap.errors import DataError, first_line, reader_errors
 from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.response import FAILED, read_response
 from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
-from openrlhf_swap.packages.replace import replace
+from openrlhf_swap.packages.versions import replace
 from openrlhf_swap.rollouts.rollout import Rollout
 
 HEALTH_SECONDS = 1.0  # between two looks at an engine

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
 from openrlhf_swap.integration.policy.lora import without_adapters
-from openrlhf_swap.packages.replace import replaced
+from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.small_model import WORDS, small_model

@@ -20,7 +20,7 @@ from openrlhf_swap.algorithm.advantages import (
 )
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.errors import ConfigError, NonFiniteError
-from openrlhf_swap.objectives.ablation import ABLATION, coefficients
+from openrlhf_swap.objectives.registry import ABLATION, coefficients
 
 # The worked group: three correct responses and a wrong one (tau = lambda = beta = 1, theta = 0.3).
 WORKED = [

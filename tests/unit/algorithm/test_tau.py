@@ -9,7 +9,7 @@ import torch
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.advantages import step_signals, step_tau
 from openrlhf_swap.algorithm.batch import StepBatch
-from openrlhf_swap.objectives.ablation import coefficients
+from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.runs.metrics import distances_from_uniform
 
 # Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3. The median of the

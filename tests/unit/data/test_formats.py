@@ -12,11 +12,9 @@ from support.confined import confined
 from openrlhf_swap.data.benchmarks import load_benchmark
 from openrlhf_swap.data.formats import CHOOSE, PROGRAM, gpqa
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.evaluation.grade import grade_file
 from openrlhf_swap.evaluation.measures import measure_benchmark
-from openrlhf_swap.evaluation.problems import load_problems
-from openrlhf_swap.evaluation.run import missing_samples, parse
-from openrlhf_swap.evaluation.samples import grades_path, problems_path, samples_path
+from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -150,14 +148,14 @@ def evaluate(folder, path, texts, *flags):
     requests = missing_samples(folder, {name: problems}, 1, SUFFIX)
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
     rows = [{"id": p.id, "sample": 0, "text": text, **counts} for p, text in zip(problems, texts, strict=True)]
-    write_rows(samples_path(folder, name), rows)
-    write_rows(problems_path(folder, name), [{"id": p.id, "grader": p.grader} for p in problems])
+    write_rows(rows_path("samples", folder, name), rows)
+    write_rows(rows_path("problems", folder, name), [{"id": p.id, "grader": p.grader} for p in problems])
     grader = Grader(processes=1, verifier=problems[0].grader)
     if args.grade_again:
-        grades_path(folder, name).unlink()
+        rows_path("grades", folder, name).unlink()
     grade_file(folder, name, problems, grader, "</think>")
     grader.close()
-    return requests, list(read_rows(grades_path(folder, name))), measure_benchmark(folder, name).values
+    return requests, list(read_rows(rows_path("grades", folder, name))), measure_benchmark(folder, name).values
 
 
 def test_choices_are_evaluated_by_their_letters(tmp_path, own_file):

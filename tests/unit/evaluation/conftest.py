@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.evaluation.grade import grade_file
-from openrlhf_swap.evaluation.samples import SETTINGS, samples_path
+from openrlhf_swap.evaluation.run import grade_file
+from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 
@@ -45,7 +45,7 @@ def graded(tmp_path_factory):
             }
             for i, n, text, t in rows
         ]
-        write_rows(samples_path(folder, "own"), samples)
+        write_rows(rows_path("samples", folder, "own"), samples)
         grade_file(folder, "own", problems, grader, "</think>")
         (folder / "run.json").write_text(
             json.dumps({setting: "" for setting in SETTINGS} | {"suffix": " Think.", "end_of_thought": "</think>"})

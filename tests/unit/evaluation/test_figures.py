@@ -7,7 +7,7 @@ import numpy as np
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.measures import measure_benchmark
-from openrlhf_swap.evaluation.samples import forced_path
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import write_rows
 
 
@@ -54,7 +54,7 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
             folder.mkdir(parents=True)
             (folder / "result.json").write_text(json.dumps({"accuracy": value, "tokens": 100 - seed}))
     write_rows(
-        forced_path(evaluated / "base", "own"),
+        rows_path("forced", evaluated / "base", "own"),
         [{"budget": b, "accuracy": b / 100, "by": by} for by in ("cut", "vllm") for b in (40, 10)],
     )
     (panel,) = figures.budget([evaluated / "base", evaluated / "short"]).axes

@@ -8,7 +8,7 @@ from support.paths import POLICY
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import hints
-from openrlhf_swap.evaluation.samples import problems_path, read_settings, seed_of, settings_path
+from openrlhf_swap.evaluation.samples import read_settings, rows_path, seed_of, settings_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 
@@ -19,7 +19,7 @@ HINT = " Told: {hint}."
 def asked(evaluated):
     """Samples of p (right, then 3) and q (right, then none), whose answers are 2 and 4."""
     rows = [{"id": "p", "problem": "1 + 1", "answer": "2"}, {"id": "q", "problem": "2 + 2", "answer": "4"}]
-    write_rows(problems_path(evaluated / "base", "own"), rows)
+    write_rows(rows_path("problems", evaluated / "base", "own"), rows)
     settings = {**read_settings(evaluated / "base"), "model": str(POLICY), "seed": 7, "temperature": 0.6}
     settings_path(evaluated / "base").write_text(json.dumps({**settings, "top_p": 1.0, "max_tokens": 90}))
     return evaluated / "base"
@@ -58,7 +58,7 @@ def test_the_table_by_hand(asked, tokenizer, monkeypatch, capsys):
 
 def test_an_answer_that_was_the_hints_without_it_follows_nothing(asked, tokenizer, monkeypatch, capsys):
     write_rows(
-        problems_path(asked, "own"),
+        rows_path("problems", asked, "own"),
         [{"id": "p", "problem": "1", "answer": "2"}, {"id": "q", "problem": "2", "answer": "3"}],
     )
     status, _ = ask(asked, tokenizer, monkeypatch, lambda _: "</think>\\boxed{3}", "--samples", "2")

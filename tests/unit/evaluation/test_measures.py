@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from openrlhf_swap.evaluation.measures import areas, count_votes, measure_evaluation, read_forced, vote
-from openrlhf_swap.evaluation.samples import forced_path, grades_path, samples_path
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
 
@@ -18,7 +18,7 @@ def test_measures_by_hand(evaluated):
     assert (values["pass@2"], values["maj@2"]) == (1.0, 0.75)
     assert values["accuracy_per_1k_tokens"] == 0.5 / 0.04
     assert values["grader_no_answer"] == 0.25
-    rows = {(row["id"], row["sample"]): row for row in read_rows(grades_path(evaluated / "base", "own"))}
+    rows = {(row["id"], row["sample"]): row for row in read_rows(rows_path("grades", evaluated / "base", "own"))}
     assert rows["q", 0]["answer"] == rows["q", 0]["answer_anywhere"] == "4"
 
 
@@ -41,7 +41,7 @@ def test_one_answer_in_several_spellings_is_one_vote(answers, votes):
 
 def test_the_majority_counts_spellings_together(evaluated):
     spelled = [(r"\dfrac{1}{2}", True), (r"\frac{1}{2}", True), ("½", True), ("3", False)]
-    for path in (samples_path(evaluated / "base", "own"), grades_path(evaluated / "base", "own")):
+    for path in (rows_path("samples", evaluated / "base", "own"), rows_path("grades", evaluated / "base", "own")):
         rows = [
             {**row, "id": "p", "sample": n, "answer": answer, "correct": correct}
             for n, (row, (answer, correct)) in enumerate(zip(read_rows(path), spelled, strict=True))
@@ -63,9 +63,9 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
     answers = {"p": "44555", "q": "44"}
     rows = [{"id": i, "sample": n, "answer": a} for i, given in answers.items() for n, a in enumerate(given)]
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False, "text": ""}
-    write_rows(samples_path(tmp_path, "own"), [{**row, **counts} for row in reversed(rows)])
+    write_rows(rows_path("samples", tmp_path, "own"), [{**row, **counts} for row in reversed(rows)])
     grades = [{**row, "correct": row["answer"] == "4", "status": "ok"} for row in rows]
-    write_rows(grades_path(tmp_path, "own"), grades)
+    write_rows(rows_path("grades", tmp_path, "own"), grades)
     values = measure_evaluation(tmp_path)["own"].values
     assert values["maj@2"] == 1.0
     assert values["pass@2"] == (1 - 3 / 10 + 1) / 2  # of all samples: 3 of the 10 pairs of p are wrong
@@ -74,7 +74,7 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
 
 def test_a_budget_of_zero_has_no_part_in_the_area(tmp_path):
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in ((0, 0.5), (10, 0.0), (1000, 1.0))]
-    write_rows(forced_path(tmp_path, "own"), rows)
+    write_rows(rows_path("forced", tmp_path, "own"), rows)
     assert areas(read_forced(tmp_path, "own")) == {"budget_cut_least": 10, "budget_cut_most": 1000, "area_cut": 0.5}
-    write_rows(forced_path(tmp_path, "own"), rows[:2])
+    write_rows(rows_path("forced", tmp_path, "own"), rows[:2])
     assert areas(read_forced(tmp_path, "own")) == {}

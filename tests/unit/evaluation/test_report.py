@@ -8,10 +8,10 @@ import pandas as pd
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation import report
-from openrlhf_swap.evaluation.grade import grade_file
 from openrlhf_swap.evaluation.measures import Measures
 from openrlhf_swap.evaluation.report import COLUMNS, _difference, difference_tables, evaluation_table
-from openrlhf_swap.evaluation.samples import forced_path, grades_path, problems_path, samples_path
+from openrlhf_swap.evaluation.run import grade_file
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 
@@ -31,7 +31,7 @@ def test_tables(evaluated, capsys):
     # An answer in the thought alone: nothing is boxed after it.
     text = "\\boxed{2}</think>so 2"
     sample = {"id": "p", "sample": 2, "text": text, "tokens": 9, "thinking_tokens": 5, "truncated": False}
-    with open(samples_path(evaluated / "base", "own"), "a") as file:
+    with open(rows_path("samples", evaluated / "base", "own"), "a") as file:
         file.write(json.dumps(sample) + "\n")
     grader = Grader()
     grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader, "</think>")
@@ -73,12 +73,14 @@ def test_a_shorter_context_is_another_setting(evaluated, capsys):
 
 def asked(folder, *problems):
     """Writes the problems of an evaluation, as (id, text)."""
-    write_rows(problems_path(folder, "own"), [{"id": i, "problem": text, "answer": "2"} for i, text in problems])
+    write_rows(
+        rows_path("problems", folder, "own"), [{"id": i, "problem": text, "answer": "2"} for i, text in problems]
+    )
 
 
 def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     base, short = evaluated / "base", evaluated / "short"
-    for path in (samples_path(short, "own"), grades_path(short, "own")):
+    for path in (rows_path("samples", short, "own"), rows_path("grades", short, "own")):
         write_rows(path, [{**row, "id": f"hub-{row['id']}"} for row in read_rows(path)])
     asked(base, ("p", "What is 1 + 1?"), ("q", "What is 2 + 2?"))
     asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))
@@ -154,7 +156,9 @@ def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys)
     report.main([*folders, "--format", "markdown"])
     assert "area" not in capsys.readouterr().out
     rows = [(10, 0.0), (1000, 1.0), (100, 1.0)]
-    write_rows(forced_path(evaluated / "base", "own"), [{"budget": b, "accuracy": a, "by": "vllm"} for b, a in rows])
+    write_rows(
+        rows_path("forced", evaluated / "base", "own"), [{"budget": b, "accuracy": a, "by": "vllm"} for b, a in rows]
+    )
     report.main([*folders, "--format", "markdown"])
     header, _, base, short = capsys.readouterr().out.splitlines()[:4]
     cells = [line.strip(" |").split(" | ")[-1].strip() for line in (header, base)]

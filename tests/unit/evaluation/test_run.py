@@ -14,11 +14,11 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import generate, run
-from openrlhf_swap.evaluation.problems import check_unchanged
-from openrlhf_swap.evaluation.samples import ONCE, forced_path, grades_path, problems_path, read_settings, samples_path
+from openrlhf_swap.evaluation.run import check_unchanged
+from openrlhf_swap.evaluation.samples import ONCE, read_settings, rows_path
 from openrlhf_swap.files import appending, read_rows, write_rows
 from openrlhf_swap.recipes import expand_config
-from openrlhf_swap.runs.lock import locked
+from openrlhf_swap.runs.isolation import locked
 from openrlhf_swap.runs.provenance import made_of
 
 ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
@@ -32,7 +32,7 @@ def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     args = run.parse([*flags, "--benchmarks", str(problems)])
     run.write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
-    write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
+    write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
     assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
 
@@ -54,7 +54,7 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
         return json.loads((tmp_path / "out" / "run.json").read_text())
 
     first = start()
-    write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
+    write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert shlex.split(first["command"])[3:] == flags
     assert first["inputs"]["weights"][0]["files"].keys() >= {"model.safetensors", "config.json"}
     again = start("--samples", "2")
@@ -75,7 +75,7 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     args.end_of_thought = run.end_of_thought(run.parse([*flags, "--swap.end_of_thought", "[/THINK]"]))
     run.write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
     assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
-    write_rows(samples_path(tmp_path, "own"), [{"id": "0", "sample": 0}])
+    write_rows(rows_path("samples", tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
     # A folder from before there was such a setting.
     path = tmp_path / "run.json"
@@ -106,7 +106,7 @@ def evaluate(tmp_path, monkeypatch, capsys, grader):
     def sample(args, tasks, _):
         counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
         for task in tasks:
-            with appending(samples_path(args.output, task.benchmark)) as append:
+            with appending(rows_path("samples", args.output, task.benchmark)) as append:
                 append({"id": task.id, "sample": task.sample, "text": "a</think>\\boxed{2}", **counts})
 
     def start(rows, *more):
@@ -172,7 +172,7 @@ def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_pat
 
 
 def test_local_copies_are_no_continuation_of_the_hubs(tmp_path):
-    write_rows(samples_path(tmp_path, "math500"), [{"id": "math500-0", "sample": 0}])
+    write_rows(rows_path("samples", tmp_path, "math500"), [{"id": "math500-0", "sample": 0}])
     args = run.parse(["--model", "m", "--output", str(tmp_path), "--data", "copies"])
     with pytest.raises(ConfigError, match="math500, which in copies has no problem 'math500-0'"):
         check_unchanged(args, "math500", [Problem("7", "1 + 1?", "2")])
@@ -181,7 +181,7 @@ def test_local_copies_are_no_continuation_of_the_hubs(tmp_path):
 def test_grading_again_takes_a_corrected_answer(evaluate, tmp_path):
     wrong = [{**ONE[0], "answer": "3"}]
     assert evaluate(wrong)[1].split()[:4] == ["out", "own", "1", "0.0"]
-    forced = forced_path(tmp_path / "out", "own")
+    forced = rows_path("forced", tmp_path / "out", "own")
     write_rows(forced, [{"budget": 9, "accuracy": 0.0}])  # by the earlier grades
     assert evaluate(ONE, "--grade-again")[1].split()[:4] == ["out", "own", "1", "100.0"]
     assert not forced.exists()
@@ -198,10 +198,10 @@ def test_a_start_that_fails_leaves_no_grades_by_earlier_answers(evaluate, monkey
 
 
 def test_accuracies_at_budgets_go_when_samples_are_left_to_grade(tmp_path, capsys):
-    rows, path = [{"id": "p", "sample": n} for n in range(2)], forced_path(tmp_path, "own")
-    write_rows(samples_path(tmp_path, "own"), rows)
+    rows, path = [{"id": "p", "sample": n} for n in range(2)], rows_path("forced", tmp_path, "own")
+    write_rows(rows_path("samples", tmp_path, "own"), rows)
     for graded, stays in ((rows, True), (rows[:1], False), ([], False)):
-        write_rows(grades_path(tmp_path, "own"), graded)
+        write_rows(rows_path("grades", tmp_path, "own"), graded)
         write_rows(path, [{"budget": 9, "accuracy": 0.5}])
         run.discard_forced(tmp_path, "own")
         said = "there are samples to grade; run openrlhf-swap eval forced again"
@@ -218,7 +218,7 @@ def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
     longer = [*corrected, {"id": "r", "problem": "2?", "answer": "2"}]
     assert evaluate(longer, "--limit", "1")[1].split()[2:4] == ["3", "66.7"]
     # What has samples keeps its problem, and with it the texts that later starts are compared with.
-    assert [row["id"] for row in read_rows(problems_path(tmp_path / "out", "own"))] == ["p", "q", "r"]
+    assert [row["id"] for row in read_rows(rows_path("problems", tmp_path / "out", "own"))] == ["p", "q", "r"]
     assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
 
 

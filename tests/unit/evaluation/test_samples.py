@@ -9,7 +9,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run
 from openrlhf_swap.evaluation.samples import (
     compare_settings,
-    samples_path,
+    rows_path,
     seed_of,
     settings_path,
     sort_file,
@@ -57,7 +57,7 @@ def sampled(tmp_path, monkeypatch):
     write_rows(tmp_path / "own.jsonl", [{"problem": "1", "answer": "1"}])
     args = run.parse(["--model", "policy", "--benchmarks", "aime24", "own.jsonl", *OUT])
     write_settings(args, {"inputs": {"weights": [fingerprint("policy")]}, "command": "first"}, {}, [])
-    write_rows(samples_path(tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
+    write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     return tmp_path
 
 

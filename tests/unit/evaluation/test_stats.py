@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from openrlhf_swap.evaluation.stats import (
+from openrlhf_swap.evaluation.measures import (
     area_under,
     bootstrap_interval,
     majority_is_correct,

@@ -2,14 +2,14 @@
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import traces
-from openrlhf_swap.evaluation.samples import problems_path
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
 
 def test_traces_join_problem_sample_and_grade(evaluated, tmp_path):
     folder = evaluated / "base"
     write_rows(
-        problems_path(folder, "own"),
+        rows_path("problems", folder, "own"),
         [{"id": "p", "problem": "1+1", "answer": "2"}, {"id": "q", "problem": "2+2", "answer": "4"}],
     )
     output = tmp_path / "new" / "traces.jsonl"

@@ -10,10 +10,18 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.gpu_check.__main__ import main
-from openrlhf_swap.gpu_check.memory import check_memory, planned_bytes, polled
+from openrlhf_swap.gpu_check.checks import (
+    CLOSE_TEMPLATE,
+    STEPS,
+    check_memory,
+    check_scoring,
+    check_steps,
+    check_weights,
+    planned_bytes,
+    polled,
+    training_flags,
+)
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings
-from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, check_scoring
-from openrlhf_swap.gpu_check.training import STEPS, check_steps, check_weights, training_flags
 from openrlhf_swap.sizing.models import GIB
 
 
@@ -131,7 +139,7 @@ def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch)
     def broken(name, device):
         raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with ...")
 
-    monkeypatch.setattr("openrlhf_swap.gpu_check.scoring.largest_difference", broken)
+    monkeypatch.setattr("openrlhf_swap.gpu_check.checks.largest_difference", broken)
     findings = Findings()
     with pytest.raises(FatalFinding):
         check_scoring(findings, str(POLICY), torch.device("cpu"))

@@ -10,7 +10,7 @@ import torch
 from support.objectives import RIGHT, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.formats import is_degenerate
+from openrlhf_swap.objectives.group_rewards import is_degenerate
 
 
 def test_decs():

@@ -9,7 +9,7 @@ from support.objectives import MARKS, READER, RIGHT, UNBOXED, assert_rows, batch
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.formats import is_repetitive, is_right
+from openrlhf_swap.objectives.group_rewards import is_repetitive, is_right
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rewards.answers import SUFFIX

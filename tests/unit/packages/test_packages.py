@@ -6,7 +6,7 @@ from support.paths import ROOT
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.packages import versions
-from openrlhf_swap.packages.replace import replace, replaced
+from openrlhf_swap.packages.versions import replace, replaced
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "requirements-cpu.txt"])

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
-from openrlhf_swap.objectives.ablation import penalty_temperature
+from openrlhf_swap.objectives.registry import penalty_temperature
 from openrlhf_swap.runs.guards import (
     Guards,
     SkippedSteps,

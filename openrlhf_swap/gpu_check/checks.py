@@ -1,18 +1,32 @@
-"""A training of a few steps as the launch scripts do it on one GPU, killed and resumed, and watched meanwhile."""
+"""The checks: scoring, a training as the launch scripts do it on one GPU, killed and resumed, and its memory."""
 
+import contextlib
+import random
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from openrlhf_swap.files import Row, read_rows, write_rows
-from openrlhf_swap.gpu_check.memory import Step
-from openrlhf_swap.gpu_check.report import Findings
-from openrlhf_swap.gpu_check.scoring import CLOSE_TEMPLATE, STEP_TOKENS, additions
-from openrlhf_swap.runs.metrics import STEP_PHASES
+import torch
 
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import first_line
+from openrlhf_swap.files import Row, read_rows, write_rows
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.gpu_check.report import Findings
+from openrlhf_swap.runs.metrics import STEP_PHASES
+from openrlhf_swap.sizing.memory import phases
+from openrlhf_swap.sizing.models import gib
+from openrlhf_swap.sizing.remedies import Machine, place_optimizer
+from openrlhf_swap.sizing.settings import read_run
+
+STEP_TOKENS = 8
+CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
+MOST_SCORE = 0.1  # nats between the two backends in bfloat16
+RESPONSE_TOKENS = 160
 STEPS = 3  # the last one after a kill
 PROMPTS_A_STEP, RESPONSES = 16, 8
 CONTEXT = 400  # tokens of a prompt and its response
@@ -33,6 +47,11 @@ FLAGS = f"""
     --vllm.gpu_memory_utilization 0.5 --algo.advantage.is_correction_level token
     --ds.packing_samples --train.dynamic_batch_enable
     --ckpt.save_steps 1 --ckpt.load_enable --ckpt.save_hf --ckpt.max_num 2""".split()
+
+Reading = tuple[float, int]
+"""Seconds of the monotonic clock, and bytes of the GPU in use."""
+Step = tuple[float, Row]
+"""When a step was seen to have ended, and its metrics."""
 
 
 def training_flags(model: str, output: Path) -> list[str]:
@@ -138,3 +157,92 @@ def phase_seconds(rows: Sequence[Row]) -> dict[str, float]:
     """Mean seconds of each phase, without the first step, which warms up."""
     times = {name: [row[key] for row in rows[1:] if key in row] for name, key in STEP_PHASES.items()}
     return {name: fmean(seconds) for name, seconds in times.items() if seconds}
+
+
+@contextlib.contextmanager
+def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
+    """A list to which the results of `memory` are appended, ten a second."""
+    used, done = [(time.monotonic(), memory())], threading.Event()
+
+    def poll() -> None:
+        while not done.wait(0.1):
+            used.append((time.monotonic(), memory()))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield used
+    finally:
+        done.set()
+        thread.join()
+
+
+def planned_bytes(output: Path, total: int) -> dict[str, int]:
+    """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
+    model, given = read_run(configure(["--config", str(output / "run.yaml")], on_cpu=False))
+    settings = place_optimizer(model, given, Machine(total, 1))
+    return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
+
+
+def check_memory(findings: Findings, used: Sequence[Reading], steps: Sequence[Step], planned: int) -> None:
+    """Check the most in use, in bytes, and what sleep frees."""
+    before = used[0][1]
+    peak, remedy = max(size for _, size in used) - before, "lower --vllm.gpu_memory_utilization"
+    wanted = f"<= {gib(planned)}, as planned"
+    findings.add("GiB at most", gib(peak), wanted, peak <= planned, f"{remedy}, and report it: the plan is too small")
+    # Between the first and the last step of a process: outside of these the engine does not exist yet, or has ended.
+    inside = [size - before for moment, size in used if steps[0][0] <= moment <= steps[-1][0]] or [0]
+    asleep, awake = min(inside), max(inside)
+    remedy = "sleep frees no memory: leave out --vllm.enable_sleep and --train.colocate_all"
+    good, wanted = awake > 0 and asleep < 0.7 * awake, f"< 70% of {gib(awake)}"
+    findings.add("GiB while vLLM sleeps", gib(asleep), wanted, good, remedy, fatal=True)
+
+
+def additions(count: int, seed: int) -> list[tuple[str, str]]:
+    """Pairs of problem and answer, as the embedded policy was taught: additions of three-digit numbers."""
+    rng = random.Random(seed)
+    pairs = [(rng.randint(100, 999), rng.randint(100, 999)) for _ in range(count)]
+    return [(f"What is {left} + {right}?", str(left + right)) for left, right in pairs]
+
+
+def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
+    """Score the model's own responses with one forward for all prefixes and with one for each, in bfloat16.
+
+    Raises:
+        FatalFinding: if it ends with an error.
+    """
+    try:
+        difference = largest_difference(name, device)
+    except (RuntimeError, OSError) as error:  # those of CUDA are RuntimeErrors
+        remedy = "fix what the error names"
+        findings.add("scoring on the GPU", first_line(error), "no error", False, remedy, fatal=True)
+        return
+    good, remedy = difference < MOST_SCORE, "train with --swap.scoring per_prefix, and report it"
+    name, wanted = "scoring, shared against per prefix", f"< {MOST_SCORE}"
+    findings.add(name, f"{difference:.3f} nats", wanted, good, remedy)
+
+
+def largest_difference(name: str, device: torch.device) -> float:
+    """The largest difference between both backends' log-probabilities of an answer, in nats."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from openrlhf_swap.rollouts.families import prompt_ids
+    from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX
+    from openrlhf_swap.scoring.scorer import Scorer
+
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = model.eval().to(device)
+    config = SwapConfig(step_tokens=STEP_TOKENS, close_template=CLOSE_TEMPLATE)
+    # Before anything is generated, because they leave out cuDNN, which builds a plan for each length.
+    scorers = [Scorer(model, tokenizer, config, backend) for backend in (SHARED_PREFIX, PER_PREFIX)]
+    rows = []
+    for problem, answer in additions(8, seed=3):
+        prompt = torch.tensor([prompt_ids(tokenizer, problem)], device=device)
+        mask = torch.ones_like(prompt)
+        ids = model.generate(prompt, attention_mask=mask, max_new_tokens=RESPONSE_TOKENS, do_sample=False)[0]
+        rows.append((problem, answer, str(tokenizer.decode(ids[prompt.shape[1] :]))))
+    shared, alone = (
+        torch.tensor([value for row in rows for value in scorer.score(*row)["answer_logprobs"]]) for scorer in scorers
+    )
+    return (shared - alone).abs().max().item()
