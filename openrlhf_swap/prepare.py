@@ -41,9 +41,10 @@ from openrlhf_swap.data.references import problem_text, read_chat, read_referenc
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.golds import examples
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 SHOWN = 12  # wrappers that the summary names
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> None:
         ConfigError: when the output cannot be written.
         DataError: when the input or a benchmark cannot be read, or no row is usable.
     """
-    args = _parser().parse_args(argv)
+    args = parse_with_settings(_parser(), ("grader", "keep_placeholders"), argv)
     _check(args)
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
@@ -75,7 +76,7 @@ def main(argv: list[str]) -> None:
     if not args.no_benchmarks:
         with flags_called({"--data": "--benchmarks"}):
             index = BenchmarkIndex({name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS})
-    reasons = find_reasons(problems, references, index, args.grader, faults)
+    reasons = find_reasons(problems, references, index, args.grader, faults, args.keep_placeholders)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     dropped = [(number, reason) for number, reason in enumerate(reasons) if reason is not None]
     if not kept:
@@ -136,7 +137,6 @@ def _parser() -> Parser:
     )
     parser.add_argument("--split", default="train", help="split of a hub data set (default: %(default)s)")
     parser.add_argument("--revision", help="commit, tag or branch of a hub data set; the newest by default")
-    parser.add_argument(FLAG, dest="grader", default=MATH, help="as in training (default: %(default)s)")
     keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
     parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
     parser.add_argument("--answer-key", default="answer", help=keys % "answers")

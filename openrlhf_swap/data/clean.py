@@ -75,6 +75,7 @@ def find_reasons(
     index: BenchmarkIndex | None,
     grader: str = MATH,
     known: Sequence[str | None] = (),
+    keeps_placeholders: bool = False,
 ) -> list[Reason | None]:
     """Find why each row is dropped, None for a row that is kept.
 
@@ -105,7 +106,7 @@ def find_reasons(
     left = [number for number, reason in enumerate(reasons) if reason is None]
     first: dict[str, int] = {}
     answers = [references[number] for number in left]
-    for number, fault in zip(left, find_faults(answers, grader, "prepare"), strict=True):
+    for number, fault in zip(left, find_faults(answers, grader, "prepare", keeps_placeholders), strict=True):
         if fault:
             reasons[number] = {"reason": fault}
         elif (earlier := first.setdefault(texts[problems[number]][0].key, number)) != number:

@@ -98,7 +98,9 @@ def problem_text(problem: object) -> str:
     return "\n".join(str(message.get("content", "")) for message in messages)
 
 
-def find_faults(references: Sequence[Reference], grader: str, command: str) -> list[str | None]:
+def find_faults(
+    references: Sequence[Reference], grader: str, command: str, keeps_placeholders: bool = False
+) -> list[str | None]:
     """What is wrong with each reference answer, worded to follow "dropped with"; None if nothing is.
 
     `command` is named in the progress bar.
@@ -106,7 +108,7 @@ def find_faults(references: Sequence[Reference], grader: str, command: str) -> l
     if grader != MATH:
         find_fault = find_verifier(grader).find_fault
         return [find_fault(reference.answer, reference.metadata) for reference in references]
-    faults = {reference.answer: visible_fault(reference.answer) for reference in references}
+    faults = {reference.answer: visible_fault(reference.answer, keeps_placeholders) for reference in references}
     good = find_gradable((answer for answer, fault in faults.items() if fault is None), command)
     return [
         faults[reference.answer] or (None if reference.answer in good else UNPARSABLE_ANSWER)

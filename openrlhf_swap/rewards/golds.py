@@ -42,14 +42,24 @@ _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d+);")
 _CODE_POINT = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BACKSLASHES = re.compile(r"\\+")
 _LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?![\\\"']|u[0-9a-fA-F]{4})")
-_NOT_IN_WORDS = re.compile(r"\\[A-Za-z]+|[^\w?-]|_")
-_PLACEHOLDER = re.compile(  # of the letters alone
-    r"(?:the)?proof(?:is)?(?:omitted|required|needed|lefttothereader|by[a-z]+)?|omittedproof|prove|tobeproved|qed|omitted"
-    r"|see(?:the|attached)*(?:proof|solutions?|above|below|text|explanation|answers?)|asabove|solution|nan?|nil|null|tbd|todo"
-    r"|none(?:given|provided)?|missing|unknown(?:answer)?|not(?:found|applicable|available|given|provided|known)"
-    r"|no(?:final)?answer(?:given|provided|found|available)?|answers?(?:may|will)?vary"
-    r"|(?:答案)?略|证明(?:略|题)?|见(?:解析|答案)|暂?无(?:答案)?"
+_NOT_WORDS = re.compile(r"\\[A-Za-z]+|\bby [a-z]+|_")
+# Placeholders are made of these words and of those around them; "no solution", "undefined" and "true" are answers.
+_TELLING = """
+answer answers solution solutions proof proofs explanation explanations response prove proved proven show shown omitted
+required needed desired missing found given provided applicable available specified known unknown unanswered
+unavailable none see refer vary varies various sample determined completed added reader ended problem question
+essay pending blank placeholder image attached attachment tbd todo nil null nan
+"""
+_AROUND = """
+a the this your final full no not is are be to may will can as hence please left free open statement here it that above
+below text figure diagram graph picture table
+"""
+_WHOLE = re.compile(  # of the letters alone, without spaces
+    r"na|qed|notfound|asabove|(?:需|[请請]?[详詳]?|略|开放)(?:答案?|解[答析]?|[证證証]明?|[题題])*(?:省?略|[毕畢]|不唯?一|暂?[无無](?:答案|解析)?"
+    r"|なし|[见見參参].{0,4}|同上)?|不[适適]用|증명|정답없음|생략|(?:풀이|해설)참조|preuve|voir(?:la)?solution"
+    r"|demostración|ver(?:la)?solución|(?:ohne)?beweis|siehe(?:die)?lösung|доказательство|доказано|смрешение|нетответа"
 )
+_MARKS = re.compile(r"\\(?:black)?square|\\Box|\\qed|[-\u2013\u2014?_.\s\[\]{}*…□■∎]")
 _TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
@@ -106,20 +116,29 @@ def _listed(text: str) -> list[object] | None:
     return list(items) if isinstance(items, list | tuple) else None
 
 
-def visible_fault(answer: str) -> str | None:
+def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
     """What is visibly wrong with a normal answer; None if nothing is."""
     bare = strip_answer(answer)
     if not bare:
         return EMPTY_ANSWER
     if len(bare) > LONGEST:
         return LONG_ANSWER
-    words = _NOT_IN_WORDS.sub("", bare).casefold()
-    if _PLACEHOLDER.fullmatch(words) or not bare.strip("-\u2013\u2014?_. []{}*…"):
-        return PLACEHOLDER_ANSWER
+    if _is_placeholder(bare):
+        return None if keeps_placeholders else PLACEHOLDER_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
     number_of_words = len(_WORD.findall(plain))
     is_sentence = number_of_words > 1 and _OF_SENTENCES.search(plain.lower())
     return PROSE_ANSWER if is_sentence or number_of_words > MOST_WORDS else None
+
+
+def _is_placeholder(bare: str) -> bool:
+    words = re.findall(r"\w+", _NOT_WORDS.sub(" ", bare))
+    lower = {word if word == "A" else word.casefold() for word in words}  # "Answer: A" is an answer
+    whole = "".join(words).casefold()
+    telling = lower & {*_TELLING.split()}
+    if telling and lower - telling <= {*_AROUND.split()}:
+        return whole not in ("nosolution", "nosolutions")
+    return bool(whole and _WHOLE.fullmatch(whole)) or not _MARKS.sub("", bare)
 
 
 def find_gradable(answers: Iterable[str], label: str) -> set[str]:

@@ -66,10 +66,9 @@ def resolve_run(configuration: Configuration) -> Configuration:
     if objective.scores_steps:
         check_scoring(configuration)
     output = Path(run.output_dir)
-    evaluation = args.eval.dataset and write_usable_prompts(
-        args, objective, tokenizer, output, run.grader, evaluates=True
-    )
-    data = write_usable_prompts(args, objective, tokenizer, output, run.grader)
+    given = (args, objective, tokenizer, output, run.grader, run.keep_placeholders)
+    evaluation = args.eval.dataset and write_usable_prompts(*given, evaluates=True)
+    data = write_usable_prompts(*given)
     prompts = {DATA: _identity_of_prompts(args, data)}
     _refuse_others(prompts, recorded, args)
     Path(args.ckpt.path).mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ from openrlhf_swap.flags.paths import find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rewards.golds import examples, remember, remembered_file
+from openrlhf_swap.rewards.golds import examples, remember, remembered_file, visible_fault
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def write_usable_prompts(
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
     grader: str = MATH,
+    keeps_placeholders: bool = False,
     evaluates: bool = False,
 ) -> str:
     """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
@@ -170,7 +171,7 @@ def write_usable_prompts(
     if not evaluates or objective.rewrites_evaluation:
         for row in rows:
             row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
-    reasons = _remembered_reasons(rows, references, capacity, args, tokenizer, grader)
+    reasons = _remembered_reasons(rows, references, capacity, args, tokenizer, grader, keeps_placeholders)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
@@ -186,6 +187,10 @@ def write_usable_prompts(
         if find_verifier(grader).answer_is_text:
             for line in examples((given[number][answer_key], references[number].answer) for number in kept):
                 print(f"[swap] reference answer, as it is graded and scored: {line}")
+            odd = Counter(fault for number in kept if (fault := visible_fault(references[number].answer)))
+            if odd and objective.scores_steps and grader != MATH:  # math drops them
+                listing = ", ".join(f"{count} with {fault}" for fault, count in odd.items())
+                print(f"[swap] warning: rows kept for {grader}: {listing}; steps are scored by these texts")
         objective.check_prompts(render_prompts((rows[number] for number in kept), args, tokenizer))
         try_grader(grader, [references[number] for number in kept])
     if grader == MATH:
@@ -225,6 +230,7 @@ def _remembered_reasons(
     args: SimpleNamespace,
     tokenizer: PreTrainedTokenizerBase,
     grader: str,
+    keeps_placeholders: bool,
 ) -> list[str | None]:
     """`reasons_to_drop`, which the next start with the same rows, tokenizer and settings finds in a file.
 
@@ -234,7 +240,7 @@ def _remembered_reasons(
     digest = sha256(memory.name.encode())
     for part in (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str(), capacity, grader, data.input_key):
         digest.update(to_line(part).encode())
-    rendering = [data.input_template, data.apply_chat_template, data.chat_template_kwargs]
+    rendering = [data.input_template, data.apply_chat_template, data.chat_template_kwargs, keeps_placeholders]
     digest.update(to_line(rendering).encode())
     for row, reference in zip(rows, references, strict=True):
         digest.update(to_line([row[data.input_key], reference.answer]).encode())
@@ -243,7 +249,7 @@ def _remembered_reasons(
         return list(known[0])
     prompts = list(render_prompts(rows, args, tokenizer))
     faults = [fault_of_problem(row[data.input_key], data.apply_chat_template) for row in rows]
-    reasons = reasons_to_drop(prompts, faults, references, capacity, tokenizer, grader)
+    reasons = reasons_to_drop(prompts, faults, references, capacity, tokenizer, grader, keeps_placeholders)
     if grader == MATH:
         remember(path, [reasons])
     return reasons
@@ -256,6 +262,7 @@ def reasons_to_drop(
     capacity: int,
     tokenizer: PreTrainedTokenizerBase,
     grader: str = MATH,
+    keeps_placeholders: bool = False,
 ) -> list[str | None]:
     """Why each row cannot be trained on, worded to follow "dropped with"; None for a row that can.
 
@@ -277,6 +284,7 @@ def reasons_to_drop(
                 # The reward function takes what follows the prompt in the decoded text as the response.
                 reasons[number] = reasons[number] or CHANGED_PROMPT
     left = [number for number, fault in enumerate(reasons) if fault is None]
-    for number, fault in zip(left, find_faults([references[number] for number in left], grader, "swap"), strict=True):
+    answers = [references[number] for number in left]
+    for number, fault in zip(left, find_faults(answers, grader, "swap", keeps_placeholders), strict=True):
         reasons[number] = fault
     return reasons

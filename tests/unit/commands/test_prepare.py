@@ -15,7 +15,7 @@ from openrlhf_swap.data.clean import DUPLICATE, NEAR_BENCHMARK
 from openrlhf_swap.data.references import EMPTY_PROBLEM
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER
+from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -141,14 +141,18 @@ def test_solutions_give_their_answers(tmp_path, capsys):
         {"problem": "p3", "answer": "They sold all of it on Monday and the next day."},
         {"problem": "p4", "answer": "1+" * 200 + "1"},
         {"problem": "p5", "answer": "So it is \\boxed{\\frac{1}{2}}."},
+        {"problem": "p6", "answer": "None"},
     ]
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
     assert [row["answer"] for row in read_rows(output)] == ["72", "1018", r"\frac{1}{2}"]
-    assert [row["reason"] for row in read_rows(removed_path(output))] == [PROSE_ANSWER, LONG_ANSWER]
+    dropped = [row["reason"] for row in read_rows(removed_path(output))]
+    assert dropped == [PROSE_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER]
     shown = capsys.readouterr().out
     for line in (f"1 dropped: {LONG_ANSWER}", f"1 dropped: {PROSE_ANSWER}", "  '72' (from '", "  '1018' (from "):
         assert line in shown
+    assert run(tmp_path / "rows.jsonl", output, "--no-benchmarks", "--swap.keep_placeholders") == 0
+    assert [row["answer"] for row in read_rows(output)][-1] == "None"
 
 
 def test_the_answers_of_a_csv_are_read_as_text(tmp_path):

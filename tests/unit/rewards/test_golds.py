@@ -128,6 +128,24 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
         *((answer, PLACEHOLDER_ANSWER) for answer in ("proof", "Not found.", "N/A", "-", "?", "(see solution)")),
         *((answer, PLACEHOLDER_ANSWER) for answer in (r"\text{None}", "NaN", "null", "see the solution", "—")),
         *((answer, PLACEHOLDER_ANSWER) for answer in ("Q.E.D.", "…", "Answers may vary", "proof by parity", "略")),
+        *((answer, PLACEHOLDER_ANSWER) for answer in ("QED", r"$\blacksquare$", "notfound", "to be proven", "Varies")),
+        *((answer, PLACEHOLDER_ANSWER) for answer in ("See figure below", "Explanations will vary.", "open-ended")),
+        *(
+            (answer, PLACEHOLDER_ANSWER)
+            for answer in ("Not specified", "your answer here", "Hence proved.", "[image]")
+        ),
+        *(
+            (answer, PLACEHOLDER_ANSWER)
+            for answer in ("答案略", "略。", "详见解析", "答案不唯一", "証明略", "풀이 참조")
+        ),
+        *(
+            (answer, PLACEHOLDER_ANSWER)
+            for answer in ("см. решение", "voir la solution", "siehe Lösung", "ver solución")
+        ),
+        *(
+            (answer, None)
+            for answer in ("No solution", "True", "none of these", "above", "open", "A", "Answer: A", "(-)")
+        ),
         # Answers of the benchmarks and of the training pools.
         ("East", None),
         ("7 minutes and 5 seconds", None),
@@ -139,6 +157,7 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
 )
 def test_what_is_no_answer(answer, fault):
     assert visible_fault(answer) == fault
+    assert visible_fault(answer, keeps_placeholders=True) == (None if fault == PLACEHOLDER_ANSWER else fault)
 
 
 def test_examples_show_what_was_made_of_what():

@@ -123,6 +123,21 @@ def test_answers_are_cleaned_whatever_the_grader(tmp_path, tokenizer, grader):
     assert [Reference.parse(row["answer"]).answer for row in read(kept)] == ["200"] * 3
 
 
+def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_named(tmp_path, tokenizer, capsys):
+    rows = [{"problem": f"What is {n}?", "answer": answer} for n, answer in enumerate(("1", "None", "It is 2"))]
+    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows), batch_size=1)
+
+    def answers(grader, keeps):
+        kept = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", grader, keeps)
+        return [Reference.parse(row["answer"]).answer for row in read(kept)]
+
+    assert (answers("math", False), answers("math", True)) == (["1"], ["1", "None"])
+    assert "warning" not in capsys.readouterr().out
+    assert answers("support.verifiers:nearness", False) == ["1", "None", "It is 2"]
+    warning = "1 with a placeholder as its answer, such as 'proof' or 'N/A', 1 with a sentence as its answer; steps "
+    assert f"[swap] warning: rows kept for support.verifiers:nearness: {warning}" in capsys.readouterr().out
+
+
 def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
     rows = [{"problem": f"What is 100 + {n}?", "answer": answer} for n, answer in enumerate(("1", " ", "3"))]
     path = rows_file(tmp_path / "rows.jsonl", rows)
