@@ -53,14 +53,10 @@ class Sampler:
         self.engine = open_engine(model, **options)
 
     def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
-        """Yield the benchmark and the row of each sample as it finishes.
+        """Yield the benchmark and the row of each sample as it finishes; `settings` are the evaluation's `SETTINGS`.
 
         `thinking_tokens` counts through the end of the thought, or all tokens if it is open. A problem that does not
         fit the model's context gets an empty response that counts as cut off.
-
-        Args:
-            requests: the samples.
-            settings: the evaluation's `SETTINGS`.
         """
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))

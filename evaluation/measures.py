@@ -27,17 +27,14 @@ _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it separate
 class Measures:
     """Measures of one benchmark's samples.
 
-    Attributes:
-        problems: P rows, in order: `problem`, its text (its id where a folder lacks the file of its problems),
-            `accuracy`, the share of its correct samples, and `tokens`, their mean.
-        values: named measures of all samples.
-        samples: the graded samples without their texts.
-        forced: `accuracy` at each `budget` of thought above 0, and what ended it, `by` (`eval forced`).
+    `problems` has P rows, in order: `problem`, its text (its id where a folder lacks the file of its problems),
+    `accuracy`, the share of its correct samples, and `tokens`, their mean. `forced` has `accuracy` at each `budget` of
+    thought above 0, and what ended it, `by` (`eval forced`).
     """
 
     problems: pd.DataFrame
-    values: dict[str, float]
-    samples: pd.DataFrame = field(default_factory=pd.DataFrame)
+    values: dict[str, float]  # named measures of all samples
+    samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # graded, without their texts
     forced: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 

@@ -44,11 +44,9 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def reader_errors(message: str, kind: type[SwapError] = DataError) -> Iterator[None]:
-    """Turn whatever the reader of a data set or a model raises into a SwapError.
+    """Turn whatever the reader of a data set or a model raises into a SwapError of this kind.
 
-    Args:
-        message: its message; `{reason}` in it becomes the first line of what was raised.
-        kind: its class.
+    `{reason}` in its message becomes the first line of what was raised.
     """
     try:
         yield

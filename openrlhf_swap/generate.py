@@ -17,12 +17,8 @@ QUEUE = 1024  # responses that the engine works on at a time: enough to keep it 
 def open_engine(model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any) -> LLM:
     """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
 
-    Args:
-        model: folder or hub id.
-        longest: tokens of the longest prompt and response together. vLLM's cache has to have room for a sequence of
-            the engine's context, which is then no longer than this.
-        max_model_len: the engine's context, whatever the longest sequence is.
-        options: for `vllm.LLM`; they override ours.
+    vLLM's cache has to have room for a sequence of the engine's context. That is `max_model_len` or, without it, at
+    most `longest`, the tokens of the longest prompt and response together. `options` for `vllm.LLM` override ours.
     """
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # imports torch, before vLLM is imported
 
@@ -50,16 +46,11 @@ def close_engine(engine: LLM) -> None:
 def generate(
     engine: LLM, requests: Iterable[tuple[Sequence[int], Mapping[str, Any]]]
 ) -> Iterator[tuple[int, list[CompletionOutput]]]:
-    """Generate responses, and yield those to each prompt as soon as all of them are finished.
+    """Generate responses, and yield the number of a request, from 0, with all of its responses when they are finished.
 
-    Args:
-        engine: of `open_engine`.
-        requests: the token ids of a prompt, and how its responses are sampled: the arguments of vLLM's SamplingParams.
-            They are taken from the iterable when the engine has room for them.
-
-    Yields:
-        The number of the request, from 0, and its responses. To a prompt that does not fit the engine's context they
-        are empty and count as cut off.
+    A request has the token ids of a prompt, and the arguments of vLLM's SamplingParams; it is taken from the iterable
+    when the engine has room for it. Responses to a prompt that does not fit the engine's context are empty and count
+    as cut off.
     """
     from vllm import CompletionOutput, SamplingParams
     from vllm.sampling_params import RequestOutputKind

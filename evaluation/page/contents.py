@@ -89,15 +89,10 @@ def _numbers(values: Any, count: int) -> list[float | None]:
 
 
 def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str, Any]:
-    """Column names, the problems with each column's responses, and the formulas in them.
+    """Column names, the problems with each column's responses (at most `limit`), and the formulas in them.
 
-    Args:
-        files: scored traces, one column each: files, or the folders of evaluations.
-        config: the settings of the penalties.
-        limit: maximum number of problems.
-
-    Raises:
-        DataError: for one without scored traces.
+    Each of `files`, or of folders of evaluations, is a column; DataError for one without scored traces. `config` has
+    the settings of the penalties.
     """
     problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
     for column, file in enumerate(files):

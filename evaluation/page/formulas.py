@@ -50,9 +50,7 @@ FORMULA = re.compile(
 def split_formulas(text: str, formulas: MutableMapping[str, Tree]) -> list[str]:
     """Texts and formulas alternately, starting and ending with a text; joined they equal `text`.
 
-    Args:
-        text: text written by a model.
-        formulas: receives the tree of each formula, keyed by its source with delimiters.
+    `formulas` receives the tree of each formula, keyed by its source with delimiters.
     """
     parts, end = [""], 0
     for match in FORMULA.finditer(text):

@@ -34,25 +34,15 @@ RUN_NAME = "logger.wandb.run_name"
 
 @dataclass(frozen=True)
 class Configuration:
-    """All settings of a run.
-
-    Attributes:
-        method: the objective's settings.
-        run: the run's own.
-        values: each flag of OpenRLHF, without dashes -> its value.
-        named: those that are given or have a default of ours.
-        recipe: the recipe that is named, or an empty one.
-        overruled: the recipe's flags over which a file or the command line wins.
-        on_cpu: whether torch was built without an accelerator.
-    """
+    """All settings of a run."""
 
     method: SwapConfig
     run: RunConfig
-    values: Mapping[str, Any]
-    named: frozenset[str]
-    recipe: FlagFile
-    overruled: frozenset[str]
-    on_cpu: bool
+    values: Mapping[str, Any]  # of each flag of OpenRLHF, without dashes
+    named: frozenset[str]  # those that are given or have a default of ours
+    recipe: FlagFile  # the one that is named, or an empty one
+    overruled: frozenset[str]  # the recipe's flags over which a file or the command line wins
+    on_cpu: bool  # whether torch was built without an accelerator
 
     @property
     def args(self) -> SimpleNamespace:
@@ -91,12 +81,7 @@ class Configuration:
 def configure(
     words: Sequence[str], on_cpu: bool | None = None, defaults: Mapping[str, Any] | None = None
 ) -> Configuration:
-    """Read a command line of the training.
-
-    Args:
-        words: the command line.
-        on_cpu: whether torch was built without an accelerator; None to find out.
-        defaults: a caller's own defaults of OpenRLHF's flags, which win over ours.
+    """Read a command line of the training; a caller's own `defaults` of OpenRLHF's flags win over ours.
 
     Raises:
         ConfigError: for an unknown flag (with the nearest known one), a value that cannot be read, and what

@@ -29,18 +29,11 @@ class Kind(Enum):
 
 
 class Group(NamedTuple):
-    """What the replacements of a group have in common.
+    """What the replacements of a group have in common."""
 
-    Attributes:
-        kind: of their targets. Names, modules and variables are replaced from here, the rest where it is needed.
-        where: the processes in which they are in force, and for how long.
-        package: whose version in `VERSIONS` they are written for; None where any will do.
-        why: the reason.
-    """
-
-    kind: Kind
-    where: str
-    package: str | None
+    kind: Kind  # of their targets: names, modules and variables are replaced from here, the rest where it is needed
+    where: str  # the processes in which they are in force, and for how long
+    package: str | None  # whose version in `VERSIONS` they are written for; None where any will do
     why: str
 
 
@@ -264,11 +257,8 @@ def undecorated(actor_class: Any) -> Any:
 def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
     """Put the names for `where` in force until what is returned is closed, as a `with` block does.
 
-    A class that takes the place of a Ray actor's becomes one, with the same options.
-
-    Args:
-        where: one of the constants above.
-        computed: target -> replacement, where that depends on the run.
+    A class that takes the place of a Ray actor's becomes one, with the same options. `computed` has the replacements
+    of targets that depend on the run.
 
     Raises:
         CompatibilityError: when a package has another version than they are written for.

@@ -59,16 +59,10 @@ _ABSENT = object()
 
 
 def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
-    """Set `owner.name` to `value`, and return what restores the original.
+    """Set `owner.name` to `value`, of a module, a class or an object, and return what restores the original.
 
-    Args:
-        owner: a module, a class or an object.
-        name: of the attribute.
-        value: its replacement.
-        package: whose version in `VERSIONS` the replacement is written for; None where any will do.
-
-    Raises:
-        CompatibilityError: when another version of the package is installed.
+    Raises CompatibilityError when the package that the replacement is written for has another version than in
+    `VERSIONS`; None where any will do.
     """
     if package is not None:
         check_version(package)

@@ -22,23 +22,14 @@ _LINE = re.compile(r"  ([\w.]+): (.*?)(?:  # (.*))?")  # name, value, source
 
 @dataclass(frozen=True)
 class FlagFile:
-    """The flags of a file.
+    """The flags of a file, by name without dashes: text, a number, a list of these, or a bool for a switch."""
 
-    Attributes:
-        name: a recipe's name, or the file's path.
-        origin: where the values come from.
-        flags: name without dashes -> the YAML value: text, a number, a list of these, or a bool for a switch.
-        sources: name -> what the value is called at the origin.
-        prompt: how the authors ask, as a command that prepares the data so.
-        cannot: what the authors do and this trainer cannot.
-    """
-
-    name: str
-    origin: str = ""
+    name: str  # a recipe's, or the file's path
+    origin: str = ""  # where the values come from
     flags: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    prompt: str = ""
-    cannot: list[str] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)  # by flag: what the value is called at the origin
+    prompt: str = ""  # how the authors ask, as a command that prepares the data so
+    cannot: list[str] = field(default_factory=list)  # what the authors do and this trainer cannot
 
 
 def read_recipe(name: str) -> FlagFile:

@@ -90,9 +90,6 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
     rotated out. A damaged one is moved to `<path>/damaged`; so is one whose files no longer have the hashes in the
     seal, which are checked from the newest checkpoint on until one is whole.
 
-    Args:
-        path: `--ckpt.path`.
-
     Returns:
         The checkpoint to resume from, None to start from the beginning; and what happened, for the user, line by line.
 

@@ -63,11 +63,8 @@ def private_ray() -> Iterator[None]:
 def locked(folders: Mapping[str, Path]) -> Iterator[None]:
     """Hold a lock on each folder. The kernel drops it with the process, so a killed run blocks nobody.
 
-    Args:
-        folders: by the flags that name them; they are created, and removed if nothing was written there.
-
-    Raises:
-        ConfigError: when another run holds one of them.
+    The folders, by the flags that name them, are created, and removed if nothing was written there. Raises ConfigError
+    when another run holds one of them.
     """
     from filelock import FileLock, Timeout
 

@@ -44,18 +44,10 @@ def step_metrics(
     process: Tensor,
     process_weight: float,
 ) -> dict[str, float]:
-    """Summarise one batch.
+    """Summarise one batch in finite numbers; a mean over nothing (no correct response, no step) is left out.
 
-    Args:
-        batch: markers of all groups.
-        signals: the step signals computed from them.
-        advantages: (tokens,) unified advantage of every action token of the batch.
-        outcome: (tokens,) its outcome part, unweighted.
-        process: (tokens,) its process part, unweighted.
-        process_weight: theta.
-
-    Returns:
-        Finite numbers; a mean over nothing (no correct response, no step) is left out.
+    `advantages` are the (tokens,) unified advantages of every action token, `outcome` and `process` its parts,
+    unweighted; `process_weight` is theta.
     """
     from openrlhf_swap.algorithm.advantages import target_lengths
 
@@ -106,14 +98,8 @@ def step_metrics(
 def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
     """Of each penalised response, the share of its penalty that uniform weights would place on other steps.
 
-    The total variation distance between w and uniform weights.
-
-    Args:
-        penalties: (..., K) P w_k.
-        step_mask: (..., K) bool.
-
-    Returns:
-        (responses,) at least 0 and below 1, of those with a penalty on at least two steps.
+    The total variation distance between w and uniform weights, from (..., K) P w_k: (responses,) at least 0 and below
+    1, of those with a penalty on at least two steps.
     """
     mass = penalties.sum(-1, keepdim=True)
     chosen = (mass[..., 0] > 0) & (step_mask.sum(-1) > 1)
@@ -125,9 +111,7 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
 def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict[str, float]:
     """Turns and observations of an agent's responses, and which turns pay; nothing for responses of one turn.
 
-    Args:
-        groups: G groups of N rollouts.
-        penalties: (G, N, K) P w_k.
+    From G groups of N rollouts, and (G, N, K) P w_k.
     """
     rollouts = [rollout for group in groups for rollout in group]
     if not any(rollout.observations for rollout in rollouts):

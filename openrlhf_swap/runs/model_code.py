@@ -16,16 +16,9 @@ def check_model_files(flag: str, model: str, trusted: bool = False, takes_adapte
     """Refuse a model that is not there, and one that brings code of its own, before anything loads it.
 
     OpenRLHF passes `trust_remote_code=True` to every loader. So any JSON file of the model may name the code, which
-    runs with the configuration, tokenizer, processor or weights: every one of them is searched, at every depth.
-
-    Args:
-        flag: the flag that names the model.
-        model: folder or hub id. Of a hub model that is not in the cache, the JSON files are downloaded.
-        trusted: whether the user has allowed the model's code.
-        takes_adapters: whether the model may be a folder of LoRA adapters, whose weights vLLM takes for a model's.
-
-    Raises:
-        ConfigError: for such a model, or such adapters.
+    runs with the configuration, tokenizer, processor or weights: every one of them is searched, at every depth. Of a
+    hub model that is not in the cache, the JSON files are downloaded. Unless it is said to be taken, a folder of LoRA
+    adapters is refused, too: vLLM takes their weights for a model's. Raises ConfigError, which begins with the flag.
     """
     if not takes_adapters and (Path(model) / ADAPTERS).exists():
         raise ConfigError(

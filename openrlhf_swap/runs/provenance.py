@@ -96,13 +96,9 @@ def identity(name: str) -> Row:
 
 
 def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, remedy: str) -> None:
-    """Record the settings that a file or a folder is made with, or compare them if it holds something already.
+    """Record the settings that a JSONL file or a folder is made with, or compare them if it holds something already.
 
-    Args:
-        output: a JSONL file, or a folder; the record is OUTPUT.settings.json beside it.
-        settings: as in `refuse_other_settings`, which raises.
-        made: what `output` holds: "rows".
-        remedy: what to do instead: "use another --output".
+    The record is OUTPUT.settings.json beside it. `refuse_other_settings` raises, with what was `made`, such as "rows".
     """
     record = output.with_name(output.name + ".settings.json")
     begun = any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output))
@@ -119,11 +115,8 @@ def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, reme
 def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str) -> None:
     """Raise ConfigError for the first setting of a start that differs from the work that it would continue.
 
-    Args:
-        now: settings by flag; a model or a file of data as its `identity`.
-        recorded: those of the work. One that was not recorded, as by an earlier version, is not compared.
-        work: "the rows in scores.jsonl were made".
-        remedy: "use another --output".
+    Settings are by flag; a model or a file of data is its `identity`. One that was not recorded, as by an earlier
+    version, is not compared. `work` is such as "the rows in scores.jsonl were made", `remedy` "use another --output".
     """
     for flag, value in now.items():
         before = recorded.get(flag, value)

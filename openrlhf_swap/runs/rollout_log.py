@@ -61,14 +61,9 @@ def rollout_rows(
 ) -> list[dict[str, Any]]:
     """Describe the first groups of a batch: each response, and what each of its steps earned and paid.
 
-    Scores are there for correct responses only, because no others are scored.
-
-    Args:
-        groups: the rollouts.
-        batch: their markers, or those of more groups.
-        signals: what was computed from these.
-        reader: of the tokenizer.
-        tokens_left: what the policy's states predicted to be left at each response's prompt and steps, where they did.
+    Scores are there for correct responses only, because no others are scored. `batch` and `signals` may be those of
+    more groups; `tokens_left` is what the policy's states predicted to be left at each response's prompt and steps,
+    where they did.
     """
     rows: list[dict[str, Any]] = []
     for g, group in enumerate(groups):

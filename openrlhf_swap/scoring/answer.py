@@ -10,29 +10,18 @@ from openrlhf_swap.rewards.answers import strip_answer
 
 @dataclass(frozen=True)
 class AnswerBranch:
-    """Close template and answer as tokens, to be appended to any prefix of a rollout.
-
-    Attributes:
-        ids: the template's and the answer's token ids.
-        scored: for each of them, whether it belongs to the answer.
-    """
+    """Close template and answer as tokens, to be appended to any prefix of a rollout."""
 
     ids: tuple[int, ...]
-    scored: tuple[bool, ...]
+    scored: tuple[bool, ...]  # for each of them, whether it belongs to the answer
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """One response to score.
+    """One response to score."""
 
-    Attributes:
-        row: its row in the batch.
-        prefix_ends: K+1 positions in the padded row: the last prompt token's, then each step's last token's.
-        branch: template and answer.
-    """
-
-    row: int
-    prefix_ends: tuple[int, ...]
+    row: int  # in the batch
+    prefix_ends: tuple[int, ...]  # K+1 places in the padded row: the last prompt token's, each step's last token's
     branch: AnswerBranch
 
 

@@ -29,15 +29,10 @@ MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, Ru
 
 @dataclass(frozen=True)
 class ScoringBackend:
-    """How prefixes are scored.
+    """How prefixes are scored."""
 
-    Attributes:
-        name: shared_prefix, segments or per_prefix.
-        obstacle: why no cheaper backend is exact; None for the cheapest.
-    """
-
-    name: str
-    obstacle: str | None = None
+    name: str  # shared_prefix, segments or per_prefix
+    obstacle: str | None = None  # why no cheaper backend is exact; None for the cheapest
 
     def __str__(self) -> str:
         """One line: the backend, its cost and the reason."""
@@ -75,12 +70,8 @@ def find_backend(
 ) -> ScoringBackend:
     """Find the cheapest exact backend by a trial on a small random model of the same architecture.
 
-    Args:
-        config: the model's configuration.
-        build: builds a model from a configuration, with the model's own code.
-        wanted: `scoring` of RunConfig; "per_prefix" is taken without a trial.
-        device: where the trial runs.
-        packed: whether the forward that the branches ride in has all responses packed into one row.
+    `build` makes it, with the model's own code. `wanted` is `scoring` of RunConfig; "per_prefix" is taken without a
+    trial. `packed`, the forward that the branches ride in has all responses packed into one row.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)

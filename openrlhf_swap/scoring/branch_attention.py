@@ -27,19 +27,12 @@ CAPPING = ("eager", "flash", "flex")  # attention that caps scores; SDPA, and wh
 
 
 class Branch(NamedTuple):
-    """Where a branch stands.
+    """Where a branch stands."""
 
-    Attributes:
-        start: its first token among the n.
-        stop: the one after its last.
-        first: the column of its response's first token.
-        end: the column of its prefix's last token, of which its own first token is a copy: it sees those before.
-    """
-
-    start: int
-    stop: int
-    first: int
-    end: int
+    start: int  # its first token among the n
+    stop: int  # the one after its last
+    first: int  # the column of its response's first token
+    end: int  # that of its prefix's last token, of which its own first token is a copy: it sees those before
 
     def sees_from(self, window: int | None) -> int:
         """The first column that any of its tokens sees."""

@@ -38,16 +38,11 @@ def branching_mixers(
     device: torch.device,
     agree: Callable[[int], int],
 ) -> Iterator[None]:
-    """Meanwhile a model's mixers run the rows of a forward, and the branches behind them.
+    """Meanwhile a model's mixers run the rows of a forward, of `tokens` each, and the branches behind them.
 
-    Args:
-        model: the model or its wrapper; nothing happens if it has no mixers.
-        config: the language model's.
-        tokens: of each row.
-        spans: the column of each response's first token, and the one after its last.
-        branches: all of them.
-        device: where they run.
-        agree: maps this rank's number of calls of a mixer to the largest of all ranks that run in lockstep.
+    Nothing happens if the model, or what it wraps, has no mixers. `spans` are the columns of each response's first
+    token and the one after its last. `agree` maps this rank's number of calls of a mixer to the largest of all ranks
+    that run in lockstep.
     """
     mixers = _mixers_of(model)
     if not mixers:

@@ -24,14 +24,9 @@ def score_per_prefix(
 ) -> Tensor:
     """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far), at temperature 1.
 
-    Args:
-        model: a causal language model; called as `model(input_ids, logits_to_keep=n).logits`.
-        input_ids: (T,) int64, prompt and response without padding.
-        prefix_lengths: K+1 numbers of tokens, prompt included.
-        branch: template and answer.
-
-    Returns:
-        (K+1,) in float32, or float64 for a float64 model.
+    Takes a causal language model, called as `model(input_ids, logits_to_keep=n).logits`, the (T,) int64 ids of prompt
+    and response without padding, and K+1 numbers of tokens, prompt included. Returns (K+1,) float32, or float64 for a
+    float64 model.
     """
     answer = torch.tensor(branch.ids, device=input_ids.device)
     values = []

@@ -38,11 +38,8 @@ _COPY = -1  # in the place of the id of a branch's first token, which is that of
 class BranchedRows:
     """The rows of a forward, with answer branches behind them.
 
-    Attributes:
-        tokens: T.
-        predicting: (m,) rows and (m,) columns of the tokens that predict the answers' tokens.
-        targets: (m,) int64, the answers' tokens.
-        share: the branches' part of all tokens, padding apart.
+    `tokens` is T; `predicting` are the (m,) rows and (m,) columns of the tokens that predict the answers' tokens,
+    which are the (m,) int64 `targets`; `share` is the branches' part of all tokens, padding apart.
     """
 
     def __init__(
@@ -56,13 +53,10 @@ class BranchedRows:
     ) -> None:
         """Find the place of everything.
 
-        Args:
-            model: the causal language model, or its wrapper, in eval mode.
-            config: the language model's own.
-            attention_mask: (responses, tokens), 1 for tokens; padded on either side.
-            requests: at most one a response, at least one in all.
-            packed: whether the forward has all responses packed into one row, without padding.
-            agree: maps this rank's number of calls of a recurrent layer to the largest of all ranks in lockstep.
+        Takes a causal language model in eval mode, or its wrapper; its own configuration; a (responses, tokens) mask,
+        1 for tokens, padded on either side; and requests, at most one a response, at least one in all. `packed`, the
+        forward has all responses in one row, without padding. `agree` maps this rank's number of calls of a recurrent
+        layer to the largest of all ranks in lockstep.
         """
         starts, counts = torch.stack([attention_mask.argmax(-1), attention_mask.sum(-1)]).tolist()
         rows, tokens = (1, sum(counts)) if packed else attention_mask.shape

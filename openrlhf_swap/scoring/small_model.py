@@ -43,14 +43,8 @@ def small_model(
     """Build a float32 model in eval mode with a few layers of each kind, windows of 8 tokens and a vocabulary of 32.
 
     Its random weights are larger than usual initial weights, so that no layer's effect is too small to be noticed. The
-    global random state is left as it was.
-
-    Args:
-        config: the model's configuration; not modified.
-        build: builds a model from a configuration.
-        device: where it runs.
-        narrow: whether to use fewer heads and a smaller width. An architecture that does not allow these to be chosen
-            freely raises errors of its own when the model is built or run.
+    global random state is left as it was. If `narrow`, it has fewer heads and a smaller width; an architecture that
+    does not allow these to be chosen freely raises errors of its own when the model is built or run.
     """
     devices = [device] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad(), torch.device(device):

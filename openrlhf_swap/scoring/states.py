@@ -23,15 +23,10 @@ WIDTH = 128  # numbers of each of the two states
 
 @dataclass(frozen=True)
 class StateRequest:
-    """The tokens of a response whose states are wanted.
+    """The tokens of a response whose states are wanted."""
 
-    Attributes:
-        row: its row in the batch.
-        positions: in the padded row: the last prompt token's, then each step's last token's.
-    """
-
-    row: int
-    positions: tuple[int, ...]
+    row: int  # in the batch
+    positions: tuple[int, ...]  # in the padded row: the last prompt token's, then each step's last token's
 
 
 @contextmanager
@@ -40,13 +35,9 @@ def recording_states(
 ) -> Iterator[list[Tensor]]:
     """Within it, run one forward over the rows; afterwards, the list that it yields has the states of each request.
 
-    They are (K+1, d) float32 tensors on the CPU, d at most twice `WIDTH`. Later forwards in it leave no trace.
-
-    Args:
-        model: a PreTrainedModel without wrappers and adapters; its wrapper may be what runs.
-        attention_mask: (B, T), 1 for tokens.
-        requests: for these rows.
-        packed: whether the forward has all rows packed into one, without padding.
+    They are (K+1, d) float32 tensors on the CPU, d at most twice `WIDTH`. Later forwards in it leave no trace. Takes a
+    PreTrainedModel without wrappers and adapters (its wrapper may be what runs) and a (B, T) mask, 1 for tokens.
+    `packed`, the forward has all rows in one, without padding.
     """
     states: list[Tensor] = []
     if not requests:

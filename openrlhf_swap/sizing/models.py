@@ -81,13 +81,10 @@ def gib(size: float) -> str:
 
 
 def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear") -> Model:
-    """Build the model without its weights, and measure it.
+    """Build a model, of a folder or the Hub, without its weights, and measure it.
 
-    Args:
-        path: the model's folder or hub id.
-        context: tokens of prompt and response together.
-        rank: rank of LoRA's adapters; 0 trains the model itself.
-        targets: names of the linear layers that get adapters.
+    `context` has the tokens of prompt and response together; `targets` names the linear layers that get adapters of
+    LoRA's `rank`; 0 trains the model itself.
 
     Raises:
         ConfigError: when its configuration cannot be read or is not supported, or its context is too short.

@@ -24,17 +24,11 @@ _StockTrainerAsync: Any = patches.undecorated(PPOTrainerAsync)
 
 
 class RolloutBatch(list[Experience]):
-    """The samples of a step, as the generator sends them to the trainer.
+    """The samples of a step, as the generator sends them to the trainer."""
 
-    Attributes:
-        objective_state: the objective's state when they were sampled.
-        step: the objective's step: how many batches were sampled, this one included.
-        updates: how often the engines' weights had been replaced when the first token was sampled.
-    """
-
-    objective_state: dict[str, Any]
-    step: int
-    updates: int
+    objective_state: dict[str, Any]  # when they were sampled
+    step: int  # the objective's: how many batches were sampled, this one included
+    updates: int  # how often the engines' weights had been replaced when the first token was sampled
 
 
 def weight_updates(engines: list[Any]) -> int:

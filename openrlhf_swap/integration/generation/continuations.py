@@ -11,17 +11,11 @@ from openrlhf_swap.rollouts.rollout import Rollout
 
 @dataclass(frozen=True)
 class ContinuationRequest:
-    """A request for `wanted.count` generations.
+    """A request for `wanted.count` generations."""
 
-    Attributes:
-        row: of the response in its group.
-        wanted: what the objective asked for, shortened to what fits the context.
-        prefix: the response's kept tokens, and the suffix.
-    """
-
-    row: int
-    wanted: Continuation
-    prefix: Rollout
+    row: int  # of the response in its group
+    wanted: Continuation  # what the objective asked for, shortened to what fits the context
+    prefix: Rollout  # the response's kept tokens, and the suffix
 
 
 class Continuations:

@@ -33,13 +33,9 @@ def read_response(
 ) -> Rollout:
     """The rollout of a response that OpenRLHF's engine returned.
 
-    Args:
-        response: its dict; a reward server such as OpenRLHF's own gives lists of one as numbers, for its one query.
-        start: where the response begins in `observation_tokens`, if before the tokens that were generated last.
-        giver: the flag of what gave the reward.
-
-    Raises:
-        DataError: when the reward function returned no reward, or one that is not a finite number.
+    `start` is where it begins in `observation_tokens`, if before the tokens that were generated last. A reward server
+    such as OpenRLHF's own gives lists of one as numbers, for its one query. Raises DataError, which names the flag of
+    what gave the reward, when there is none, or one that is not a finite number.
     """
     ids, ranges = response["observation_tokens"], [tuple(bounds) for bounds in response["action_ranges"]]
     if not ranges:

@@ -47,10 +47,7 @@ def expert_kernels(model: str) -> dict[str, str]:
     """Arguments with which vLLM's engines keep the weights of experts as they are in a checkpoint.
 
     On GPUs newer than Hopper, vLLM 0.29 prefers kernels that reorder these weights once, after loading: those that the
-    policy sends later would be put into the wrong places.
-
-    Args:
-        model: folder or id; code that comes with it was allowed before.
+    policy sends later would be put into the wrong places. Code that comes with the model was allowed before.
     """
     # vLLM's module cannot be the first of its package that a process imports.
     from vllm.transformers_utils.model_arch_config_convertor import (

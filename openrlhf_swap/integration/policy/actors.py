@@ -50,16 +50,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
         state_requests: Sequence[StateRequest] | None = None,
         **options: Any,
     ) -> Tensor | ScoredForward:
-        """Action log-probabilities of a micro-batch and, where requested, answer log-probabilities and hidden states.
+        """Overrides OpenRLHF's: also scores answers and returns hidden states of a micro-batch, where requested.
 
-        Args:
-            sequences: (B, T) int64.
-            action_mask: (B, A).
-            attention_mask: (B, T).
-            stock: as in OpenRLHF.
-            score_requests: which responses to score.
-            state_requests: which tokens' hidden states to return; None for both asks for the stock behaviour.
-            options: as in OpenRLHF.
+        `sequences` (B, T) int64, `action_mask` (B, A), `attention_mask` (B, T); the rest as in OpenRLHF.
         """
         if score_requests is None and state_requests is None:
             return super().forward(sequences, action_mask, attention_mask, *stock, **options)

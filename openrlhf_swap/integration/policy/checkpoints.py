@@ -61,13 +61,8 @@ class PolicyCheckpoints:
     def writing(self, tag: str, average: Any, with_model: bool, with_export: bool) -> Iterator[str]:
         """Yield the name under which OpenRLHF is to write its part, then seal the checkpoint.
 
-        Only after that, the oldest one is deleted, or the one that was the best.
-
-        Args:
-            tag: the checkpoint's name.
-            average: the moving average of the weights, or None.
-            with_model: whether DeepSpeed's files are a part of it.
-            with_export: whether the model in Hugging Face format is.
+        Only after that, the oldest one is deleted, or the one that was the best. Parts of it may be a moving average
+        of the weights, DeepSpeed's files (`with_model`), and the model in Hugging Face format (`with_export`).
 
         Raises:
             CheckpointError: when it cannot be written, or not to one place by all ranks; the next start deletes what

@@ -75,16 +75,11 @@ class ChunkedActor(_StockActor):
     ) -> Any:
         """Overrides OpenRLHF's: where log-probabilities are made in chunks, the output has no logits.
 
-        Args:
-            sequences: (B, T) int64.
-            action_mask: (B, A); without one the logits themselves are asked for.
-            attention_mask: (B, T).
-            return_output: return the model's output, too.
-            ring_attn_group: as in OpenRLHF.
-            return_entropy: put (B, T - 1) `entropy` into the output, 0 for tokens that are not actions.
-            branches: run these behind the rows, and put the log-probabilities of their (m,) targets, at temperature 1,
-                into the output as `answer_log_probs`; only where log-probabilities are made in chunks.
-            options: as in OpenRLHF, and further arguments of the model.
+        `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are asked for,
+        `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that are not actions, if it is
+        asked for; and where `branches` run behind the rows, the log-probabilities of their (m,) targets at temperature
+        1 as `answer_log_probs`, only where log-probabilities are made in chunks. The rest is as in OpenRLHF, and
+        further arguments of the model.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}

@@ -22,19 +22,12 @@ _IDLE_REQUEST = ScoreRequest(row=0, prefix_ends=(0,), branch=AnswerBranch(ids=(0
 
 @dataclass(frozen=True)
 class ScoredForward:
-    """What `IntrinsicRewardActor.forward` returns for a micro-batch with requests.
+    """What `IntrinsicRewardActor.forward` returns for a micro-batch with requests."""
 
-    Attributes:
-        action_log_probs: (B, A) float32, as the stock actor returns them.
-        answer_logprobs: l_0..l_K for each request, in order.
-        seconds: what the scoring took; of a pass for log-probabilities and scores, its share of the tokens.
-        states: (K+1, d) float32 for each request of states, in order.
-    """
-
-    action_log_probs: Tensor
-    answer_logprobs: list[Tensor]
-    seconds: float
-    states: list[Tensor]
+    action_log_probs: Tensor  # (B, A) float32, as the stock actor returns them
+    answer_logprobs: list[Tensor]  # l_0..l_K for each request, in order
+    seconds: float  # what the scoring took; of a pass for log-probabilities and scores, its share of the tokens
+    states: list[Tensor]  # (K+1, d) float32 for each request of states, in order
 
 
 class PolicyScorer:
@@ -75,12 +68,8 @@ class PolicyScorer:
     ) -> ScoredForward:
         """Action log-probabilities of a micro-batch, answer log-probabilities of its requests, and states.
 
-        Args:
-            sequences: (B, T) int64.
-            action_mask: (B, A).
-            attention_mask: (B, T).
-            requests: at most one a row; None where no rank has any.
-            state_requests: the tokens whose states the same forward gives.
+        `sequences` (B, T) int64, `action_mask` (B, A), `attention_mask` (B, T); at most one request a row, and None
+        where no rank has any.
         """
         device = torch.cuda.current_device()
         sequences, action_mask, attention_mask = (part.to(device) for part in (sequences, action_mask, attention_mask))

@@ -39,9 +39,7 @@ def prepare() -> None:
 def implementation(asked: str, model: str) -> str:
     """The attention that actor and reference model run with: as asked, or the best that is there and the model has.
 
-    Args:
-        asked: `--ds.attn_implementation`.
-        model: folder or id; code that comes with it is trusted, as OpenRLHF does.
+    `asked` is `--ds.attn_implementation`. Code that comes with the model is trusted, as OpenRLHF does.
     """
     if asked not in (FLASH, "sdpa"):
         return asked

@@ -48,12 +48,8 @@ def bounds_or_mask(
 ) -> Bounds | Tensor | None:
     """What layers get as their mask: a row's bounds or, for a batch, padding or a cache, the mask of `sdpa`.
 
-    Args:
-        batch_size: rows.
-        q_length: T.
-        kv_length: T and what a cache holds.
-        mask_function: whether the token at one index sees that at another, with `packed` responses kept apart.
-        options: what else transformers passes.
+    `q_length` is T, `kv_length` also counts what a cache holds; `mask_function` says whether the token at one index
+    sees that at another, with `packed` responses kept apart.
     """
     one_row = batch_size == 1 and q_length == kv_length and options.get("attention_mask") is None
     if not one_row or options.get("use_vmap"):
@@ -77,25 +73,10 @@ def attend(
     s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend each response of a row by itself.
+    """Attend each response of a row by itself; returns (1, T, H, D_v), and no weights.
 
-    Args:
-        module: the attention layer.
-        query: (1, H, T, D).
-        key: (1, H_kv, T, D).
-        value: (1, H_kv, T, D_v).
-        attention_mask: from `bounds_or_mask`.
-        scaling: of the scores.
-        dropout: of the attention's weights.
-        sliding_window: tokens that a token sees, itself included; None for all.
-        s_aux: sinks, which are refused.
-        options: what else a model passes to its attention.
-
-    Returns:
-        (1, T, H, D_v), and no weights.
-
-    Raises:
-        ValueError: for sinks.
+    `query` is (1, H, T, D), `key` (1, H_kv, T, D), `value` (1, H_kv, T, D_v); the mask comes from `bounds_or_mask`;
+    `sliding_window` counts the tokens that a token sees, itself included. Raises ValueError for sinks, `s_aux`.
     """
     if s_aux is not None:
         raise ValueError("attention sinks need other kernels")
