@@ -42,12 +42,7 @@ ANSWER_TOKENS = 64  # of an answer after a cut
 
 
 def main(argv: list[str]) -> None:
-    """Write the accuracies of every benchmark.
-
-    Raises:
-        ConfigError: for a negative budget, or a model with code of its own, unless that is allowed.
-        DataError: for a folder without graded samples.
-    """
+    """Write the accuracies of every benchmark."""
     args = parse_with_settings(_parser(), ("close_template", "trust_remote_code"), argv)
     if (least := min(args.budgets)) < 0:
         raise ConfigError(f"--budgets has {least}; use 0 or more tokens")

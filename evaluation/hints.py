@@ -49,12 +49,7 @@ ABOUT = (
 
 
 def main(argv: list[str]) -> None:
-    """Ask with hints and print the table.
-
-    Raises:
-        ConfigError: for a hint without a place for the answer, or a model with code of its own, unless allowed.
-        DataError: for a folder without graded samples, or a model without a card.
-    """
+    """Ask with hints and print the table."""
     args = parse_with_settings(_parser(), ("trust_remote_code",), argv)
     if PLACE not in args.hint:
         raise ConfigError(f"--hint is {args.hint!r}; put {PLACE} where the wrong answer goes")

@@ -44,12 +44,7 @@ AREAS = {"area_cut": "area % (cut)", "area_vllm": "area % (vllm)"}
 
 
 def main(argv: list[str]) -> None:
-    """Print the tables, or the disagreements.
-
-    Raises:
-        ConfigError: for the paper's numbers in CSV.
-        DataError: for a folder without graded samples.
-    """
+    """Print the tables, or the disagreements."""
     parser = Parser("openrlhf-swap eval report", __doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the baseline first")
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")

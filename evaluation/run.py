@@ -56,12 +56,7 @@ Problems = dict[str, list[Problem]]
 
 
 def main(argv: list[str]) -> None:
-    """Generate what is missing, grade it, print the table.
-
-    Raises:
-        ConfigError: for settings that are invalid, or differ from those in the folder.
-        DataError: for a benchmark that cannot be used.
-    """
+    """Generate what is missing, grade it, print the table."""
     args = parse(expand_config(argv))
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)

@@ -132,11 +132,7 @@ def reference_of(problem: Row) -> Reference:
 
 
 def graded_benchmarks(folder: Path) -> list[str]:
-    """The names of an evaluation's graded benchmarks, sorted.
-
-    Raises:
-        DataError: if there are none.
-    """
+    """The names of an evaluation's graded benchmarks, sorted; raises DataError if there are none."""
     names = sorted(path.name.removesuffix(GRADES) for path in folder.glob(f"*{GRADES}"))
     if not any(True for name in names for _ in read_rows(rows_path("grades", folder, name))):
         raise DataError(f"{folder} holds no graded samples; make them with openrlhf-swap eval run")

@@ -84,11 +84,7 @@ def check_flags(configuration: Configuration) -> None:
 
 
 def check_objective(configuration: Configuration) -> None:
-    """Check the objective's own settings, and OpenRLHF's flags with it.
-
-    Raises:
-        ConfigError: as `check_flags`.
-    """
+    """Check the objective's own settings, and OpenRLHF's flags with it; raises ConfigError as `check_flags`."""
     objective, grader = build(configuration.method), configuration.run.grader
     _refuse(_objective(configuration.args, objective))
     if grader != MATH and objective.reads_answers and not find_verifier(grader).answer_is_text:

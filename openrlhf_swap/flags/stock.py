@@ -22,11 +22,7 @@ TRAIN = "train_ppo_ray"
 
 
 def stock_parser(cli: str = TRAIN) -> Parser:
-    """A new parser of a module of `openrlhf.cli`.
-
-    Raises:
-        CompatibilityError: for another version of OpenRLHF.
-    """
+    """A new parser of a module of `openrlhf.cli`; raises CompatibilityError for another version of OpenRLHF."""
     versions.check_version("openrlhf")
     parser = Parser("openrlhf-swap train")
     names = {"argparse": SimpleNamespace(ArgumentParser=lambda: parser), "datetime": datetime}

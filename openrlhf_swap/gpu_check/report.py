@@ -42,11 +42,7 @@ class Findings:
     def add(
         self, name: str, found: str, wanted: str = "", good: bool = True, remedy: str = "", fatal: bool = False
     ) -> None:
-        """Note what a check found.
-
-        Raises:
-            FatalFinding: if it is wrong and `fatal`.
-        """
+        """Note what a check found; raises FatalFinding if it is wrong and `fatal`."""
         self.lines.append({"name": name, "found": found, "wanted": wanted, "remedy": None if good else remedy})
         if fatal and not good:
             raise FatalFinding(name)

@@ -33,11 +33,7 @@ def installed_version(package: str) -> str | None:
 
 
 def check_version(package: str) -> None:
-    """Refuse any version but the one in `VERSIONS`.
-
-    Raises:
-        CompatibilityError: with the remedy.
-    """
+    """Refuse any version but the one in `VERSIONS`; raises CompatibilityError with the remedy."""
     installed, needed = installed_version(package), VERSIONS[package]
     if installed is None:
         raise CompatibilityError(f"{package} is not installed; remedy: bash scripts/setup.sh")

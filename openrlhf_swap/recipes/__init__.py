@@ -40,11 +40,7 @@ def read_recipe(name: str) -> FlagFile:
 
 
 def read_file(path: Path, name: str = "") -> FlagFile:
-    """The flags in a file.
-
-    Raises:
-        ConfigError: for a file that cannot be read or has no flags.
-    """
+    """The flags in a file; raises ConfigError for a file that cannot be read or has no flags."""
     import yaml
 
     remedy = "give a YAML file with a section flags, such as the run.yaml of a run"

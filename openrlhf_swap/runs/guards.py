@@ -26,11 +26,7 @@ class Guards:
         self.history: list[Metrics] = []
 
     def observe(self, step: int, metrics: Metrics) -> list[str]:
-        """Look at the metrics of a step and return lines for the console.
-
-        Raises:
-            RunError: when the self-test fails.
-        """
+        """Look at the metrics of a step and return lines for the console; raises RunError when the self-test fails."""
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
         warnings = find_falls(self.history) + (first_step_warnings(metrics) if step == 1 else [])
