@@ -15,6 +15,15 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.samples import asked, graded_benchmarks, graded_samples, read_problems, read_settings
 from openrlhf_swap.files import Row, read_rows, write_rows
 
+SCORED = {
+    "answer",
+    "step_ends",
+    "answer_logprobs",
+    "gains",
+    "local_gains",
+    "steps",
+}  # of a row by `openrlhf-swap score`
+
 
 def main(argv: list[str]) -> None:
     """Write the traces; DataError, leaving an existing file untouched, for a folder without graded samples."""
@@ -47,7 +56,7 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
 def read_scored(place: Path) -> list[Row]:
     """Scored traces that have at least one step, from a file or an evaluation's folder; DataError if there is none."""
     file = place / "scored.jsonl" if place.is_dir() else place
-    rows = [row for row in read_rows(file) if row.get("gains")]
+    rows = [row for row in read_rows(file) if row.keys() >= SCORED and row["gains"]]
     if not rows:
         raise DataError(f"{file} holds no scored traces; make them with openrlhf-swap score")
     return rows

@@ -18,7 +18,6 @@ from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.score import turns_of
 
 TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
-UNKNOWN = "\u2013"
 # Title of each chart of a training run -> the metric of each of its lines.
 CHARTS = {
     "tokens per rollout": {"all": "length/mean", "target": "length/target"},
@@ -30,14 +29,13 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
     """Add `penalties`, what each step pays in nats, to each row; its group is the file's responses to its problem.
 
     P w_k, and with `step_price` weights the step's share K w_k mu of the price, too. None for each step of a response
-    whose length, step ends or log-probabilities are missing or do not fit.
+    whose log-probabilities are not finite, or whose step ends do not fit its length.
     """
     numbers = coefficients(config)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         row["penalties"] = [None] * len(row["gains"])
-        if row["length"] is not None:
-            groups[row.get("benchmark", ""), row["problem"]].append(row)
+        groups[row.get("benchmark", ""), row["problem"]].append(row)
     for group in groups.values():
         batch = StepBatch.from_traces([[_trace(row) for row in group]])
         signals = step_signals(batch, numbers)
@@ -53,39 +51,21 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
 def _trace(row: Row) -> StepTrace:
     """A response for the arithmetic of training; without steps if they cannot be used."""
     length, correct, scores, ends = row["length"], row.get("correct"), row["answer_logprobs"], row["step_ends"]
-    known = None not in (*scores, *ends) and ends[-1] < length
+    known = all(map(math.isfinite, scores)) and ends[-1] < length
     return StepTrace(length, bool(correct), *((scores, ends) if known else ()))
 
 
 def complete(row: Row) -> Row:
-    """A scored trace with every field that the page shows: None, or a dash, for what is missing or not finite."""
-    count = len(row["gains"])
-    fields = {name: _numbers(row.get(name), count) for name in ("gains", "local_gains", "step_ends")}
-    fields["answer_logprobs"] = _numbers(row.get("answer_logprobs"), count + 1)
-    fields["tokens_left"] = _numbers(row.get("tokens_left"), count + 1)
-    asked = {"problem": row.get("problem") or row.get("prompt"), "answer": row.get("answer")}
-    texts = {name: str(value or UNKNOWN) for name, value in asked.items()}
-    turns = turns_of(row)
-    steps = list(map(str, row.get("steps") or ()))[:count]
-    last = fields["step_ends"][-1]
-    length = row.get("tokens", row.get("length", None if last is None else last + 1))
-    reward = row.get("reward")  # of a run's table
+    """A scored trace in one form: of an evaluation, of a run's table (with a prompt and a reward), or another one."""
+    reward = row.get("reward")
     return {
+        "tokens_left": [],
         **row,
-        **fields,
-        **texts,
-        "response": "".join(turn["action"] for turn in turns) or str(row.get("response") or ""),
-        "steps": steps + [UNKNOWN] * (count - len(steps)),
-        "length": length if isinstance(length, int) else None,
-        "correct": row.get("correct", reward > 0 if isinstance(reward, int | float) else None),
+        "problem": str(row.get("problem", row.get("prompt"))),
+        "response": "".join(turn["action"] for turn in turns_of(row)) or row["response"],
+        "length": row.get("tokens", row.get("length", row["step_ends"][-1] + 1)),
+        "correct": row.get("correct", None if reward is None else reward > 0),
     }
-
-
-def _numbers(values: Any, count: int) -> list[float | None]:
-    """`count` finite numbers, None in place of all others."""
-    known = values if isinstance(values, list) else []
-    finite = [v if isinstance(v, int | float) and math.isfinite(v) else None for v in known[:count]]
-    return finite + [None] * (count - len(finite))
 
 
 def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str, Any]:
@@ -118,7 +98,7 @@ def charts(metrics: Path) -> list[dict[str, Any]]:
     for title, keys in CHARTS.items():
         lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
         # There is a target only in steps with a correct response, and only for some objectives.
-        lines = {name: _numbers(values, len(rows)) for name, values in lines.items() if set(values) != {None}}
+        lines = {name: values for name, values in lines.items() if set(values) != {None}}
         drawn.append({"title": f"{metrics.absolute().parent.name}: {title}", "steps": steps, "lines": lines})
     return drawn
 
@@ -129,8 +109,9 @@ def render(data: Mapping[str, Any]) -> str:
     `data` is what `page_data` returns, optionally with a `summary` to show above it: `notes` (texts), `tables`
     (`header` and `rows` of texts) and `charts`.
     """
+    known = json.loads(json.dumps(data), parse_constant=lambda _: None)  # JSON itself has no NaN
     # Without "<", no text can end the script element that holds it, or open a comment in it.
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(known, ensure_ascii=False).replace("<", "\\u003c")
     page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", SCRIPT.read_text(encoding="utf-8"))
     return page.replace("__DATA__", text)
 
