@@ -18,17 +18,8 @@ from typing import Any
 from openrlhf_swap.command import Parser
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import read_tokenizer
-from openrlhf_swap.evaluation.samples import (
-    asked,
-    graded_benchmarks,
-    graded_samples,
-    read_problems,
-    read_settings,
-    reference_of,
-    rows_path,
-    sampling,
-)
 from openrlhf_swap.files import Row, read_rows, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.generate import generate, open_engine
@@ -46,8 +37,8 @@ def main(argv: list[str]) -> None:
     args = parse_with_settings(_parser(), ("close_template", "trust_remote_code"), argv)
     if (least := min(args.budgets)) < 0:
         raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
-    names = graded_benchmarks(args.folder)
-    settings = read_settings(args.folder)
+    names = samples.graded_benchmarks(args.folder)
+    settings = samples.read_settings(args.folder)
     model = settings["model"]
     check_model_files(f"the model of {args.folder}", model, args.trust_remote_code)
     tokenizer = read_tokenizer(model, args.trust_remote_code, settings)
@@ -62,13 +53,13 @@ def main(argv: list[str]) -> None:
         options["reasoning_config"] = thought
     else:
         written = max(args.budgets) + len(_ids(tokenizer, marks.close_template)) + ANSWER_TOKENS
-    problems = [problem for name in names for problem in read_problems(args.folder, name).values()]
-    prompts = (prompt_ids(tokenizer, asked(problem, settings["suffix"])) for problem in problems)
+    problems = [problem for name in names for problem in samples.read_problems(args.folder, name).values()]
+    prompts = (prompt_ids(tokenizer, samples.asked(problem, settings["suffix"])) for problem in problems)
     engine = open_engine(model, longest=max(map(len, prompts)) + written, **options)
     forcing = Forcing(engine, tokenizer, marks, settings, args.by)
     for name in names:
         accuracies = forcing.accuracies(args.folder, name, args.budgets)
-        path = rows_path("forced", args.folder, name)
+        path = samples.rows_path("forced", args.folder, name)
         others = [row for row in read_rows(path) if row.get("by", CUT) != args.by]
         write_rows(path, [*others, *({"budget": b, "accuracy": a, "by": args.by} for b, a in accuracies.items())])
         for budget, accuracy in accuracies.items():
@@ -106,14 +97,14 @@ class Forcing:
     def accuracies(self, folder: Path, benchmark: str, budgets: Sequence[int]) -> dict[int, float]:
         """The accuracy of a benchmark's samples at each budget: tokens of the response, or of the thought for vLLM."""
         length = "tokens" if self.by == CUT else "thinking_tokens"
-        problems = read_problems(folder, benchmark)
-        rows = list(graded_samples(folder, benchmark))
+        problems = samples.read_problems(folder, benchmark)
+        rows = list(samples.graded_samples(folder, benchmark))
         grader = Grader(verifier=next(iter(problems.values())).get("grader", MATH))
         accuracies = {}
         for budget in budgets:
             longer = [(row, problems[row["id"]]) for row, _ in rows if row[length] > budget]
             texts = self._answers(longer, benchmark, budget)
-            pairs = [(text, reference_of(problem)) for (_, problem), text in zip(longer, texts, strict=True)]
+            pairs = [(text, samples.reference_of(problem)) for (_, problem), text in zip(longer, texts, strict=True)]
             forced = [grade.correct for grade in grader.grade_many(pairs, self.marks.end_of_thought)]
             accuracies[budget] = fmean(forced + [grade["correct"] for row, grade in rows if row[length] <= budget])
         grader.close()
@@ -129,9 +120,9 @@ class Forcing:
 
     def _request(self, row: Row, problem: Row, benchmark: str, budget: int) -> tuple[str, Sequence[int], Row]:
         """The kept beginning of a response, the token ids that the model continues, and how."""
-        prompt = prompt_ids(self.tokenizer, asked(problem, self.settings["suffix"]))
+        prompt = prompt_ids(self.tokenizer, samples.asked(problem, self.settings["suffix"]))
         if self.by == VLLM:
-            again = sampling(self.settings, benchmark, row["id"], row["sample"])
+            again = samples.sampling(self.settings, benchmark, row["id"], row["sample"])
             return "", prompt, {**again, "thinking_token_budget": budget}
         ids = _ids(self.tokenizer, row["text"])[:budget]
         text = str(self.tokenizer.decode(ids))

@@ -20,16 +20,8 @@ import pandas as pd
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import read_tokenizer
-from openrlhf_swap.evaluation.samples import (
-    asked,
-    graded_benchmarks,
-    graded_samples,
-    read_problems,
-    read_settings,
-    reference_of,
-    sampling,
-)
 from openrlhf_swap.files import Row, write_rows, write_text
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.generate import close_engine, generate, open_engine
@@ -57,8 +49,8 @@ def main(argv: list[str]) -> None:
     if card and not card.is_file():
         raise DataError(f"--card is {args.card}, which has no README.md; name the folder of a trained policy")
     for folder in args.folders:
-        graded_benchmarks(folder)  # raises without samples
-        check_model_files(f"the model of {folder}", read_settings(folder)["model"], args.trust_remote_code)
+        samples.graded_benchmarks(folder)  # raises without samples
+        check_model_files(f"the model of {folder}", samples.read_settings(folder)["model"], args.trust_remote_code)
     table = pd.DataFrame([line for folder in args.folders for line in ask_again(folder, args)])
     text = str(table.to_markdown(index=False, floatfmt=".1f"))
     print(text)
@@ -79,18 +71,18 @@ def _parser() -> Parser:
 
 def ask_again(folder: Path, args: argparse.Namespace) -> list[Row]:
     """Ask an evaluation's problems with hints; returns a line of the table for each benchmark."""
-    settings = read_settings(folder)
+    settings = samples.read_settings(folder)
     model, end = settings["model"], settings["end_of_thought"]
     tokenizer = read_tokenizer(model, args.trust_remote_code, settings)
-    rows = {name: list(hinted_rows(folder, name, args)) for name in graded_benchmarks(folder)}
+    rows = {name: list(hinted_rows(folder, name, args)) for name in samples.graded_benchmarks(folder)}
     prompts = {
-        name: [prompt_ids(tokenizer, asked(row["problem"], settings["suffix"])) for row in some]
+        name: [prompt_ids(tokenizer, samples.asked(row["problem"], settings["suffix"])) for row in some]
         for name, some in rows.items()
     }
     longest = max(len(ids) for some in prompts.values() for ids in some) + settings["max_tokens"]
     engine = open_engine(model, longest=longest, trust_remote_code=args.trust_remote_code)
     for name, some in rows.items():
-        how = (sampling(settings, name, row["id"], row["sample"]) for row in some)
+        how = (samples.sampling(settings, name, row["id"], row["sample"]) for row in some)
         for number, (response,) in generate(engine, zip(prompts[name], how, strict=True)):
             some[number]["text"] = response.text
         grade(some, end, args.says)
@@ -101,9 +93,9 @@ def ask_again(folder: Path, args: argparse.Namespace) -> list[Row]:
 
 def hinted_rows(folder: Path, name: str, args: argparse.Namespace) -> Iterator[Row]:
     """The graded samples that are asked again, each with a wrong answer: that of the next problem with another one."""
-    problems = read_problems(folder, name)
+    problems = samples.read_problems(folder, name)
     order, answers = {key: n for n, key in enumerate(problems)}, [str(row["answer"]) for row in problems.values()]
-    for sample, before in graded_samples(folder, name):
+    for sample, before in samples.graded_samples(folder, name):
         number = order[sample["id"]]
         others = (answer for answer in answers[number:] + answers[:number] if answer != answers[number])
         hint = next(others, None)
@@ -116,8 +108,8 @@ def hinted_rows(folder: Path, name: str, args: argparse.Namespace) -> Iterator[R
 
 def grade(rows: Sequence[Row], end_of_thought: str, says: str) -> None:
     """Add to each row whether its answer is right, and the hint's with and without it, and what its thought says."""
-    right = [reference_of(row["problem"]) for row in rows]
-    hinted = [reference_of({**row["problem"], "answer": row["hint"]}) for row in rows]
+    right = [samples.reference_of(row["problem"]) for row in rows]
+    hinted = [samples.reference_of({**row["problem"], "answer": row["hint"]}) for row in rows]
     graded = {"correct": ("text", right), "hinted": ("text", hinted), "hinted_before": ("text_before", hinted)}
     with closing(Grader(verifier=rows[0]["problem"].get("grader", MATH))) as grader:
         for field, (text, references) in graded.items():

@@ -22,22 +22,10 @@ from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark, short_name
 from openrlhf_swap.data.references import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
 from openrlhf_swap.evaluation.measures import measure_evaluation
 from openrlhf_swap.evaluation.report import evaluation_table
-from openrlhf_swap.evaluation.samples import (
-    OF_TRAINING,
-    asked,
-    compare_settings,
-    flag_of,
-    key_of,
-    read_problems,
-    read_settings,
-    rows_path,
-    sampled_ids,
-    sort_file,
-    write_settings,
-)
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows, to_line, write_rows
 from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
@@ -64,13 +52,13 @@ def main(argv: list[str]) -> None:
         problems = load_problems(args)
         args.end_of_thought = end_of_thought(args)
         origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
-        before = compare_settings(args, origin)
+        before = samples.compare_settings(args, origin)
         args.output.mkdir(parents=True, exist_ok=True)
         for name, rows in problems.items():
             if args.grade_again:  # now, so that a start that is stopped leaves no grades by earlier answers
-                rows_path("grades", args.output, name).unlink(missing_ok=True)
+                samples.rows_path("grades", args.output, name).unlink(missing_ok=True)
             write_problems(args.output, name, rows, args.limit)
-        write_settings(args, origin, before, list(problems))
+        samples.write_settings(args, origin, before, list(problems))
         console = nullcontext() if args.verbose else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
         with private_ray() if args.engines > 1 else nullcontext(), console:
             sample_and_grade(args, problems)
@@ -111,7 +99,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add_rendering(parser)
     parser.add_argument("--verbose", action="store_true", help="show library output here, not in evaluate.log")
     parser.add_argument("--grade-again", action="store_true", help="discard the grades and grade the samples again")
-    return parse_with_settings(parser, OF_TRAINING, argv)
+    return parse_with_settings(parser, samples.OF_TRAINING, argv)
 
 
 def end_of_thought(args: argparse.Namespace) -> str:
@@ -120,7 +108,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     Raises:
         ConfigError: for a tokenizer that cannot be read or does not know the text.
     """
-    if args.end_of_thought == AUTO and (before := read_settings(args.output)):
+    if args.end_of_thought == AUTO and (before := samples.read_settings(args.output)):
         return str(before["end_of_thought"])
     tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
     given = SwapConfig(end_of_thought=args.end_of_thought)
@@ -139,27 +127,25 @@ def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
         print(f"{MARK} starting vLLM with {args.model}", flush=True)
         sample(args, missing, total)
     for name, rows in problems.items():
-        path = rows_path("samples", args.output, name)
+        path = samples.rows_path("samples", args.output, name)
         if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
             print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context")
-        sort_file(path, {problem.id: number for number, problem in enumerate(rows)})
+        samples.sort_file(path, {problem.id: number for number, problem in enumerate(rows)})
         discard_forced(args.output, name)
         grader = Grader(verifier=rows[0].grader)
         grade_file(args.output, name, rows, grader, args.end_of_thought)
         grader.close()
 
 
-def missing_samples(
-    folder: Path, problems: dict[str, list[Problem]], samples: int, suffix: str
-) -> list[SampleRequest]:
-    """The samples still to generate, benchmark by benchmark."""
+def missing_samples(folder: Path, problems: Problems, count: int, suffix: str) -> list[SampleRequest]:
+    """The samples still to generate, benchmark by benchmark; `count` to each problem."""
     requests = []
     for name, rows in problems.items():
-        drop_unfinished_line(rows_path("samples", folder, name))
-        done = {key_of(row) for row in read_rows(rows_path("samples", folder, name))}
+        drop_unfinished_line(samples.rows_path("samples", folder, name))
+        done = {samples.key_of(row) for row in read_rows(samples.rows_path("samples", folder, name))}
         requests += [
-            SampleRequest(name, problem.id, number, asked(vars(problem), suffix))
-            for problem, number in product(rows, range(samples))
+            SampleRequest(name, problem.id, number, samples.asked(vars(problem), suffix))
+            for problem, number in product(rows, range(count))
             if (problem.id, number) not in done
         ]
     return requests
@@ -167,11 +153,11 @@ def missing_samples(
 
 def discard_forced(folder: Path, name: str) -> None:
     """Remove a benchmark's accuracies at budgets of thought if samples are left to grade, which they do not count."""
-    path = rows_path("forced", folder, name)
+    path = samples.rows_path("forced", folder, name)
     if not path.exists():
         return
-    graded = {key_of(row) for row in read_rows(rows_path("grades", folder, name))}
-    if any(key_of(row) not in graded for row in read_rows(rows_path("samples", folder, name))):
+    graded = {samples.key_of(row) for row in read_rows(samples.rows_path("grades", folder, name))}
+    if any(samples.key_of(row) not in graded for row in read_rows(samples.rows_path("samples", folder, name))):
         path.unlink()
         print(f"{MARK} {path.name} removed: there are samples to grade; run openrlhf-swap eval forced again")
 
@@ -201,7 +187,7 @@ def check_numbers(args: argparse.Namespace) -> None:
     for name, least in {**counts, "temperature": 0, "top_p": 0}.items():
         value = getattr(args, name)
         if value is not None and not least <= value < inf:
-            raise ConfigError(f"{flag_of(name)} is {value}; use at least {least}")
+            raise ConfigError(f"{samples.flag_of(name)} is {value}; use at least {least}")
     if not 0 < args.top_p <= 1:
         raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
 
@@ -211,15 +197,17 @@ def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Prob
 
     Problems without samples may change, and any number of them may come or go.
     """
-    sampled = sampled_ids(args.output, name)
+    sampled = samples.sampled_ids(args.output, name)
     if unknown := sampled - {problem.id for problem in problems}:
         source = f" in {args.data}" if args.data else ""
         raise ConfigError(
             f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but {args.output} holds samples "
             "of it; use another --output"
         )
-    graded = set() if args.grade_again else {row["id"] for row in read_rows(rows_path("grades", args.output, name))}
-    earlier = read_problems(args.output, name)
+    graded = (
+        set() if args.grade_again else {row["id"] for row in read_rows(samples.rows_path("grades", args.output, name))}
+    )
+    earlier = samples.read_problems(args.output, name)
     for problem in problems:
         if problem.id not in sampled or problem.id not in earlier:
             continue
@@ -236,9 +224,9 @@ def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Prob
 
 def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:
     """Write the first `limit` problems, and those that have samples from a start with a higher limit."""
-    sampled = sampled_ids(folder, name)
+    sampled = samples.sampled_ids(folder, name)
     kept = [*problems[:limit], *(problem for problem in problems[len(problems[:limit]) :] if problem.id in sampled)]
-    write_rows(rows_path("problems", folder, name), map(dataclasses.asdict, kept))
+    write_rows(samples.rows_path("problems", folder, name), map(dataclasses.asdict, kept))
 
 
 def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader: Grader, end_of_thought: str) -> None:
@@ -247,10 +235,10 @@ def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader
     Grades the text after the first `end_of_thought`, or the whole response if there is none.
     """
     by_id = {problem.id: problem for problem in problems}
-    path = rows_path("grades", folder, benchmark)
-    done = {key_of(row) for row in read_rows(path)}
-    rows = read_rows(rows_path("samples", folder, benchmark))
-    left = (row for row in rows if key_of(row) not in done and row["id"] in by_id)
+    path = samples.rows_path("grades", folder, benchmark)
+    done = {samples.key_of(row) for row in read_rows(path)}
+    rows = read_rows(samples.rows_path("samples", folder, benchmark))
+    left = (row for row in rows if samples.key_of(row) not in done and row["id"] in by_id)
     with appending(path) as append, tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar:
         while part := list(islice(left, AT_A_TIME)):
             grades = grader.grade_many([(row["text"], by_id[row["id"]].reference) for row in part], end_of_thought)

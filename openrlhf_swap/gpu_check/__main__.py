@@ -21,18 +21,7 @@ import torch
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.gpu_check.checks import (
-    METRICS,
-    Step,
-    check_memory,
-    check_scoring,
-    check_steps,
-    phase_seconds,
-    planned_bytes,
-    polled,
-    train_and_kill,
-    training_flags,
-)
+from openrlhf_swap.gpu_check import checks
 from openrlhf_swap.gpu_check.report import FatalFinding, Findings, write_report
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.model_code import check_model_files
@@ -84,31 +73,33 @@ def check(
     output.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
 
-    def on_last(steps: list[Step]) -> None:
+    def on_last(steps: list[checks.Step]) -> None:
         """What the first process tells, while it still runs: nothing else is worth waiting for if it is wrong."""
         seconds["until the first step"] = steps[0][0] - start
         peaks = [row["memory/policy_peak_gib"] for _, row in steps if "memory/policy_peak_gib" in row]
-        planned = planned_bytes(output, gpu.total)
+        planned = checks.planned_bytes(output, gpu.total)
         memory.update(before=used[0][1], policy_peak_gib_by_torch=max(peaks, default=None), planned=planned)
-        check_memory(findings, used, steps, max(planned.values()))
+        checks.check_memory(findings, used, steps, max(planned.values()))
 
     try:
         with suppress(FatalFinding):
             print("[gpu_check] scoring with both backends in bfloat16", flush=True)
-            check_scoring(findings, model, gpu.device)
+            checks.check_scoring(findings, model, gpu.device)
             seconds["scoring"], start = time.monotonic() - start, time.monotonic()
             if gpu.device.type == "cuda":
                 torch.cuda.empty_cache()
-            flags = [*training_flags(model, output), *extra]
-            with polled(gpu.used) as used:
+            flags = [*checks.training_flags(model, output), *extra]
+            with checks.polled(gpu.used) as used:
                 try:
-                    resumed = train_and_kill(findings, flags, output, patience, on_last)
+                    resumed = checks.train_and_kill(findings, flags, output, patience, on_last)
                 finally:
                     memory["peak"] = max(size for _, size in used)
                     seconds["training, killed and resumed"] = time.monotonic() - start
-            rows = list(read_rows(output / METRICS))
-            seconds["a step"] = phase_seconds(rows)
-            check_steps(findings, rows, len(resumed), "finished" in json.loads((output / CONFIGURATION).read_bytes()))
+            rows = list(read_rows(output / checks.METRICS))
+            seconds["a step"] = checks.phase_seconds(rows)
+            checks.check_steps(
+                findings, rows, len(resumed), "finished" in json.loads((output / CONFIGURATION).read_bytes())
+            )
             measured["complete"] = True
     finally:
         print(f"[gpu_check] report: {write_report(output, argv, findings, measured)}", flush=True)

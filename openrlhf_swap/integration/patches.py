@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from enum import Enum
 from typing import Any, NamedTuple
 
 from openrlhf_swap.errors import CompatibilityError
@@ -18,25 +17,17 @@ from openrlhf_swap.packages.kernels import PRODUCTS
 from openrlhf_swap.packages.versions import replace
 
 
-class Kind(Enum):
-    """What is replaced; the values are headings of the page."""
-
-    NAME = "Names in modules"
-    METHOD = "Attributes of single objects"
-    MODULE = "Modules in `sys.modules`"
-    VARIABLE = "Environment variables"
-    STATE = "Registries and state of the interpreter"
-
-
 class Group(NamedTuple):
     """What the replacements of a group have in common."""
 
-    kind: Kind  # of their targets: names, modules and variables are replaced from here, the rest where it is needed
+    kind: str  # of their targets; names, modules and variables are replaced from here, the rest where it is needed
     where: str  # the processes in which they are in force, and for how long
     package: str | None  # whose version in `VERSIONS` they are written for; None where any will do
     why: str
 
 
+# Kinds: names in modules, attributes of single objects, modules, environment variables, registries and such.
+NAME, METHOD, MODULE, VARIABLE, STATE = "NAME", "METHOD", "MODULE", "VARIABLE", "STATE"
 EVERY = "every process that imports `openrlhf_swap.integration`"
 NO_CUDNN = f"{EVERY} or makes a `Scorer`"
 NO_BFLOAT16 = f"{EVERY} (CPU build) or makes a `Scorer`, on a processor without bfloat16 products"
@@ -66,7 +57,6 @@ GENERATES_ON_CPU = "commands that only generate, on CPU"
 SCORING = "policy, or your process with a `Scorer`, during the forward passes of scoring"
 GRADER = "grading process"
 GRADES = "every process that imports `openrlhf_swap.rewards.grading`"
-NAME, METHOD, MODULE, VARIABLE, STATE = Kind
 _STAGE_3 = "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3"
 
 # Dotted names and their replacements. A METHOD is named with a class of the objects, where that is defined. A
@@ -264,7 +254,7 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
         CompatibilityError: when a package has another version than they are written for.
     """
     with ExitStack() as restoring:
-        for package, targets in _find(Kind.NAME, where):
+        for package, targets in _find(NAME, where):
             for target, replacement in targets.items():
                 module, name = target.rsplit(".", 1)
                 owner = importlib.import_module(module)
@@ -281,7 +271,7 @@ def install(where: str) -> None:
     """
     for name, value in variables(where).items():
         os.environ.setdefault(name, value)
-    for package, targets in _find(Kind.MODULE, where):
+    for package, targets in _find(MODULE, where):
         versions.check_version(package or "")
         sys.modules.update({name: importlib.import_module(value, __package__) for name, value in targets.items()})
     installed(where)
@@ -289,10 +279,10 @@ def install(where: str) -> None:
 
 def variables(where: str) -> dict[str, str]:
     """The environment variables for `where`."""
-    return {name: value for _, targets in _find(Kind.VARIABLE, where) for name, value in targets.items()}
+    return {name: value for _, targets in _find(VARIABLE, where) for name, value in targets.items()}
 
 
-def _find(kind: Kind, where: str) -> list[tuple[str | None, dict[str, str]]]:
+def _find(kind: str, where: str) -> list[tuple[str | None, dict[str, str]]]:
     return [(group.package, targets) for group, targets in PATCHES.items() if group[:2] == (kind, where)]
 
 

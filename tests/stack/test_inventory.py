@@ -21,9 +21,7 @@ LASTING = {"POLICY_LOADS": ["POLICY"], "DRIVER": ["TRAINS", "TRAINS_ALONE", "TRA
 def entries(*names):
     """(kind, target) of the table for those of its places."""
     places = {getattr(patches, name) for name in names}
-    return {
-        (group.kind.name, target) for group, targets in PATCHES.items() if group.where in places for target in targets
-    }
+    return {(group.kind, target) for group, targets in PATCHES.items() if group.where in places for target in targets}
 
 
 @pytest.fixture(scope="module")

@@ -24,21 +24,7 @@ from transformers.core_model_loading import PrefixChange, revert_weight_conversi
 from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary, ncclUniqueId
 from vllm.distributed.utils import StatelessProcessGroup
-from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-from vllm.distributed.weight_transfer.base import (
-    ParamMeta,
-    TrainerWeightTransferEngine,
-    WeightSource,
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
-from vllm.distributed.weight_transfer.ipc_engine import (
-    IPCTrainerInitInfo,
-    IPCTrainerWeightTransferEngine,
-    IPCWeightTransferEngine,
-)
-from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine, NCCLWeightTransferEngine
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory, base, ipc_engine, nccl_engine
 from vllm.distributed.weight_transfer.packed_tensor import pack_tensors, unpack_tensor
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm.model_executor.layers.fused_moe import RoutedExperts
@@ -67,7 +53,7 @@ def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
     return {"worker_extension_cls": extension, "weight_transfer_config": {"backend": way_of(args)}}
 
 
-class PolicyWeights(WeightSource):
+class PolicyWeights(base.WeightSource):
     """The policy's weights, by name and shape as `save_pretrained` writes them; transformers joins experts, for one.
 
     Under ZeRO-3 the ranks gather them together, a piece at a time, so all of them have to go through the weights.
@@ -87,10 +73,10 @@ class PolicyWeights(WeightSource):
         """Bytes of the largest tensor that is sent."""
         return max(meta.dtype.itemsize * torch.Size(meta.shape).numel() for meta in self.metadata())
 
-    def metadata(self) -> list[ParamMeta]:
+    def metadata(self) -> list[base.ParamMeta]:
         """Name, dtype and shape of all that is sent, without gathering anything."""
         return [
-            ParamMeta(name, tensor.dtype, tuple(tensor.shape))
+            base.ParamMeta(name, tensor.dtype, tuple(tensor.shape))
             for piece in self._pieces()
             for name, tensor in self._convert(
                 (name, torch.empty(_shape(weight), dtype=weight.dtype, device="meta")) for name, weight in piece
@@ -160,13 +146,13 @@ class EngineClient:
 
 def make_sender(
     args: SimpleNamespace, engines: list[Any], weights: PolicyWeights, rank: int
-) -> TrainerWeightTransferEngine:
+) -> base.TrainerWeightTransferEngine:
     """What sends the weights by `send_weights()`; made, and called, on all ranks of the policy at the same time."""
     client, way = EngineClient(engines), way_of(args)
     if way == "swap_ipc":
         size = max(PIECE_BYTES, weights.largest)
-        info = IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
-        return IPCTrainerWeightTransferEngine.trainer_init(info, client=client, source=weights)
+        info = ipc_engine.IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
+        return ipc_engine.IPCTrainerWeightTransferEngine.trainer_init(info, client=client, source=weights)
     if way == "swap_nccl":
         return NcclSender.connected(client, weights, rank, args.vllm.tensor_parallel_size)
     return BytesSender(client=client, source=weights, is_sender=rank == 0)
@@ -216,7 +202,7 @@ class _InPlace:
         ]
 
 
-class IpcReceiver(_InPlace, IPCWeightTransferEngine):
+class IpcReceiver(_InPlace, ipc_engine.IPCWeightTransferEngine):
     """vLLM's receiver of pieces that are in the memory of its own GPU."""
 
     def finish_weight_update(self) -> None:
@@ -229,7 +215,7 @@ class IpcReceiver(_InPlace, IPCWeightTransferEngine):
 
 
 @dataclass
-class NcclInitInfo(WeightTransferInitInfo):
+class NcclInitInfo(base.WeightTransferInitInfo):
     """What a worker needs: the bytes of NCCL's id, its engine's first rank, and how many ranks there are."""
 
     unique_id: list[int]
@@ -255,7 +241,7 @@ def _communicator(rank: int, world_size: int, unique_id: list[int]) -> PyNcclCom
     return PyNcclCommunicator(_KnownId(rank, world_size, unique_id), device=device)
 
 
-class NcclSender(NCCLTrainerWeightTransferEngine):
+class NcclSender(nccl_engine.NCCLTrainerWeightTransferEngine):
     """vLLM's sender in a group whose id the engines got over Ray."""
 
     @classmethod
@@ -275,7 +261,7 @@ class NcclSender(NCCLTrainerWeightTransferEngine):
         return sender
 
 
-class NcclReceiver(_InPlace, NCCLWeightTransferEngine):
+class NcclReceiver(_InPlace, nccl_engine.NCCLWeightTransferEngine):
     """vLLM's receiver in the same group."""
 
     init_info_cls: ClassVar[Any] = NcclInitInfo
@@ -290,7 +276,7 @@ class NcclReceiver(_InPlace, NCCLWeightTransferEngine):
 
 
 @dataclass
-class Piece(WeightTransferUpdateInfo):
+class Piece(base.WeightTransferUpdateInfo):
     """Some weights: their names, shapes, dtypes and bytes."""
 
     names: list[str]
@@ -300,7 +286,7 @@ class Piece(WeightTransferUpdateInfo):
     content: bytes
 
 
-class BytesSender(TrainerWeightTransferEngine):
+class BytesSender(base.TrainerWeightTransferEngine):
     """Sends pieces one after the other; the other ranks only gather with rank 0."""
 
     @classmethod
@@ -322,7 +308,7 @@ class BytesSender(TrainerWeightTransferEngine):
         self.client.finish_weight_update()
 
 
-class BytesReceiver(_InPlace, WeightTransferEngine[Any, Any]):
+class BytesReceiver(_InPlace, base.WeightTransferEngine[Any, Any]):
     """Loads such pieces."""
 
     update_info_cls: ClassVar[Any] = Piece

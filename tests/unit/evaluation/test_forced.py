@@ -37,7 +37,7 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     # for p; after ten, the second response to p is in its box already and answers 32.
     accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5, 0: 0.5}
     rows = [{"budget": budget, "accuracy": accuracy, "by": "cut"} for budget, accuracy in accuracies.items()]
-    assert list(read_rows(forced.rows_path("forced", asked, "own"))) == rows
+    assert list(read_rows(rows_path("forced", asked, "own"))) == rows
     assert "own: 25.0% correct when forced to answer after 30 tokens\n" in capsys.readouterr().out
 
     prompts = [ids for ids, _ in engine.asked]
@@ -57,9 +57,7 @@ def test_budgets_given_to_vllm_resample_longer_thoughts_with_their_own_seeds(ask
     monkeypatch.setattr(forced, "open_engine", lambda model, **options: opened.append(options) or engine)
     settings = {**read_settings(asked), "seed": 7, "temperature": 0.6, "max_tokens": 90}
     settings_path(asked).write_text(json.dumps({**settings, "top_p": 0.95}))
-    write_rows(
-        forced.rows_path("forced", asked, "own"), [{"budget": 1, "accuracy": 0.5}]
-    )  # by a cut, of an older version
+    write_rows(rows_path("forced", asked, "own"), [{"budget": 1, "accuracy": 0.5}])  # by a cut, of an older version
     assert (
         run_command(forced.main, [str(asked), "--budgets", "28", "8", "--by", "vllm", "--swap.trust_remote_code"]) == 0
     )
@@ -73,7 +71,7 @@ def test_budgets_given_to_vllm_resample_longer_thoughts_with_their_own_seeds(ask
         {"budget": 28, "accuracy": 0.75, "by": "vllm"},
         {"budget": 8, "accuracy": 0.75, "by": "vllm"},
     ]
-    assert list(read_rows(forced.rows_path("forced", asked, "own"))) == rows
+    assert list(read_rows(rows_path("forced", asked, "own"))) == rows
     again = engine.asked[-3:]
     seeds = [seed_of("own", *sample, 7) for sample in (("p", 1), ("q", 0), ("q", 1))]
     assert [parameters.seed for _, parameters in again] == seeds and len(engine.asked) == 2 + 3

@@ -9,12 +9,10 @@ import torch
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.patches import PATCHES, Kind
+from openrlhf_swap.integration.patches import NAME, PATCHES
 from openrlhf_swap.packages import versions
 
-NAMES = [
-    (group.where, list(targets)) for group, targets in PATCHES.items() if group.kind is Kind.NAME and group.package
-]
+NAMES = [(group.where, list(targets)) for group, targets in PATCHES.items() if group.kind == NAME and group.package]
 
 
 @pytest.mark.parametrize(("where", "targets"), NAMES)
