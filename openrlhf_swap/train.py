@@ -23,9 +23,15 @@ from tabulate import tabulate
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
-from openrlhf_swap.flags.configuration import RUN_NAME, SECRET, Configuration, configure, training_parser
+from openrlhf_swap.flags.configuration import (
+    RUN_NAME,
+    SECRET,
+    Configuration,
+    configure,
+    training_parser,
+    use_whole_paths,
+)
 from openrlhf_swap.flags.defaults import DEFAULTS, FOLDERS
-from openrlhf_swap.flags.paths import use_whole_paths
 from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.objectives.registry import GROUPS, objective_class

@@ -8,6 +8,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
@@ -17,7 +18,6 @@ from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.patches import TRAINER, installed, undecorated
-from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.rollouts.reader import StepReader
@@ -25,6 +25,7 @@ from openrlhf_swap.runs import guards
 from openrlhf_swap.runs.metrics import step_line, throughput
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
+GIB = 2**30
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
 
@@ -86,7 +87,8 @@ class TrainerMixin(BasePPOTrainer):
     def fit(self, global_step: int = 0) -> None:
         """Overrides OpenRLHF's: raises if the last step was skipped, so that no policy is exported."""
         tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
-        print(f"[swap] memory: {memory.engine_capacity(tokens, self.args.data.max_len)}", flush=True)
+        sequences = f"{tokens // self.args.data.max_len:,} sequences of --data.max_len"
+        print(f"[swap] memory: a vLLM engine's cache holds {tokens:,} tokens, {sequences}", flush=True)
         super().fit(global_step)
         self._skipped.end()
 
@@ -120,13 +122,15 @@ class TrainerMixin(BasePPOTrainer):
 
         After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
         """
-        metrics = {**(logs_dict or {}), **memory.host_metrics()}
+        metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / GIB}
         metrics |= throughput(metrics)
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
             if not self._memory_reported:
-                print(f"[swap] memory: {memory.describe_usage(metrics)}", flush=True)
+                policy = f"{metrics.get('memory/policy_peak_gib', math.nan):.1f} GiB in the policy's process"
+                host = f"{metrics['memory/host_used_gib']:.1f} of {psutil.virtual_memory().total / GIB:.1f} GiB in use"
+                print(f"[swap] memory: at most {policy}; {host} on this machine, after one step", flush=True)
                 self._memory_reported = True
         every = self.args.swap_run.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:

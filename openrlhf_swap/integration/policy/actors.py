@@ -1,8 +1,10 @@
 """OpenRLHF's actors of the policy and the reference model; importing them from here prepares their processes."""
 
+import resource
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from torch import Tensor
@@ -11,7 +13,6 @@ from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, ins
 from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
-from openrlhf_swap.integration.runtime import memory
 from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.states import StateRequest
 
@@ -64,7 +65,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
-        status["memory/policy_peak_gib"] = self.strategy.all_reduce(memory.peak_gib(), op="max")
+        status["memory/policy_peak_gib"] = self.strategy.all_reduce(peak_gib(), op="max")
         return status
 
     def save_model(self) -> None:
@@ -77,6 +78,15 @@ class IntrinsicRewardActor(_StockPolicyActor):
         parts = not self.disable_ds_ckpt, self.save_hf_ckpt
         with self._checkpoints.writing(tag, self.ema_model, *parts) as name, moving_average.rounded(self.ema_model):
             super().save_checkpoint(name, *args, **kwargs)
+
+
+def peak_gib() -> float:
+    """This process's peak: of GPU memory since the last call or, without a GPU, of main memory since its start."""
+    if not torch.cuda.is_available():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    return peak
 
 
 class SwapReferenceActor(_StockReferenceActor):

@@ -24,7 +24,7 @@ from openrlhf_swap.data.rows import (
 )
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
-from openrlhf_swap.flags.paths import find_special
+from openrlhf_swap.flags.configuration import find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective

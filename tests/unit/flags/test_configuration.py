@@ -15,8 +15,7 @@ from openrlhf_swap import plan, train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run as evaluation
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.paths import find_special, use_whole_paths
+from openrlhf_swap.flags.configuration import configure, find_special, use_whole_paths
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_file, read_recipe
