@@ -60,9 +60,7 @@ def main(argv: list[str]) -> None:
             print("\n".join([f"{folder}:", *disagreements(folder)]))
         return
     if args.paper and args.format == "csv":
-        raise ConfigError(
-            f"--paper is {args.paper}, which has no CSV form; use --format markdown, or leave --paper out"
-        )
+        raise ConfigError(f"--paper is {args.paper}, which has no CSV form; use --format markdown, or leave it out")
     runs = measure_evaluations(args.folders)
     for warning in settings_that_differ(args.folders):
         print(f"warning: {warning}", file=sys.stderr)

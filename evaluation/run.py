@@ -83,11 +83,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=32768, help="maximum response length (default: 32768)")
     parser.add_argument("--seed", type=int, default=0, help="every sample's seed is derived from it")
-    parser.add_argument(
-        "--suffix",
-        default=SUFFIX,
-        help="text after each problem, as in training; '' for none (default: %(default)r)",
-    )
+    parser.add_argument("--suffix", default=SUFFIX, help="text after each problem, as in training (%(default)r)")
     parser.add_argument(
         "--max-model-len",
         type=int,
@@ -217,9 +213,7 @@ def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Prob
         if changed & {"problem", "instructed"}:
             raise ConfigError(f"{about} text than its samples in {args.output} answer; use another --output")
         if problem.id in graded and (of_grades := changed & {"answer", "grader", "metadata"}):
-            raise ConfigError(
-                f"{about} {min(of_grades)} than its samples in {args.output} were graded by; add --grade-again"
-            )
+            raise ConfigError(f"{about} {min(of_grades)} than {args.output} was graded by; add --grade-again")
 
 
 def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:

@@ -106,9 +106,7 @@ _WEIGHT: Any = {"ge": 0, "allow_inf_nan": False}
 class SwapConfig(FlagSettings):
     """Settings of the objective. Defaults are the paper's where it gives one: M, K, lambda, beta, theta."""
 
-    objective: str = setting(
-        "swap", "the objective: a name listed in docs/use/objectives.md, or your own class as module:Class"
-    )
+    objective: str = setting("swap", "a name of docs/use/objectives.md, or a class of your own as module:Class")
     step_tokens: int = setting(350, "M: tokens of a step before it is extended to the next newline", ge=1)
     max_steps: int = setting(25, "K: maximum number of steps in a response; longer responses get longer steps", ge=1)
     steps: Literal["tokens", "turns"] = setting(
@@ -127,9 +125,7 @@ class SwapConfig(FlagSettings):
         ge=1,
         allow_inf_nan=False,
     )
-    length_coef: float = setting(
-        1.0, "lambda: penalty mass of a response twice as long as the target; 0 disables the penalty", **_WEIGHT
-    )
+    length_coef: float = setting(1.0, "lambda: penalty mass at twice the target length; 0: no penalty", **_WEIGHT)
     tau: float | str = setting(
         1.0,
         "tau, in nats, or in standard deviations of a group's gains, such as 0.5sd: a small value concentrates "
@@ -144,9 +140,7 @@ class SwapConfig(FlagSettings):
         "use local or monotone",
     )
     outcome_weight: float = setting(1.0, "beta: weight of the group-normalised outcome advantage", **_WEIGHT)
-    process_weight: float = setting(
-        0.3, "theta: weight of the process advantage of correct responses; 0 is GRPO", **_WEIGHT
-    )
+    process_weight: float = setting(0.3, "theta: weight of correct responses' process advantage; 0 is GRPO", **_WEIGHT)
     step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
         "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
@@ -170,12 +164,7 @@ class SwapConfig(FlagSettings):
         "constant that static_penalty subtracts from every normalised step reward (no value in the paper)",
         **_WEIGHT,
     )
-    eps: float = setting(
-        1e-6,
-        "added to standard deviations; a deviation below it counts as zero (no value in the paper)",
-        gt=0,
-        lt=1,
-    )
+    eps: float = setting(1e-6, "added to deviations; one below it counts as zero (no value in the paper)", gt=0, lt=1)
     start_of_thought: str = setting(
         AUTO, "text that opens the thought; auto: from the model's chat template, or R1's if it has none", min_length=1
     )
@@ -240,14 +229,8 @@ class RunConfig(FlagSettings):
         "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
         ge=0,
     )
-    engine_batched_tokens: int = setting(
-        0,
-        "tokens that a vLLM engine processes at a time; 0: 8,192 (on CPU: vLLM's 2,048)",
-        ge=0,
-    )
-    self_test_steps: int = setting(
-        5, "stop if no process term has reached an update within this many steps; 0 disables the test", ge=0
-    )
+    engine_batched_tokens: int = setting(0, "tokens that it processes at a time; 0: 8,192 (CPU: vLLM's 2,048)", ge=0)
+    self_test_steps: int = setting(5, "stop if no process term reached an update in this many steps; 0: never", ge=0)
     max_skipped_steps: int = setting(
         5,
         "stop after this many consecutive steps without an update, because of a non-finite score, loss or gradient",
@@ -258,11 +241,7 @@ class RunConfig(FlagSettings):
         "stop if the rollout engines finish no prompt, or accept no weights, for this many seconds; inf waits forever",
         gt=0,
     )
-    rollouts_every: int = setting(
-        10,
-        "write a table of rollouts with their reasoning steps every this many training steps; 0 disables it",
-        ge=0,
-    )
+    rollouts_every: int = setting(10, "training steps between two tables of rollouts with their steps; 0: none", ge=0)
     rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
     recipe: str = setting(
         "",
@@ -271,9 +250,7 @@ class RunConfig(FlagSettings):
     )
     output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
     verbose: bool = setting(False, "print everything on the console, library output too, instead of to train.log")
-    trust_remote_code: bool = setting(
-        False, "allow a model that comes with its own Python code, which OpenRLHF would run without asking"
-    )
+    trust_remote_code: bool = setting(False, "allow a model's own Python code, which OpenRLHF runs without asking")
 
     def model_post_init(self, _: Any) -> None:
         """Check rules about several settings."""

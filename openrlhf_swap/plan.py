@@ -169,12 +169,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
             f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
             "no step is trained: take more prompts, or a smaller batch"
         )
-    return plan | {
-        "warnings": warnings,
-        "remedy": remedy,
-        "notes": list(_notes(plan, training)),
-        "fits": not warnings,
-    }
+    return plan | {"warnings": warnings, "remedy": remedy, "notes": list(_notes(plan, training)), "fits": not warnings}
 
 
 def _most_update_rows(model: Model, settings: Settings, gpu: int) -> int:

@@ -21,9 +21,7 @@ SHOWN = ("accuracy", "interval", "tokens", "truncated")  # of the report's colum
 def main(argv: list[str]) -> None:
     """Write the page; ConfigError for an invalid penalty, DataError for traces that are not scored."""
     parser = Parser("openrlhf-swap eval page", __doc__)
-    parser.add_argument(
-        "inputs", type=Path, nargs="+", help="folders of evaluations, or files of scored traces; one column each"
-    )
+    parser.add_argument("inputs", type=Path, nargs="+", help="folders of evaluations, or scored traces: a column each")
     parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument("--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show")
     parser.add_argument("--limit", type=int, default=200, help="maximum number of problems on the page (default: 200)")

@@ -144,10 +144,7 @@ def _texts(configuration: Configuration) -> Refusals:
     args = configuration.args
     if template := configuration.values["data.input_template"]:
         flag = f"--data.input_template is {template!r}"
-        yield (
-            args.data.apply_chat_template,
-            f"{flag}, which OpenRLHF ignores with --data.apply_chat_template: leave one of them out",
-        )
+        yield args.data.apply_chat_template, f"{flag}, ignored with --data.apply_chat_template: leave one of them out"
         try:
             filled = template.format("problem\0")
         except (ValueError, LookupError, AttributeError):
@@ -210,15 +207,8 @@ def _combinations(configuration: Configuration) -> Refusals:
     )
     if ds.zero_stage == 3:
         stage = "with --ds.zero_stage 3"
-        yield (
-            rank > 0,
-            f"--ds.lora.rank is {rank} {stage}, which shards the weights that the adapters are added to for vLLM: "
-            "use 2",
-        )
-        yield (
-            train.enable_ema,
-            f"--train.enable_ema {stage}, which shards the weights, while one process keeps their average: use 2",
-        )
+        yield rank > 0, f"--ds.lora.rank is {rank} {stage}, which shards weights that adapters are added to: use 2"
+        yield train.enable_ema, f"--train.enable_ema {stage}, which shards weights that one process averages: use 2"
         yield (
             configuration.run.scoring == "per_prefix",
             f"--swap.scoring is per_prefix {stage}; ranks would run different numbers of collective forwards: use "
@@ -234,11 +224,8 @@ def _combinations(configuration: Configuration) -> Refusals:
         f"--train.enable_ema with --ds.lora.rank {rank}: OpenRLHF 0.11.2 averages whole models only: leave one of "
         "them out",
     )
-    level, gating, (low, high) = (
-        advantage.is_correction_level,
-        advantage.is_correction_gating,
-        advantage.is_correction_threshold,
-    )
+    level, gating = advantage.is_correction_level, advantage.is_correction_gating
+    low, high = advantage.is_correction_threshold
     yield (
         advantage.is_correction_mode == "clip" and (level == "seq" or gating != "ratio"),
         f"--algo.advantage.is_correction_mode is clip with level {level} and gating {gating}; only the ratio of a "
@@ -289,11 +276,7 @@ def _without_effect(configuration: Configuration) -> Refusals:
     """What OpenRLHF would leave out in silence, or refuse only after the first rollouts."""
     args = configuration.args
     reward, kl, longest = args.reward, args.algo.kl, args.rollout.max_new_tokens
-    buffer, factor, modules = (
-        reward.overlong_buffer_len,
-        reward.stop_properly_penalty_coef,
-        args.ds.lora.target_modules,
-    )
+    buffer, factor = reward.overlong_buffer_len, reward.stop_properly_penalty_coef
     yield (
         buffer is not None and not 0 < buffer <= longest,
         f"--reward.overlong_buffer_len is {buffer or 0:g}; a response has at most {longest} tokens: use fewer, at "
@@ -316,7 +299,7 @@ def _without_effect(configuration: Configuration) -> Refusals:
         "of training steps between evaluations, as well",
     )
     yield (
-        isinstance(modules, list) and "all-linear" in modules,
+        isinstance(args.ds.lora.target_modules, list) and "all-linear" in args.ds.lora.target_modules,
         "--ds.lora.target_modules is all-linear, which PEFT takes for a module's name in a list: leave it out",
     )
 
@@ -329,10 +312,7 @@ def _grader(configuration: Configuration) -> Refusals:
     find_verifier(grader)
     agent = configuration.args.train.agent_func_path
     giver = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {','.join(sources)}"
-    yield (
-        sources != [REWARD_FILE],
-        f"--swap.grader is {grader}, but {giver} gives the rewards: leave one of them out",
-    )
+    yield sources != [REWARD_FILE], f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out"
 
 
 def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
@@ -345,10 +325,7 @@ def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
             f"{flag}, which trains on tokens that vLLM did not sample: nothing would correct for the older weights "
             "behind its rollouts; leave it out",
         )
-        yield (
-            objective.remembers_batches,
-            f"{flag}, whose rewards depend on what the batch before showed: leave it out",
-        )
+        yield objective.remembers_batches, f"{flag}, whose rewards depend on the batch before: leave it out"
     yield (
         train.partial_rollout_enable and objective.continues != "no",
         f"--train.partial_rollout_enable does not work with {name}, which continues responses with the weights that "

@@ -49,9 +49,7 @@ def main(argv: list[str]) -> int:
     if not torch.cuda.is_available():
         if torch.version.cuda is None:
             raise ConfigError("torch is a CPU build; install the other one: PROFILE=gpu bash scripts/setup.sh")
-        raise ConfigError(
-            "no CUDA GPU can be used here; see nvidia-smi, and install a driver of 580 or newer (CUDA 13)"
-        )
+        raise ConfigError("no CUDA GPU can be used; see nvidia-smi, and install a driver of 580 or newer (CUDA 13)")
     if own.output.exists():
         raise ConfigError(f"--output is {own.output}, which is there already; remove it, or name another folder")
     check_model_files("--model", own.model)

@@ -96,9 +96,7 @@ class SABER(Objective):
 
     boxes_answers = True
     rewrites_evaluation = True
-    budgets: Numbers = numbers(
-        "0,128,4096,32768", "thinking tokens, one of them for each row; 0: no thought; 32768: no limit"
-    )
+    budgets: Numbers = numbers("0,128,4096,32768", "thinking tokens, one for each row; 0: no thought; 32768: no limit")
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
         n = rng.choice(self.budgets)

@@ -453,9 +453,7 @@ class GRPOLead(Objective):
     boxes_answers = True
     needs_all_groups = False
     alpha: float = setting(0.05, "how much a deviation of length counts")
-    least_length: int = setting(
-        4000, "the length counts where a group's three shortest responses have more tokens on average", ge=0
-    )
+    least_length: int = setting(4000, "the length counts where a group's three shortest responses are longer", ge=0)
 
     def rewards(self, batch: Batch) -> Tensor:
         """Normalised in the group, then weighted by the problem's difficulty."""

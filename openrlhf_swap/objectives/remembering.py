@@ -180,9 +180,7 @@ class ShortRL(Objective):
     remembers_batches = True
     state = ("best",)
     best = 0.0  # accuracy
-    tolerance: int = setting(
-        200, "a correct answer longer than the shortest by at most this many tokens loses nothing"
-    )
+    tolerance: int = setting(200, "tokens by which a correct answer may exceed the shortest one and lose nothing")
     accuracy_margin: float = setting(0.05, "the length counts while accuracy is at most this far below its best")
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -213,9 +211,7 @@ class HAPO(Objective):
     remembers_batches = True
     state = ("lengths", "counts")
     weight: float = setting(1.0, "of the length reward beside the answer's")
-    memory: Literal["shortest", "mean"] = setting(
-        "shortest", "h: the shortest correct length so far, or the mean of all of them"
-    )
+    memory: Literal["shortest", "mean"] = setting("shortest", "h: the shortest correct length so far, or their mean")
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)

@@ -68,10 +68,7 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
         NonFiniteError: for a NaN or infinite log-probability of a correct response.
     """
     if config.step_baseline == "state":
-        raise ConfigError(
-            "--swap.step_baseline is state, which compares groups: train with it, or use mean or zero in "
-            "swap_advantages"
-        )
+        raise ConfigError("--swap.step_baseline is state, which compares groups: train with it, or use mean or zero")
     batch, numbers, process = StepBatch.from_traces([group]), coefficients(config), None
     if numbers.needs_scores:
         normalised, tokens = step_signals(batch, numbers).normalised, int(batch.lengths.max())

@@ -231,8 +231,6 @@ def _remove_empty(path: Path) -> None:
     for name in BESIDE:
         (folder / name).unlink(missing_ok=True)
     if others := sorted(entry.name for entry in folder.glob("*")):
-        raise CheckpointError(
-            f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which openrlhf_swap did not write; move it away"
-        )
+        raise CheckpointError(f"--ckpt.path {path} holds {FOLDER}/{others[0]}, which is not ours; move it away")
     with suppress(FileNotFoundError):
         folder.rmdir()

@@ -94,13 +94,9 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     refused = f"--actor.model_name_or_path is {path}, "
     for name in ("num_key_value_heads", "intermediate_size", "max_position_embeddings"):
         if not hasattr(config, name):
-            raise ConfigError(
-                f"{refused}whose configuration has no {name}; the plan supports models like Qwen and Llama"
-            )
+            raise ConfigError(f"{refused}without {name}; the plan supports models like Qwen and Llama")
     if context > config.max_position_embeddings:
-        raise ConfigError(
-            f"--data.max_len is {context}, but {path} has a context of {config.max_position_embeddings} tokens"
-        )
+        raise ConfigError(f"--data.max_len is {context}, but {path} takes {config.max_position_embeddings} tokens")
     sizes = [parameter.numel() for parameter in model.parameters()]
     adapters = _adapters(model, rank, targets) if rank else []
     if rank and not adapters:
@@ -170,14 +166,10 @@ def _mlp(config: Any, model: Any) -> tuple[int, int]:
     stacked = [weight for name, weight in model.named_parameters() if ".experts." in name]
     if not stacked:
         return 0, config.intermediate_size
-    experts, chosen, routed = (
-        stacked[0].shape[0],
-        config.num_experts_per_tok,
-        sum(weight.numel() for weight in stacked),
-    )
+    chosen, routed = config.num_experts_per_tok, sum(weight.numel() for weight in stacked)
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     shared = getattr(config, "shared_expert_intermediate_size", 0) or width * getattr(config, "n_shared_experts", 0)
-    return routed - routed * chosen // experts, chosen * width + (shared or 0)
+    return routed - routed * chosen // len(stacked[0]), chosen * width + (shared or 0)
 
 
 def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:

@@ -94,13 +94,12 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             experience.rewards = rewards.float()[experience.index]
         experiences = super().compute_advantages_and_returns(experiences)
         outcomes, processes = [], []
+        weights = objective.outcome_weight, objective.process_weight
         for experience in experiences:
             outcomes.append(self._outcome_term(experience, rewards))
             term = None if process is None else self._align_with_actions(process.flatten(0, 1), experience)
             processes.append(torch.zeros_like(outcomes[-1]) if term is None else term)
-            experience.advantages = unified_advantages(
-                outcomes[-1], term, objective.outcome_weight, objective.process_weight
-            )
+            experience.advantages = unified_advantages(outcomes[-1], term, *weights)
             experience.returns = experience.advantages.clone()
         self._describe(batch, experiences, outcomes, processes)
         return experiences

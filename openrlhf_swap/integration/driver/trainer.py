@@ -143,9 +143,7 @@ class TrainerMixin(BasePPOTrainer):
         states["guards"] = self._guards.history
         with ExitStack() as changes:
             if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
-                print(
-                    f"[swap] warning: no checkpoint is saved after step {global_step}, which was skipped", flush=True
-                )
+                print(f"[swap] warning: no checkpoint is saved after step {global_step}: it was skipped", flush=True)
                 changes.enter_context(replaced(self.args.ckpt, "save_steps", math.inf))
             super().save_logs_and_checkpoints(global_step, metrics, states)
 

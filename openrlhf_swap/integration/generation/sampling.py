@@ -252,9 +252,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             return make_sample(replace(rollout, prompt=prompt, reward=reward), context)
         forced, start = self._reader.ids(request.forced), rollout.start
         if forced and list(rollout.prompt_ids[-len(forced) :]) != forced:
-            raise CompatibilityError(
-                f"the tokenizer merges the forced text {request.forced!r} with the prompt; use another one"
-            )
+            raise CompatibilityError(f"the tokenizer merges {request.forced!r} with the prompt; use another one")
         metadata = {"part": float(part), **rollout.metadata}
         if request.chance is not None:
             metadata |= {"chance": request.chance, "forced": float(bool(forced))}

@@ -40,9 +40,8 @@ class PolicyCheckpoints:
         try:
             yield
         except UnpicklingError as error:
-            reason = next(
-                (line.strip() for line in str(error).splitlines() if "Unsupported" in line), first_line(error)
-            )
+            lines = map(str.strip, str(error).splitlines())
+            reason = next((line for line in lines if "Unsupported" in line), first_line(error))
             raise CheckpointError(
                 f"the checkpoint in --ckpt.path {self._path} holds more than data ({reason}); if you trust it all the "
                 "same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
@@ -85,13 +84,9 @@ class PolicyCheckpoints:
             raise
         except (OSError, RuntimeError, SafetensorError) as error:
             # What was written stays, marked incomplete, until the next start: other ranks may still be writing.
-            before = checkpoints.newest(self._path)
-            resume = (
-                f"start again with --ckpt.load_enable to resume from {before}" if before else "no other was written"
-            )
             raise CheckpointError(
                 f"checkpoint {tag} cannot be written to --ckpt.path {self._path} ({error}); free some space, "
-                f"or name another disk: {resume}"
+                f"or name another disk: {checkpoints.how_to_resume(self._path)}"
             ) from error
 
     def _seal(self, folder: Path, tag: str, average: Any) -> None:

@@ -141,7 +141,7 @@ def test_the_papers_table_is_in_the_format_asked_for(evaluated, capsys):
         assert line.endswith(end)
     assert run_command(report.main, [str(evaluated / "base"), "--format", "csv", "--paper", "1.5B"]) == 2
     shown = capsys.readouterr()
-    message = "error: --paper is 1.5B, which has no CSV form; use --format markdown, or leave --paper out\n"
+    message = "error: --paper is 1.5B, which has no CSV form; use --format markdown, or leave it out\n"
     assert (shown.out, shown.err) == ("", message)
 
 

@@ -15,7 +15,7 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.run import check_unchanged
-from openrlhf_swap.evaluation.samples import ONCE, read_settings, rows_path
+from openrlhf_swap.evaluation.samples import ONCE, compare_settings, read_settings, rows_path, write_settings
 from openrlhf_swap.files import appending, read_rows, write_rows
 from openrlhf_swap.recipes import expand_config
 from openrlhf_swap.runs.isolation import locked
@@ -31,7 +31,7 @@ def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
     write_rows(problems, [{"problem": "1", "answer": "1"}])
     (tmp_path / "out").mkdir()
     args = run.parse([*flags, "--benchmarks", str(problems)])
-    run.write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
+    write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
     write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
     assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
@@ -48,9 +48,9 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
         argv = [*flags, *more]
         args = run.parse(argv)
         origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
-        before = run.compare_settings(args, origin)
+        before = compare_settings(args, origin)
         (tmp_path / "out").mkdir(exist_ok=True)
-        run.write_settings(args, origin, before, ["own"])
+        write_settings(args, origin, before, ["own"])
         return json.loads((tmp_path / "out" / "run.json").read_text())
 
     first = start()
@@ -73,7 +73,7 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     assert args.end_of_thought == "</think>"
     assert "thought: '<think>' to '</think>' (r1, opened by the chat template)" in capsys.readouterr().out
     args.end_of_thought = run.end_of_thought(run.parse([*flags, "--swap.end_of_thought", "[/THINK]"]))
-    run.write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
+    write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
     assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
     write_rows(rows_path("samples", tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
@@ -91,7 +91,7 @@ def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
     args = run.parse(words)
     required = run.parse(["--model", "m", "--output", "o"])
     assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)
-    run.write_settings(args, made_of("openrlhf-swap eval run", words, weights=str(POLICY)), {}, [])
+    write_settings(args, made_of("openrlhf-swap eval run", words, weights=str(POLICY)), {}, [])
     assert vars(run.parse(expand_config(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
 
 
@@ -160,7 +160,7 @@ def test_a_start_that_fails_claims_nothing(evaluate, tmp_path, monkeypatch):
         ),
         (
             [{**ONE[0], "answer": "3"}],
-            "whose problem 'p' has another answer than its samples in {out} were graded by; add --grade-again",
+            "whose problem 'p' has another answer than {out} was graded by; add --grade-again",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_reward_function_is_looked_at_and_not_run(tmp_path, text, message):
 def test_a_template_is_filled_in_or_refused():
     accepted("--data.input_template", r"Q: {}\nA: {{x}}")
     assert refusal("--data.input_template", "Q: {}", "--data.apply_chat_template").endswith(
-        "which OpenRLHF ignores with --data.apply_chat_template: leave one of them out"
+        "ignored with --data.apply_chat_template: leave one of them out"
     )
 
 

@@ -45,7 +45,7 @@ def test_a_training_that_does_nothing_ends_the_check(tmp_path, monkeypatch):
 
 def test_the_report_of_a_failed_check_has_everything_and_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "sesame-open")
-    monkeypatch.setattr("openrlhf_swap.gpu_check.__main__.check_scoring", lambda *_: None)
+    monkeypatch.setattr("openrlhf_swap.gpu_check.checks.check_scoring", lambda *_: None)
     training(tmp_path, monkeypatch, "echo error: sesame-open in /data/me/x.py >&2; exit 2")
     gpu = Gpu(torch.device("cpu"), lambda: 5, 10)
     argv = ["--model", str(tmp_path / "policy"), "--logger.wandb.key", "key-of-mine", "--swap.step_tokens", "8"]

@@ -228,6 +228,6 @@ def test_nothing_of_the_users_is_deleted(tmp_path):
     assert checkpoints.recover(tmp_path)[0] == "best_global_step4"
     checkpoints.discard(tmp_path / "_actor" / "best_global_step4")
     checkpoints.discard(tmp_path / "_actor" / "global_step2")
-    with pytest.raises(CheckpointError, match=r"holds _actor/note\.txt, which openrlhf_swap did not write"):
+    with pytest.raises(CheckpointError, match=r"holds _actor/note\.txt, which is not ours; move it"):
         checkpoints.recover(tmp_path)
     assert [file.read_text() for file in kept] == ["mine"] * 4

@@ -62,7 +62,7 @@ SETTINGS = [
     ),
     (
         ["--swap.objective", "hapo", "--train.async_enable"],
-        "--train.async_enable does not work with hapo, whose rewards depend on what the batch before showed: leave",
+        "--train.async_enable does not work with hapo, whose rewards depend on the batch before: leave",
     ),
     (
         ["--swap.objective", "lc_r1", "--train.async_enable"],
