@@ -94,7 +94,7 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     refused = f"--actor.model_name_or_path is {path}, "
     for name in ("num_key_value_heads", "intermediate_size", "max_position_embeddings"):
         if not hasattr(config, name):
-            raise ConfigError(f"{refused}without {name}; the plan supports models like Qwen and Llama")
+            raise ConfigError(f"{refused}which has no {name}; the plan supports models like Qwen and Llama")
     if context > config.max_position_embeddings:
         raise ConfigError(f"--data.max_len is {context}, but {path} takes {config.max_position_embeddings} tokens")
     sizes = [parameter.numel() for parameter in model.parameters()]
