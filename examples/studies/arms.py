@@ -1,6 +1,7 @@
 """The arms of `plain_loop.py` and `treatment.py`: which steps pay, and for what.
 
-An arm is `grpo` or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price, `zero` for --swap.step_baseline
+An arm is `grpo`, `grpo_limit80` (responses end after 80 tokens in training), `pass_rate_penalty` as
+--swap.objective, or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price, `zero` for --swap.step_baseline
 zero. WEIGHTS, of the penalty and of a price by weights: `tau1`, `0.25sd` and the like as --swap.tau, `mono0.25sd` with
 --swap.weights_from monotone, `uniform`; by the program's labels `oracle` (redundant lines pay all) and `anti`
 (essential ones do); `shuffled` (those of 0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0.
@@ -17,10 +18,12 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.group_rewards import PassRatePenalty
 from openrlhf_swap.objectives.registry import coefficients
 
 PRICES = {"steps": {}, "weights": {"step_price": "weights"}, "zero": {"step_baseline": "zero"}}
 BY_LABEL = ("oracle", "anti", "shuffled")
+PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
 
 
@@ -32,8 +35,8 @@ def share_on_redundant(signals: StepSignals, redundant: Tensor) -> float:
 
 def arm_settings(arm: str) -> dict[str, Any]:
     """The settings of SwapConfig that an arm changes; KeyError or ConfigError for an arm that there is not."""
-    if arm == "grpo":
-        return {"objective": "grpo"}
+    if arm.startswith("grpo") or arm == PASS_RATE:
+        return {"objective": "grpo"}  # but for what `arm_rewards` and `arm_limit` say
     if arm.endswith("+floor"):
         return {**arm_settings(arm.removesuffix("+floor")), "step_noise": 0.02}
     price, _, weights = arm.partition(".")
@@ -43,6 +46,18 @@ def arm_settings(arm: str) -> dict[str, Any]:
         return {**PRICES[price], "tau": "0.25sd"}
     source = "monotone" if weights.startswith("mono") else "local"
     return {**PRICES[price], "tau": weights.removeprefix("mono").removeprefix("tau"), "weights_from": source}
+
+
+def arm_limit(arm: str) -> int:
+    """The most tokens of a response in training; 320 as in the worlds' other trainings if the arm names none."""
+    return int(arm.partition("_limit")[2] or 320)
+
+
+def arm_rewards(arm: str, batch: StepBatch) -> Tensor:
+    """(G, N) float64 rewards of an arm: 1 for a correct response but where a penalty is taken off."""
+    if arm == PASS_RATE:
+        return PassRatePenalty(SwapConfig(objective=PASS_RATE)).rewards(batch)  # it reads correct and lengths alone
+    return batch.correct.double()
 
 
 def arm_signals(arm: str, config: SwapConfig, batch: StepBatch, redundant: Tensor) -> StepSignals:

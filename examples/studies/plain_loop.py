@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from arms import arm_settings, arm_signals, share_on_redundant
+from arms import arm_limit, arm_rewards, arm_settings, arm_signals, share_on_redundant
 from decoding import padded_left
 from sampling import sample
 from torch import Tensor
@@ -58,10 +58,10 @@ class Loop:
     def text(self, ids: Sequence[int]) -> str:
         return "".join(self.words[i] for i in ids)
 
-    def respond(self, problems: Sequence[Problem]) -> tuple[list[list[int]], list[list[int]]]:
-        """Of each problem the prompt and a response, as token ids."""
+    def respond(self, problems: Sequence[Problem], limit: int = 320) -> tuple[list[list[int]], list[list[int]]]:
+        """Of each problem the prompt and a response of at most `limit` tokens, as token ids."""
         prompts = [self.reader.ids(rendered(problem.question)) for problem in problems]
-        return prompts, sample(self.model, prompts, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)[0]
+        return prompts, sample(self.model, prompts, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, limit)[0]
 
     def correct(self, problem: Problem, response: Sequence[int]) -> bool:
         return self.text(response).endswith(f"\\boxed{{{problem.answer}}}<|end|>")
@@ -105,10 +105,10 @@ class Loop:
                 rows[row, step], start = own == {"redundant"}, ends[row][step] + 1
         return redundant
 
-    def advantages(self, batch: StepBatch, signals: StepSignals) -> Tensor:
+    def advantages(self, batch: StepBatch, signals: StepSignals, rewards: Tensor) -> Tensor:
         """(responses, A) the unified advantage of each token."""
         tokens = int(batch.lengths.max())
-        outcome = outcome_advantages(batch.correct.double(), self.numbers.eps)[..., None].expand(-1, -1, tokens)
+        outcome = outcome_advantages(rewards, self.numbers.eps)[..., None].expand(-1, -1, tokens)
         process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, tokens)
         weights = self.numbers.outcome_weight, self.numbers.process_weight
         return unified_advantages(outcome, process if self.numbers.needs_scores else None, *weights).flatten(0, 1)
@@ -155,12 +155,12 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float, file: Path) 
         for step in range(steps):
             start = time.monotonic()
             problems = [problem for problem in islice(stream, PROMPTS) for _ in range(RESPONSES)]
-            prompts, responses = loop.respond(problems)
+            prompts, responses = loop.respond(problems, arm_limit(arm))
             batch = loop.batch(problems, prompts, responses)
             redundant = loop.redundant_steps(problems, responses, batch)
             signals = arm_signals(arm, loop.config, batch, redundant)
             loop.model.zero_grad()
-            loop.add_gradient(prompts, responses, loop.advantages(batch, signals))
+            loop.add_gradient(prompts, responses, loop.advantages(batch, signals, arm_rewards(arm, batch)))
             for master, weight in zip(masters, weights, strict=True):
                 master.grad = weight.grad.float()
             torch.nn.utils.clip_grad_norm_(masters, 1.0)

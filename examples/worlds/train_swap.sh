@@ -10,10 +10,10 @@ PROMPTS="${PROMPTS:?JSONL of problem and answer}"
 OUTPUT="${OUTPUT:?output folder}"
 STEPS="${STEPS:-40}"
 SEED="${SEED:-42}"
-PROMPTS_A_STEP=16
+PROMPTS_A_STEP="${PROMPTS_A_STEP:-16}"
 RESPONSES=8
 UPDATES="${UPDATES:-1}"  # per step
-for name in STEPS UPDATES; do require_count "$name"; done
+for name in STEPS UPDATES PROMPTS_A_STEP; do require_count "$name"; done
 undash MODEL PROMPTS OUTPUT
 
 SWAP_ARGS=(
@@ -42,5 +42,7 @@ CKPT_ARGS=(--ckpt.output_dir "$OUTPUT/policy" --ckpt.path "$OUTPUT/checkpoints")
 PYTHONPATH="$(cd "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONPATH
 
-exec python -m openrlhf_swap train \
+# LAUNCHER: a script that trains as `openrlhf-swap train` does, but for what it replaces.
+if [[ -n "${LAUNCHER:-}" ]]; then launcher=("$LAUNCHER"); else launcher=(-m openrlhf_swap); fi
+exec python "${launcher[@]}" train \
     "${SWAP_ARGS[@]}" "${DATA_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${TRAIN_ARGS[@]}" "${CKPT_ARGS[@]}" "$@"
