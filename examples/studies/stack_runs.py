@@ -72,7 +72,8 @@ def read_run(folder: Path, problems: list[Problem], test: list[Problem]) -> list
         responses = list(read_rows(file))
         lines = [counts(loop.world, by_prompt[row["prompt"]], row["response"]) for row in responses]
         sums = {name: sum(row[name] for row in lines) for name in loop.world.LABELS}
-        sums |= {"accuracy": sum(row["reward"] for row in responses), "tokens": sum(row["length"] for row in responses)}
+        sums["accuracy"] = sum(row["reward"] for row in responses)
+        sums["tokens"] = sum(row["length"] for row in responses)
         assert len(responses) == PROMPTS * RESPONSES
         rows.append({"step": step, **{name: total / len(responses) for name, total in sums.items()}})
     loop.model = AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.bfloat16).eval()

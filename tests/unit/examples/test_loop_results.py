@@ -6,11 +6,12 @@ import re
 
 import pandas as pd
 import pytest
-from loop_results import MEASURES, by_run, differences, read_runs
+from loop_results import MAP, MEASURES, by_run, differences, read_runs
 from support.corrections import SCIPY, corrected_by_hand, needs_scipy
 from support.paths import ROOT
 
 RESULTS = ROOT / "examples" / "studies" / "results" / "loop.csv.gz"
+STACK = RESULTS.with_name("stack.csv")
 PAGE = (ROOT / "docs" / "method" / "comparison.md").read_text(encoding="utf-8")
 
 
@@ -31,40 +32,98 @@ def test_runs_are_read_and_those_that_have_not_ended_left_out(tmp_path):
     assert runs["log redundant"].item() == pytest.approx(math.log(0.05) / 2)  # ln 1 and ln .05
 
 
-def table_in_the_docs(header):
-    found = re.search(rf"^\| {re.escape(header)}.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()[2:]]
+def tables_in_the_docs(header):
+    """The cells of each table whose first line begins so: the header's, then the rows'."""
+    tables = re.findall(rf"^\| {re.escape(header)}.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
+    cells = [[[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()] for text in tables]
+    return [[rows[0], *rows[2:]] for rows in cells]
+
+
+def measures_of_runs(frame):
+    """A row a run, by pandas alone."""
+    key = ["world", "arm", "theta", "max_steps", "seed"]
+    steps = frame[frame.step.notna()].assign(logs=lambda rows: (rows.redundant + 0.05).map(math.log))
+    ends = frame[frame.step.isna()].set_index(key)[["redundant", "accuracy", "tokens"]]
+    return ends.join(steps.groupby(key).logs.mean().rename("log redundant")).reset_index()
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"[-+]?\d*\.\d+", text)]
+
+
+def places(name):
+    return 0.51 * 10 ** -int(re.search(r"\.(\d+)f", MEASURES[name])[1])
 
 
 @needs_scipy
-def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+@pytest.mark.parametrize(("number", "world", "seeds"), [(0, "columns", range(101, 113)), (1, "addition", range(1, 4))])
+def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch, number, world, seeds):
     monkeypatch.syspath_prepend(SCIPY)
     from scipy import stats
 
-    frame = pd.read_csv(RESULTS)
-    frame = frame[(frame.world == "columns") & (frame.seed > 100)]
-    steps = frame[frame.step.notna()].assign(logs=lambda rows: (rows.redundant + 0.05).map(math.log))
-    ends = frame[frame.step.isna()]
-    rows = table_in_the_docs("arm | less | theta")
-    tests = {}
-    for first, second, theta, seeds, *_ in rows:
-        for name in MEASURES:
-            source, column = (steps, "logs") if name == "log redundant" else (ends, name)
-            own = source[source.theta == float(theta)].pivot_table(column, index="seed", columns="arm")
-            pair = own[[first, second]].dropna()
-            assert len(pair) == int(seeds) >= 5
-            tests[first, theta, name] = stats.ttest_rel(pair[first], pair[second])
-    for name in MEASURES:
-        own = {key: test.pvalue for key, test in tests.items() if key[2] == name}
-        corrected = corrected_by_hand(own)
-        for first, _, theta, _, *cells in rows:
-            mean, low, high, p = map(float, re.findall(r"[-+]?\d*\.\d+", cells[list(MEASURES).index(name)]))
-            interval = tests[first, theta, name].confidence_interval()
-            digits = len(re.search(r"\.(\d+)f", MEASURES[name])[1])
+    runs = measures_of_runs(pd.read_csv(RESULTS))
+    runs = runs[(runs.world == world) & runs.seed.isin(seeds) & (runs.max_steps == 25)]
+    rows = tables_in_the_docs("arm | less | theta")[number][1:]
+    for column, name in enumerate(MEASURES):
+        tests = {}
+        for first, second, theta, count, *_ in rows:
+            pair = runs[runs.theta == float(theta)].pivot_table(name, index="seed", columns="arm")[[first, second]]
+            assert len(pair.dropna()) == int(count) == len(seeds)
+            tests[first, second] = stats.ttest_rel(pair[first], pair[second])
+        corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
+        for first, second, _, _, *cells in rows:
+            interval = tests[first, second].confidence_interval()
             expected = ((interval.low + interval.high) / 2, interval.low, interval.high)
-            assert (mean, low, high) == pytest.approx(expected, abs=0.51 * 10**-digits)
-            expected_p = corrected[first, theta, name]
-            assert expected_p < 0.001 if "<" in cells[list(MEASURES).index(name)] else abs(p - expected_p) < 0.00051
+            mean, low, high, p = numbers_in(cells[column])
+            assert (mean, low, high) == pytest.approx(expected, abs=places(name))
+            expected_p = corrected[first, second]
+            assert expected_p < 0.001 if "<" in cells[column] else abs(p - expected_p) < 0.00051
+
+
+def test_the_map_in_the_docs_is_what_pandas_makes_of_the_kept_runs():
+    runs = measures_of_runs(pd.read_csv(RESULTS))
+    runs = runs[runs.seed <= 3]
+    (header, *rows) = tables_in_the_docs("the price paid by")[0]
+    seen = 0
+    for name, *cells in rows:
+        for setting, cell in zip(header[1:], cells, strict=True):
+            world, theta, max_steps = re.fullmatch(r"(\w+), theta ([\d.]+), K (\d+)", setting).groups()
+            own = runs[(runs.world == world) & (runs.theta == float(theta)) & (runs.max_steps == int(max_steps))]
+            own = [own[own.arm == arm] for arm in MAP[name] if arm in set(own.arm)]
+            assert bool(own) == bool(cell)
+            if cell:
+                redundant, accuracy, count = re.fullmatch(r"([\d.]+), (\d+)% \((\d)\)", cell).groups()
+                assert float(redundant) == pytest.approx(own[0].redundant.mean(), abs=0.0051)
+                assert int(accuracy) == pytest.approx(100 * own[0].accuracy.mean(), abs=0.51)
+                assert int(count) == len(own[0])
+                seen += 1
+    assert seen > 40
+
+
+@needs_scipy
+def test_the_stack_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
+    monkeypatch.syspath_prepend(SCIPY)
+    from scipy import stats
+
+    loop, stack = (measures_of_runs(pd.read_csv(path)) for path in (RESULTS, STACK))
+    loop = loop[(loop.world == "columns") & (loop.seed > 100)]
+    *rows, pooled = tables_in_the_docs("arm of the stack")[0][1:]
+    assert {row[0] for row in rows} == set(stack.arm)
+    for column, name in enumerate(MEASURES, 1):
+        for arm, *cells in rows:
+            own, of_loop = (runs[runs.arm == arm].set_index("seed")[name] for runs in (stack, loop))
+            assert len(of_loop) == 12
+            half = stats.t.ppf(0.975, 11) * of_loop.std() * math.sqrt(1 + 1 / 12)
+            low, high = of_loop.mean() - half, of_loop.mean() + half
+            expected = (own.mean(), of_loop[own.index].mean(), low, high)
+            text, inside = cells[column - 1].rsplit("; ", 1)
+            assert numbers_in(text) == pytest.approx(expected, abs=places(name))
+            assert inside == f"{((own >= low) & (own <= high)).sum()} of {len(own)}"
+        both = [runs.pivot_table(name, index="seed", columns="arm") for runs in (stack, loop)]
+        change = (both[0] - both[1]).dropna(axis="columns", how="all").dropna().mean(axis=1)
+        interval = stats.ttest_1samp(change, 0).confidence_interval()
+        expected = (change.mean(), interval.low, interval.high)
+        assert numbers_in(pooled[column]) == pytest.approx(expected, abs=places(name))
 
 
 def test_a_difference_by_hand():

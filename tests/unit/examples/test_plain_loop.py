@@ -7,13 +7,14 @@ from itertools import islice
 
 import plain_loop
 import pytest
+import stack_runs
 import torch
-from arms import arm_settings, arm_signals
+from arms import arm_limit, arm_rewards, arm_settings, arm_signals
 from plain_loop import Loop
 from sampling import sample
 from transformers import AutoModelForCausalLM
 from treatment import difference
-from world import CLOSE
+from world import CLOSE, rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -74,6 +75,30 @@ def test_weights_by_labels_by_hand():
     none = torch.zeros_like(redundant)  # where nothing is redundant, all pay
     assert arm_signals("weights.oracle", SwapConfig(), batch, none).weights[0, 1].tolist() == [0.5, 0.5, 0]
     assert arm_settings("zero.mono0.25sd") == {"step_baseline": "zero", "tau": "0.25sd", "weights_from": "monotone"}
+
+
+def test_the_cheap_baselines_by_hand():
+    # Half are correct, the longest of them has 40 tokens: 1 - .2 * 1/2 * L/40.
+    group = [StepTrace(40, True), StepTrace(20, True), StepTrace(10, False), StepTrace(80, False)]
+    batch = StepBatch.from_traces([group])
+    assert arm_rewards("pass_rate_penalty", batch).tolist() == [pytest.approx([0.9, 0.95, 0, 0])]
+    assert arm_rewards("grpo_limit80", batch).tolist() == [[1, 1, 0, 0]]
+    assert [arm_limit(arm) for arm in ("grpo_limit80", "grpo", "weights.oracle")] == [80, 320, 320]
+
+
+def test_a_run_of_the_stack_becomes_rows_of_the_loop(tmp_path, monkeypatch, loop):
+    monkeypatch.setattr(stack_runs, "PROMPTS", 1)
+    monkeypatch.setattr(stack_runs, "RESPONSES", 2)
+    problem, test = islice(loop.world.problems(3), 2)
+    full, short = ("".join(lines) + CLOSE for lines in (loop.world.shortest_lines(problem), ["let me verify\n"]))
+    rows = [{"response": text, "reward": reward, "length": 20.0} for text, reward in ((full, 1.0), (short, 0.0))]
+    (tmp_path / "rollouts").mkdir()
+    lines = [json.dumps({"prompt": rendered(problem.question), **row}) + "\n" for row in rows]
+    (tmp_path / "rollouts" / "step_000001.jsonl").write_text("".join(lines))
+    (tmp_path / "policy").symlink_to(stack_runs.POLICY)
+    step, end = stack_runs.read_run(tmp_path, [problem], [test])
+    assert step == {"step": 0, "accuracy": 0.5, "tokens": 20, "essential": 3, "redundant": 0.5}
+    assert end["step"] is None and end["tokens"] > 10
 
 
 def test_relative_differences_by_hand():
