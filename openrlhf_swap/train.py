@@ -125,13 +125,11 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     from openrlhf_swap.integration import patches
 
     patches.check_versions()
-    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
-    from openrlhf_swap.integration.startup.launch import launch
+    from openrlhf_swap.integration.startup import gpus
     from openrlhf_swap.integration.startup.preflight import resolve_run
+    from openrlhf_swap.integration.startup.ray_start import starting_ray
     from openrlhf_swap.objectives.base import absolute_paths
 
-    if configuration.on_cpu:
-        set_cpu_environment()
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)
     method = configuration.method
@@ -145,7 +143,13 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     as_given = replace(configuration, method=resolved.method)  # records have the data sets that were given
     _write_records(as_given, resolved, words, names)
     print(f"[swap] {_summary(resolved)}")
-    launch(use_whole_paths(resolved))
+    run = use_whole_paths(resolved)
+    if not run.on_cpu:
+        run = gpus.check(run)
+    with starting_ray(run) as started:
+        from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
+
+        launch(run, started)
     try_write_card(Path(resolved.args.ckpt.output_dir), output)
     policy, rest = map(os.path.relpath, (resolved.args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")

@@ -67,7 +67,7 @@ def ray_session():
     import ray
 
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
-    from openrlhf_swap.integration.startup.launch import start_ray
+    from openrlhf_swap.integration.startup.ray_start import start_ray
 
     set_cpu_environment()
     with pytest.MonkeyPatch.context() as patch:

@@ -22,10 +22,10 @@ from openrlhf_swap import train
 def look(*_):
     import ray
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
-    from openrlhf_swap.integration.startup import launch
+    from openrlhf_swap.integration.startup.ray_start import start_ray
 
     set_cpu_environment()
-    launch.start_ray(1, on_cpu=True)
+    start_ray(1, on_cpu=True)
 
     @ray.remote
     def work():

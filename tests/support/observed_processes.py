@@ -62,7 +62,7 @@ def commands():
     from openrlhf_swap import sft
     from openrlhf_swap.flags.configuration import configure
     from openrlhf_swap.integration.runtime import cpu_build
-    from openrlhf_swap.integration.startup import launch
+    from openrlhf_swap.integration.startup import launch, ray_start
 
     run_module = runpy.run_module
 
@@ -75,10 +75,13 @@ def commands():
 
         return mock.patch.object(runpy, "run_module", observed_module)
 
-    no_ray = {"start_ray": mock.DEFAULT, "engine_limits": lambda *_: {}}
-    with mock.patch.multiple(launch, **no_ray), observed("DRIVER"):
+    no_work = {"build_communication_op": mock.DEFAULT, "engine_limits": lambda *_: {}}
+    run = configure(["--actor.model_name_or_path", str(POLICY)], on_cpu=True)
+    no_ray = mock.patch.object(ray_start, "start_ray")
+    with mock.patch.multiple(launch, **no_work), no_ray, observed("DRIVER"):
         observing.begin()
-        launch.launch(configure(["--actor.model_name_or_path", str(POLICY)], on_cpu=True))
+        with ray_start.starting_ray(run) as started:
+            launch.launch(run, started)
         record("after DRIVER")
     with mock.patch.object(cpu_build, "build_communication_op"), observed("SFT"):
         observing.begin()

@@ -1,4 +1,4 @@
-"""Start Ray where needed and run OpenRLHF's training CLI with our classes in it."""
+"""Run OpenRLHF's training CLI with our classes in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import runpy
 import sys
 import time
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,37 +18,27 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import RunError, SwapError
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import engine_gpus, engine_limits, gpu_actors, policy_ranks
+from openrlhf_swap.flags.placement import engine_limits
 from openrlhf_swap.flags.stock import TRAIN
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor, expert_kernels
 from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS
 from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
 from openrlhf_swap.integration.runtime.weights import engine_arguments
-from openrlhf_swap.integration.startup import gpus
 from openrlhf_swap.integration.startup.cluster import watch_gcs
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.console import end_process
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
-# What OpenRLHF gives to its processes.
-OPENRLHFS_VARIABLES = {
-    "TOKENIZERS_PARALLELISM": "true",
-    "NCCL_DEBUG": "WARN",
-    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
-}
-OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
 
-def launch(configuration: Configuration) -> None:
-    """Train; returns when the last checkpoint is written.
+def launch(configuration: Configuration, started: Future[None]) -> None:
+    """Train as soon as Ray has `started`; returns when the last checkpoint is written.
 
     On a CPU "GPUs" are slots for processes, on this machine or in the cluster that RAY_ADDRESS names.
 
     Raises:
-        ConfigError: when the machine cannot carry the run.
         SwapError: one of our errors that was raised in an actor.
     """
     args, run = configuration.args, configuration.run
@@ -60,12 +51,9 @@ def launch(configuration: Configuration) -> None:
     if configuration.on_cpu:
         # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         more["enable_chunked_prefill"] = False
-        os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
+        build_communication_op()
     else:
-        configuration = gpus.check(configuration)
-        args = configuration.args
         more |= expert_kernels(args.actor.model_name_or_path)
-    start_ray(gpu_actors(args), configuration.on_cpu)
     limits = engine_limits(configuration)
     print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
     engines = EngineFactory(ray.remote(SwapRolloutActor), {**limits, **more})
@@ -73,7 +61,7 @@ def launch(configuration: Configuration) -> None:
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
         with watch_gcs(partial(end_without_gcs, args, where)):
-            run_openrlhf(configuration, engines)
+            run_openrlhf(configuration, engines, started)
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -86,15 +74,15 @@ def launch(configuration: Configuration) -> None:
     finally:
         if sys.exc_info()[0]:
             time.sleep(LAST_WORDS_SECONDS)
-        ray.shutdown()
 
 
-def run_openrlhf(configuration: Configuration, engines: Any) -> None:
+def run_openrlhf(configuration: Configuration, engines: Any, started: Future[None]) -> None:
     """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes instead of its own.
 
     Args:
         configuration: its settings reach every actor as `strategy.args.swap` and `strategy.args.swap_run`.
         engines: what makes rollout engines: an `EngineFactory`.
+        started: Ray, which has to start before.
     """
     from openrlhf import utils
 
@@ -109,7 +97,9 @@ def run_openrlhf(configuration: Configuration, engines: Any) -> None:
         "openrlhf.utils.get_strategy": get_strategy,
     }
     with patches.installed(DRIVER, computed):
-        runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"](configuration.args)
+        train = runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"]
+        started.result()
+        train(configuration.args)
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
@@ -137,38 +127,6 @@ def died(who: str, args: SimpleNamespace, where: str) -> str:
         f"{who} died. Its last words, if it had any, are {where}; a process that dies silently was usually killed for "
         f"lack of memory (see the kernel's log): {checkpoints.how_to_resume(Path(args.ckpt.path))}"
     )
-
-
-def threads(args: SimpleNamespace, cores: int) -> int:
-    """Threads per process of a CPU run, so that processes that work at the same time share the cores.
-
-    Engines and policy take turns, unless the run is asynchronous.
-    """
-    actors, engines = policy_ranks(args), engine_gpus(args)
-    return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
-
-
-def start_ray(places: int, on_cpu: bool) -> None:
-    """Join the cluster that RAY_ADDRESS names or start Ray on this machine alone, without its dashboard.
-
-    On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
-    """
-    if on_cpu:
-        build_communication_op()
-    if "RAY_ADDRESS" not in os.environ:
-        # One CPU more for the trainer, which asks for no GPU.
-        slots = {"num_cpus": places + 1, "num_gpus": places, "object_store_memory": OBJECT_STORE_BYTES}
-        if on_cpu:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray counts these slots as GPUs, and would miss them there
-        options: dict[str, Any] = {"address": "local", "include_dashboard": False, **(slots if on_cpu else {})}
-    else:
-        options = {}
-    if not on_cpu:
-        variables = {name: os.environ.get(name, value) for name, value in OPENRLHFS_VARIABLES.items()}
-        options["runtime_env"] = {"env_vars": variables}
-    elif not options:
-        options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}}
-    ray.init(**options)
 
 
 def leave_awake(*_: Any, **__: Any) -> None:

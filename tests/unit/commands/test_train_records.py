@@ -2,22 +2,18 @@
 
 import json
 import shlex
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from support.command_lines import run_main
+from support.command_lines import run_main, without_launch
 from support.paths import POLICY
 
 from openrlhf_swap import train
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.runtime import cpu
 from openrlhf_swap.integration.startup import preflight
 from openrlhf_swap.runs import provenance
 from openrlhf_swap.runs.isolation import LOCK, locked
 
-LAUNCH = "openrlhf_swap.integration.startup.launch"
 TORN = [b"", b"{", b"[]", b"null", b"\0" * 4096, b"\xff{}", b"[" * 100_000]
 
 
@@ -56,17 +52,15 @@ def test_a_folder_that_the_policy_cannot_be_exported_to_is_refused(tmp_path, cap
 
 def test_ray_gets_whole_paths_and_the_records_what_was_given(tmp_path, monkeypatch, prompts_file):
     """On a cluster that was started elsewhere a relative model would be taken for one of the hub."""
-    started = []
-    monkeypatch.setitem(sys.modules, LAUNCH, SimpleNamespace(launch=started.append))
+    launched = without_launch(monkeypatch)
     monkeypatch.setattr(preflight, "resolve_run", lambda configuration: configuration)
-    monkeypatch.setattr(cpu, "set_cpu_environment", lambda: None)
     monkeypatch.setattr(provenance, "commit", lambda: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(POLICY)
     (tmp_path / "rows.jsonl").symlink_to(prompts_file)
     given = ["--actor.model_name_or_path", "model", "--data.prompt_dataset", "rows.jsonl", "--swap.output_dir", "out"]
     train._train(configure(given), given)
-    args = started[0].args
+    args = launched[0].args
     assert (args.actor.model_name_or_path, args.data.prompt_dataset) == (f"{tmp_path}/model", f"{tmp_path}/rows.jsonl")
     assert (args.ckpt.path, args.ckpt.output_dir) == (f"{tmp_path}/out/checkpoints", f"{tmp_path}/out/policy")
     about = json.loads((tmp_path / "out" / "swap_config.json").read_text())

@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import sys
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from support.command_lines import GOOD
+from support.command_lines import GOOD, without_launch
 
 from openrlhf_swap import plan, train
 from openrlhf_swap.command import run_command
@@ -254,14 +252,12 @@ def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_pat
 
 def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, prompts_file):
     """Up to the call of OpenRLHF's training, which takes parsed arguments."""
-    launched, parses, reads = [], [], []
+    launched, parses, reads = without_launch(monkeypatch), [], []
     parse, load = argparse.ArgumentParser.parse_known_args, yaml.load
     monkeypatch.setattr(
         argparse.ArgumentParser, "parse_known_args", lambda *given, **more: parses.append(1) or parse(*given, **more)
     )
     monkeypatch.setattr(yaml, "load", lambda *given: reads.append(1) or load(*given))
-    launch = "openrlhf_swap.integration.startup.launch"
-    monkeypatch.setitem(sys.modules, launch, SimpleNamespace(launch=launched.append))
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump({"flags": {"swap.recipe": "swap", "swap.output_dir": str(tmp_path / "out")}}))
     flags = {**GOOD, "--config": str(path), "--data.prompt_dataset": str(prompts_file), "--train.num_episodes": "1"}

@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -207,12 +208,9 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
     AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
     made = []
     monkeypatch.setattr(launch, "EngineFactory", lambda actor_class, more: more)
-    monkeypatch.setattr(launch, "run_openrlhf", lambda configuration, engines: made.append(engines))
-    monkeypatch.setattr(launch, "start_ray", lambda *_, **__: None)
-    monkeypatch.setattr(launch.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(launch, "run_openrlhf", lambda configuration, engines, started: made.append(engines))
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
-    monkeypatch.setattr(launch.gpus, "check", lambda configuration: configuration)
-    launch.launch(configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False))
+    launch.launch(configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock())
     (given,) = made
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected
     assert given.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()

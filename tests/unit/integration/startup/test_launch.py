@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_swap.integration.startup.launch import threads
+from openrlhf_swap.integration.startup.ray_start import threads
 
 
 @pytest.mark.parametrize(
