@@ -1,4 +1,4 @@
-"""The examples of docs/use/own_trainer.md; those for TRL and verl run where these are installed."""
+"""The examples of docs/use/own_trainer.md; those for TRL, verl and Molt run where these are installed."""
 
 import re
 import sys
@@ -103,3 +103,70 @@ def test_verl_takes_the_estimator(run):
         expected = swap_advantages(groups[uid], SwapConfig())[number].float()
         torch.testing.assert_close(row[: len(expected)], expected, rtol=1e-5, atol=1e-5)
         assert not row[len(expected) :].any()
+
+
+def test_molt_takes_the_experience_maker(run, tokenizer):
+    pytest.importorskip("molt")
+    from molt.trainer import rl_trainer
+    from molt.trainer.algorithm import Experience, FixedKLController
+
+    example = run("RemoteExperienceMaker")
+    assert rl_trainer.RemoteExperienceMaker is example.SwapExperienceMaker
+    thought = "23 + 4 = 27\n2 + 4 = 6\n"
+    texts = [  # of two groups, whose members are in different experiences
+        ("a", "What is 123 + 456?", "579", thought + "</think>\n\n**Final Answer**\n\\boxed{579}", 1.0),
+        ("b", "What is 1 + 2?", "3", "1 + 2 = 3\n</think>\n\n**Final Answer**\n\\boxed{3}", 1.0),
+        ("b", "What is 1 + 2?", "3", thought + thought, 0.0),
+        ("a", "What is 123 + 456?", "579", thought + thought + "</think>\n\n**Final Answer**\n\\boxed{579}", 1.0),
+    ]
+    encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+    samples = [(group, encode(prompt), answer, encode(text), reward) for group, prompt, answer, text, reward in texts]
+    width = max(len(prompt) + len(response) for _, prompt, _, response, _ in samples) + 3
+
+    def experience(numbers):
+        """Padded on both sides, prompts on the left."""
+        left = max(len(samples[number][1]) for number in numbers) + 1
+        rows = torch.zeros(3, len(numbers), width, dtype=torch.long)
+        for (ids, attended, taken), number in zip(rows.unbind(1), numbers, strict=True):
+            _, prompt, _, response, _ = samples[number]
+            start, stop = left - len(prompt), left + len(response)
+            ids[start:stop] = torch.tensor(prompt + response)
+            attended[start:stop] = 1
+            taken[left:stop] = 1
+        ids, attended, taken = rows
+        return Experience(
+            sequences=ids,
+            attention_mask=attended,
+            action_mask=taken[:, 1:].bool(),
+            kl=torch.zeros(len(numbers), width - 1),
+            rewards=torch.tensor([samples[number][4] for number in numbers]),
+            labels=[samples[number][2] for number in numbers],
+            group_ids=[samples[number][0] for number in numbers],
+            rollout_ids=[str(number) for number in numbers],
+            index=list(numbers),
+        )
+
+    advantage = types.SimpleNamespace(estimator="dr_grpo", gamma=1.0, lam=1.0, no_whiten=False)
+    args = types.SimpleNamespace(
+        algo=types.SimpleNamespace(advantage=advantage),
+        reward=types.SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None, clip_range=None),
+        rollout=types.SimpleNamespace(n_samples_per_prompt=2),
+    )
+    strategy = types.SimpleNamespace(args=args)
+    maker = example.SwapExperienceMaker(None, None, FixedKLController(0.0), strategy, tokenizer)
+    batches = [(0, 1), (2, 3)]
+    found = maker.compute_advantages_and_returns([experience(numbers) for numbers in batches])
+    rows = {
+        number: (made, row) for numbers, made in zip(batches, found, strict=True) for row, number in enumerate(numbers)
+    }
+    for group in ([0, 3], [1, 2]):
+        traces = [
+            example.SCORER.trace(*samples[number][1::2][:2], samples[number][2], samples[number][4] > 0)
+            for number in group
+        ]
+        for number, expected in zip(group, swap_advantages(traces, example.CONFIG), strict=True):
+            made, row = rows[number]
+            taken = made.action_mask[row]
+            torch.testing.assert_close(made.advantages[row, taken], expected.float(), rtol=1e-5, atol=1e-5)
+            assert not made.advantages[row, ~taken].any()
+    assert rows[0][0].advantages[0].unique().numel() > 2  # the process term differs from step to step
