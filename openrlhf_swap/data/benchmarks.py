@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.data.formats import read_format
+from openrlhf_swap.data.formats import Problem, read_format
 from openrlhf_swap.data.references import read_reference
 from openrlhf_swap.data.rows import read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
-
-
-@dataclass(frozen=True)
-class Problem:
-    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`.
-
-    Attributes:
-        id: its own in its benchmark.
-        problem: as it is asked.
-        answer: the reference answer, or what else the grader judges by.
-        metadata: what it looks at besides.
-        grader: the verifier's name.
-        instructed: whether the problem ends with an instruction, so that no suffix belongs after it.
-    """
-
-    id: str
-    problem: str
-    answer: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    grader: str = MATH
-    instructed: bool = False
-
-    @property
-    def reference(self) -> Reference:
-        """What responses are graded against."""
-        return Reference(self.answer, self.problem, self.metadata)
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 
 @dataclass(frozen=True)
@@ -235,7 +209,7 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
     with reader_errors(f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"):
         asked = read_format(row)
     if asked:
-        problem = Problem(str(own_id), *asked, instructed=True)
+        problem = replace(asked, id=str(own_id))
     else:
         text, answer = row.get("problem"), row.get("answer")
         if not isinstance(text, str) or not text.strip():

@@ -12,11 +12,12 @@ import pickle
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from openrlhf_swap.rewards.multiple_choice import LETTERS, OPTIONS
 from openrlhf_swap.rewards.unit_tests import FUNCTION
-from openrlhf_swap.rewards.verifiers import UNIT_TESTS
+from openrlhf_swap.rewards.verifiers import MATH, UNIT_TESTS, Reference
 
 CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."
 PROGRAM = (
@@ -27,16 +28,33 @@ COMPLETE = "Complete this Python code. Put the whole of it into one fenced code 
 LONGEST_SHOWN = 40  # characters of a value in a message
 
 
-class Asked(NamedTuple):
-    """A problem as it is asked, its reference answer, what else its verifier looks at, and that verifier's name."""
+@dataclass(frozen=True)
+class Problem:
+    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`.
 
+    Attributes:
+        id: its own in its benchmark; empty where nobody has given it one.
+        problem: as it is asked.
+        answer: the reference answer, or what else the grader judges by.
+        metadata: what it looks at besides.
+        grader: the verifier's name.
+        instructed: whether the problem ends with an instruction, so that no suffix belongs after it.
+    """
+
+    id: str
     problem: str
     answer: str
-    metadata: dict[str, Any]
-    grader: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    grader: str = MATH
+    instructed: bool = False
+
+    @property
+    def reference(self) -> Reference:
+        """What responses are graded against."""
+        return Reference(self.answer, self.problem, self.metadata)
 
 
-def gpqa(row: Mapping[str, Any]) -> Asked:
+def gpqa(row: Mapping[str, Any]) -> Problem:
     """A question of GPQA. The order of the options is drawn by the question, so the same in every run."""
     question, correct, *wrong = (_text(row, name) for name in _GPQA)
     options = [text.strip() for text in (correct, *wrong)]
@@ -44,7 +62,7 @@ def gpqa(row: Mapping[str, Any]) -> Asked:
     return _choice(question, options, LETTERS[options.index(correct.strip())])
 
 
-def mmlu_pro(row: Mapping[str, Any]) -> Asked:
+def mmlu_pro(row: Mapping[str, Any]) -> Problem:
     """A question of MMLU-Pro, which has up to ten options."""
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
@@ -52,18 +70,18 @@ def mmlu_pro(row: Mapping[str, Any]) -> Asked:
     return _choice(_text(row, "question"), options, _text(row, "answer"))
 
 
-def livecodebench(row: Mapping[str, Any]) -> Asked:
+def livecodebench(row: Mapping[str, Any]) -> Problem:
     """A task of LiveCodeBench: a program, or a class to complete where the row names a function."""
     tests = [*_tests(row["public_test_cases"]), *_tests(row.get("private_test_cases") or "[]")]
     kept = json.dumps([{"input": test["input"], "output": test["output"]} for test in tests])
     name = json.loads(row.get("metadata") or "{}").get("func_name")
     instruction = f"{COMPLETE}\n\n```python\n{row['starter_code']}\n```" if name else PROGRAM
     metadata = {FUNCTION: name} if name else {}
-    return Asked(f"{row['question_content']}\n\n{instruction}", kept, metadata, UNIT_TESTS)
+    return Problem("", f"{row['question_content']}\n\n{instruction}", kept, metadata, UNIT_TESTS, instructed=True)
 
 
 _GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
-FORMATS: dict[tuple[str, ...], Callable[[Mapping[str, Any]], Asked]] = {
+FORMATS: dict[tuple[str, ...], Callable[[Mapping[str, Any]], Problem]] = {
     _GPQA: gpqa,
     ("question", "options", "answer"): mmlu_pro,
     ("question_content", "public_test_cases"): livecodebench,
@@ -71,7 +89,7 @@ FORMATS: dict[tuple[str, ...], Callable[[Mapping[str, Any]], Asked]] = {
 """The columns by which rows are recognised -> what makes a problem of a row."""
 
 
-def read_format(row: Mapping[str, Any]) -> Asked | None:
+def read_format(row: Mapping[str, Any]) -> Problem | None:
     """The problem in a row of one of these formats; None for a row of problem and answer.
 
     Raises:
@@ -95,9 +113,10 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _choice(question: str, options: Sequence[str], letter: str) -> Asked:
+def _choice(question: str, options: Sequence[str], letter: str) -> Problem:
     listing = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
-    return Asked(f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", letter, {OPTIONS: list(options)}, "multiple_choice")
+    asked, metadata = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", {OPTIONS: list(options)}
+    return Problem("", asked, letter, metadata, "multiple_choice", instructed=True)
 
 
 def _tests(text: str) -> list[dict[str, str]]:

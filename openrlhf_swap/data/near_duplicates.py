@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from openrlhf_swap.data.benchmarks import Problem
+    from openrlhf_swap.data.formats import Problem
 
 # When one text counts as containing the other; docs/use/data.md says how these were chosen.
 SHARED = 0.8

@@ -172,6 +172,9 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(VARIABLE, CPU_COMMAND, None, "spinning threads take cores from the processes they wait for"): {
         "OMP_WAIT_POLICY": "PASSIVE"
     },
+    Group(VARIABLE, CPU_COMMAND, None, "oneDNN keeps 1,024 programs for products of other sizes: 290 MiB"): {
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"
+    },
     Group(VARIABLE, TRAINS, None, "a killed Ray actor takes along what it has started, such as vLLM's engine"): {
         "RAY_process_group_cleanup_enabled": "true"
     },

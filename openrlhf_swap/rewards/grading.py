@@ -56,7 +56,6 @@ _OF_NUMBER = re.compile(  # words that make it another number, or a range
 )
 _CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
 _SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
-_TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathsf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
@@ -130,13 +129,13 @@ def _bare(answer: str) -> str:
 
 def _as_written(bare: str) -> str:
     r"""An answer less `\text` and spaces, its accents composed, to compare as it stands."""
-    plain = _SPACE.sub("", _TEXT.sub(r"\1", bare).replace("~", " ").replace("\\ ", " "))
+    plain = _SPACE.sub("", unwrap_text(bare).replace("~", " ").replace("\\ ", " "))
     return unicodedata.normalize("NFC", plain)
 
 
 def _is_hedge(stated: str) -> bool:
     r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or a number is one."""
-    if len(stated) <= LONGEST_QUANTITY and (DENIED.match(stated) or _WAVERING.search(_TEXT.sub(r"\1", stated))):
+    if len(stated) <= LONGEST_QUANTITY and (DENIED.match(stated) or _WAVERING.search(unwrap_text(stated))):
         return True
     sides = _NEARLY.split(_MATHEMATICS.sub("", stated))
     if len(sides) == 1:

@@ -20,7 +20,14 @@ from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata,
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
-_WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol|bm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_WRAPPED = re.compile(
+    r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mathsf|mbox|operatorname|boldsymbol|bm)\s*"
+    r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
+# "A is wrong. So B.", at the end: what is left is all that a person would say.
+_CONCLUSION = re.compile(
+    r"(?:\A|[.!?\n])[\s*_]*(?:so|thus|hence|therefore)\b[,:]?\s+([^\n]{1,20})\s*\Z", re.IGNORECASE
+)
 # "A" and "I" are words, too, so what follows a letter must end it or explain it.
 _LETTER = re.compile(
     r"(?:[\s*_$`\"']|\\[(\[])*(?:(?:option|choice)\s+)?"
@@ -61,6 +68,8 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
     letter = find_letter(boxed) or _letter_of_option(boxed, options) if boxed else None
     if letter is None and (place := last_announcement(text if boxed is None else text.rpartition(boxed)[2])):
         letter = find_letter(place[1] or "")
+    elif letter is None and (concluded := _CONCLUSION.search(text)):
+        letter = find_letter(concluded[1])
     elif letter is None and "\n" not in text.strip():
         letter = find_letter(text)
     return letter and letter.upper()

@@ -17,39 +17,19 @@ import re
 import signal
 import sys
 import types
+from collections import deque
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, BinaryIO
 
 PIPES: tuple[int, ...] = globals().get("PIPES", ())  # the sandbox sets it: to write to the other end, and to read
-_DATA: tuple[Any, ...] = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    tuple,
-    list,
-    set,
-    frozenset,
-    dict,
-    type(None),
-    range,
-    bytearray,
-)
-_VALUES = {
-    **{("builtins", kind.__name__): kind for kind in _DATA},
-    **{
-        (module, name): getattr(__import__(module), name)
-        for module, names in {
-            "fractions": ["Fraction"],
-            "decimal": ["Decimal"],
-            "datetime": ["date", "datetime", "time", "timedelta", "timezone"],
-            "collections": ["deque"],
-        }.items()
-        for name in names
-    },
-}
+# Their subclasses are sent as these: a named tuple, a Counter, an IntEnum.
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict)
+_DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
+_LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
+_VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 _BETWEEN_OBJECTS = {  # a comparison or a sum with a value of the checks would tell it to the program
     f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
 }
@@ -79,8 +59,8 @@ class _Pickler(pickle.Pickler):
         return ["mine", len(self._link.kept) - 1]
 
     def reducer_override(self, value: Any) -> Any:
-        for kind in _DATA[:-3]:
-            if isinstance(value, kind) and type(value) is not kind:  # a named tuple, a Counter, an IntEnum
+        for kind in _PLAIN:
+            if isinstance(value, kind) and type(value) is not kind:
                 return kind, (list(value) if kind in (tuple, list, set, frozenset) else kind(value),)
         if _is_numpy(value):
             plain = value.tolist()

@@ -48,16 +48,23 @@ _ANNOUNCEMENT = re.compile(
 _LABEL = re.compile(  # "Resultado: 5", "The sum is 5"
     r"[^\w\n<]*(?:[^\W\d_]+(?:\s[^\W\d_]+){0,3}\s*[*_`]*[:\uff1a]|\w[^\n:=$\d]{0,60}?\bis\b:?)[\s*_`]*(?=\S)"
 )
+# What is compared with a number, or denied, is not stated: one list for announcements and for prose.
 _COMPARED = (
-    r"not|cannot|never|neither|nor|none|nobody|unlikely|hardly|nearly|almost|less|more|fewer|greater|larger|smaller"
+    r"not|can\s?not|never|neither|nor|none|nobody|unlikely|unlike|hardly|nearly|almost|less|more|fewer|greater|larger|smaller"
     r"|bigger|lower|higher|below|above|under|over|exceeds?|at\s+(?:most|least)|up\s+to|(?:close|nothing|far)\s+(?:to|like|from)"
     r"|within|between|either|one\s+of|other\s+than|anything\s+but|different|differs?|divisible|multiple|wrong|incorrect"
-    r"|false|rule[sd]?\s+out|exclude[sd]?|doubt"
+    r"|false|rule[sd]?\s+out|exclude[sd]?|doubt|no\s+(?:longer|such)|fails?|too\s+\w+|we\s+have\s+no"
 )
-_COMPARISON = r"\\(?:ne|neq|neg|lnot|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥¬]|!="
+_NOT = rf"(?:(?<!\\)\b(?:{_COMPARED})\b|n['\u2019]t\b)"
+_COMPARISON = r"(?:\\(?:ne|neq|neg|lnot|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥¬]|!=)"
+_WRONG = r"(?:wrong|incorrect|false|excluded|ruled\s+out)\b"
 DENIED = re.compile(  # before any number: "less than 42", "never 42", "wrong: 42"; or after it
-    rf"[^\d\n]{{0,40}}?(?:(?<!\\)\b(?:{_COMPARED})\b|n['\u2019]t\b)|(?:[\s$*:]|\\[(\[])*(?:{_COMPARISON})"
-    r"|[^\n]{0,80}\b(?:is|be|are)\s+(?:wrong|incorrect|false|excluded|ruled\s+out)\b",
+    rf"[^\d\n]{{0,40}}?{_NOT}|(?:[\s$*:]|\\[(\[])*{_COMPARISON}|[^\n]{{0,80}}\b(?:is|be|are)\s+{_WRONG}", re.IGNORECASE
+)
+_DENYING = re.compile(rf"{_NOT}|\?\s*\Z", re.IGNORECASE)
+_DENIED_BOX = re.compile(  # right before it or after it; \0 stands for the box
+    rf"(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
+    rf"[\s$:*(]*\0|\0[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not\b|{_WRONG})|isn['\u2019]t\b)",
     re.IGNORECASE,
 )
 # What takes an answer back, or names another one: "3. Or 4", "3, but it could be 4", "3 (or maybe 4)".
@@ -71,10 +78,6 @@ _SECOND_THOUGHT = re.compile(r"\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possi
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?]+(?=\s|\Z)|(?=\n)|\Z)")
 _CLAUSE = re.compile(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;")
 _NOT_SO = re.compile(r"(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z", re.IGNORECASE)
-_DENYING = re.compile(
-    rf"\b(?:{_COMPARED}|unlike|no\s+(?:longer|such)|can\s?not|fails?|too\s+\w+|we\s+have\s+no)\b|n['\u2019]t\b|\?\s*\Z",
-    re.IGNORECASE,
-)
 _LAST_OF_SEVERAL = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z", re.IGNORECASE
 )
@@ -178,21 +181,10 @@ def is_torn(text: str) -> bool:
     return bool(boxes) and last_boxed(text[boxes[-1].start() :]) is None
 
 
-_DENIED_BEFORE = re.compile(
-    rf"(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
-    r"[\s$:*(]*\Z",
-    re.IGNORECASE,
-)
-_DENIED_AFTER = re.compile(
-    r"[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false)\b|isn['\u2019]t\b)",
-    re.IGNORECASE,
-)
-
-
 def _is_denied_box(text: str) -> bool:
     """Whether the words right before or after the last box deny what it holds, or ask."""
     start, _, end = _boxes(text)[-1]
-    return bool(_DENIED_BEFORE.search(text, max(0, start - 40), start) or _DENIED_AFTER.match(text, end + 1))
+    return _DENIED_BOX.search(f"{text[max(0, start - 40) : start]}\0{text[end + 1 : end + 81]}") is not None
 
 
 def last_announcement(text: str) -> tuple[int, str | None] | None:

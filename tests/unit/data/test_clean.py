@@ -3,7 +3,6 @@
 import pytest
 from support.problems import DIE
 
-from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import (
     DUPLICATE,
     EMPTY_PROBLEM,
@@ -12,6 +11,7 @@ from openrlhf_swap.data.clean import (
     find_reasons,
     strip_template,
 )
+from openrlhf_swap.data.formats import Problem
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.rewards.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference

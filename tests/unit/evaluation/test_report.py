@@ -6,7 +6,7 @@ import shutil
 import pandas as pd
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.data.formats import Problem
 from openrlhf_swap.evaluation import report
 from openrlhf_swap.evaluation.measures import Measures
 from openrlhf_swap.evaluation.report import COLUMNS, _difference, difference_tables, evaluation_table

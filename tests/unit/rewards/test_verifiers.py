@@ -68,6 +68,8 @@ def grade(graders):
             for text in ("The answer is not C.", "The answer is C?", "Answer: either A or C", "Answer: A-C")
         ),
         *((text, None) for text in (r"\boxed{A} or \boxed{C}", r"\boxed{A}, no: \boxed{C", "Answer: $\\boxed{C")),
+        *((text, "C") for text in ("So C.", "A is wrong. So C.", "Hence (C).", "A is wrong.\nTherefore, **C**")),
+        *((text, None) for text in ("So A or C.", "So A is wrong.", "So a good choice", "So A.\nBut maybe C.")),
         ("Answer: A or C", None),  # whoever names two has not chosen
         (r"\boxed{(A) \text{ or } (C)}", None),
         (r"\boxed{London or Paris}", None),
@@ -83,7 +85,8 @@ def test_the_letter_that_is_stated(text, letter):
 
 def test_multiple_choice_grades_what_follows_the_thought(grade):
     assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(True, "ok", score=1.0)
-    assert grade("multiple_choice", "Answer: B</think>so D", "C") == Grade(False, "no_answer")
+    assert grade("multiple_choice", "Answer: B</think>nothing", "C") == Grade(False, "no_answer")
+    assert grade("multiple_choice", "Answer: B</think>so D", "C").stated == "D"
     wrong = grade("multiple_choice", r"</think>\boxed{B}", "C")
     assert (wrong, wrong.why, wrong.stated) == (Grade(False, "ok"), "read B", "B")
     # In a thought that was never closed a letter counts only where a final answer is stated.
