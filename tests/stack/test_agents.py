@@ -1,15 +1,21 @@
-"""Whole runs of an agent: killed and resumed, and with an environment that fails."""
+"""Agents in the real actors, and in whole runs: killed and resumed, and with an environment that fails."""
 
 import re
 import signal
 from pathlib import Path
 
 import pytest
+import torch
+from support.actors import CLOSE, GROUP_SIZE, make_batch, make_config, makers
 from support.disturbing import Run, errors
-from support.paths import ROOT
+from support.paths import POLICY, ROOT
 from support.running import SMALL_STEPS, run_training, start_training
+from support.slow_advantages import slow_advantages
+from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.scoring.answer import answer_branch
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
 
 pytestmark = pytest.mark.slow
 CALCULATOR = str(ROOT / "examples" / "agents" / "calculator.py")
@@ -39,6 +45,43 @@ calculator.Calculator.step = step
 
 def untimed(rows):
     return [{name: value for name, value in row.items() if not TIMES.search(name)} for row in rows]
+
+
+def test_turns_earn_what_a_forward_for_each_prefix_says(actor_group, arguments, monkeypatch, tokenizer, responses):
+    """Rows of two turns, padded and scored in the policy's own forward; with theta = 0 stock GRPO, bit for bit."""
+    monkeypatch.setattr(arguments.rollout, "micro_batch_size", 3)
+    seen = tokenizer("13\n08\n", add_special_tokens=False)["input_ids"]
+    agents, cuts = [], []
+    for response in responses:
+        ids, ((start, end),) = response["observation_tokens"], response["action_ranges"]
+        cut = (start + end) // 2
+        cuts.append(cut - start)
+        ranges = [(start, cut), (cut + len(seen), end + len(seen))]
+        agents.append({**response, "observation_tokens": ids[:cut] + seen + ids[cut:], "action_ranges": ranges})
+    stock_class, swap_class = makers()
+    _, stock = make_batch(stock_class, actor_group, tokenizer, agents)
+    _, zero = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config(process_weight=0.0))
+    assert all(torch.equal(ours[0], expected[0]) for ours, expected in zip(zero, stock, strict=True))
+
+    maker, ours = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config())
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
+    off = []
+    for first in range(0, len(agents), GROUP_SIZE):
+        members = range(first, first + GROUP_SIZE)
+        expected = slow_advantages([maker._rollouts[i].trace() for i in members])
+        for i, values in zip(members, expected, strict=True):
+            rollout, cut = maker._rollouts[i], cuts[i]
+            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
+            assert len(values) == len(rollout.response_ids) == len(agents[i]["observation_tokens"]) - rollout.start - 6
+            if rollout.correct:
+                assert cut - 1 in rollout.step_ends
+                lengths = [rollout.start + end + 1 + len(seen) * (end >= cut - 1) for end in rollout.step_ends]
+                branch = answer_branch(tokenizer, CLOSE, rollout.answer)
+                ids = torch.tensor(agents[i]["observation_tokens"])
+                scores = score_per_prefix(model, ids, [rollout.start, *lengths], branch)
+                off += (torch.tensor(rollout.answer_logprobs) - scores).abs().tolist()
+    # What bfloat16 rounds; by a prefix of other tokens it would be whole nats.
+    assert len(off) > 50 and max(off) < 0.1
 
 
 def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
