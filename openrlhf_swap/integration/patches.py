@@ -202,8 +202,8 @@ PATCHES: dict[Group, dict[str, str]] = {
         "gc.get_freeze_count()": "gc.freeze, until the interpreter exits"
     },
     Group(STATE, EVERY, None, "packed responses are attended without masks of length x length"): {
-        "transformers.AttentionInterface": ".runtime.packed_rows.attend",
-        "transformers.AttentionMaskInterface": ".runtime.packed_rows.bounds_or_mask",
+        "transformers.AttentionInterface": ".runtime.attention.attend",
+        "transformers.AttentionMaskInterface": ".runtime.attention.bounds_or_mask",
     },
     Group(STATE, NO_CUDNN, None, "cuDNN's attention builds a plan for every new length; vLLM leaves it out, too"): {
         "torch.backends.cuda.cudnn_sdp_enabled()": "False"

@@ -80,28 +80,24 @@ class Objective:
     follow the order of a run: before Ray starts, generation, training.
     """
 
-    normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
-    """(r - mean)/std of the group; r - mean; or r as it is."""
+    normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"  # (r - mean)/std of the group; r - mean; or r
     flags: ClassVar[dict[str, str]] = {}
     """Defaults of OpenRLHF's flags that the objective needs, by name without dashes; the command line wins."""
-    scores_steps: bool = False
-    """Whether the policy has to score the answer after every step."""
+    scores_steps: bool = False  # whether the policy has to score the answer after every step
     reads_states: bool = False
     """Whether the policy's hidden states at the ends of steps are needed, of every response (`Rollout.states`)."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
     boxes_answers: ClassVar[bool] = False
     """Whether it asks for a boxed answer, looks for one, or looks for the reference answer in a thought."""
-    needs_all_groups: bool = True
-    """Whether groups that are all correct or all wrong teach something; dynamic filtering drops them."""
-    reshapes_responses: ClassVar[bool] = False
-    """Whether responses differ from what the engine sampled (forced, deleted or joined tokens)."""
-    rewrites_evaluation: ClassVar[bool] = False
-    """Whether `rewrite_problem` also writes the rows of the evaluation data set."""
+    needs_all_groups: bool = True  # whether groups teach something that dynamic filtering drops: all correct or wrong
+    reshapes_responses: ClassVar[bool] = False  # whether tokens are forced, deleted or joined, unlike those sampled
+    rewrites_evaluation: ClassVar[bool] = False  # whether `rewrite_problem` also writes the evaluation's rows
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
-    state: ClassVar[tuple[str, ...]] = ()
-    """The attributes that make up the state; a checkpoint holds them as plain values."""
+    state: ClassVar[
+        tuple[str, ...]
+    ] = ()  # the attributes that make up the state; checkpoints hold them as plain values
     outcome_weight: float = 1.0
     process_weight: float = 1.0
     critic: Any = None

@@ -69,8 +69,8 @@ def plain_coefficients(config: SwapConfig) -> Coefficients:
 GROUPS = {  # what a user has or wants -> name -> module and class
     "shorter at equal accuracy, with reference answers": {
         **dict.fromkeys(ABLATION, "swap:Swap"),
-        "sas": "step_scales:SAS",
-        "attnpo": "step_scales:AttnPO",
+        "sas": "group_rewards:SAS",
+        "attnpo": "group_rewards:AttnPO",
         "vsrm": "continued:VSRM",
         "vsrm_scores": "continued:VSRMScores",
         "lc_r1": "lc_r1:LCR1",

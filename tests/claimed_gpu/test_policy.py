@@ -7,7 +7,7 @@ from support.claimed_gpu import claiming, device, to_claimed
 from support.passes import actor_of, micro_batch, scorer_of, update_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.integration.runtime import packed_rows
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.backends import SHARED_PREFIX
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -74,8 +74,8 @@ def kernels(query, key, value, starts, starts_k, *_, scale, window_size, enable_
 @pytest.mark.parametrize("packing", [False, True, "by kernels"])
 def test_the_host_waits_neither_for_layers_nor_for_tokens(packing, monkeypatch):
     if packing == "by kernels":
-        monkeypatch.setattr(packed_rows, "takes_kernels", lambda *_: True)
-        monkeypatch.setattr(packed_rows, "varlen_attn", kernels)
+        monkeypatch.setattr(attention, "takes_kernels", lambda *_: True)
+        monkeypatch.setattr(attention, "varlen_attn", kernels)
     waits = []
     for layers, tokens in ((2, 40), (5, 40), (2, 120)):
         with claiming() as counted:

@@ -9,7 +9,7 @@ from support.passes import FAMILIES, actor_of, micro_batch, scorer_of, update_of
 from support.paths import POLICY
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.integration.runtime import packed_rows
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, ScoringBackend
 from openrlhf_swap.scoring.small_model import small_model
@@ -57,9 +57,9 @@ def test_log_probabilities_and_gradients_equal_those_of_a_cpu(family, packing):
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
 def test_the_kernels_for_packed_responses_give_what_a_call_for_each_gives(family, monkeypatch):
-    assert packed_rows.kernels_work(torch.device("cuda", 0))
+    assert attention.kernels_work(torch.device("cuda", 0))
     found = [value.item() for value in update_of(model_of(family, torch.bfloat16), True, "cuda")]
-    monkeypatch.setattr(packed_rows, "takes_kernels", lambda *_: False)
+    monkeypatch.setattr(attention, "takes_kernels", lambda *_: False)
     expected = [value.item() for value in update_of(model_of(family, torch.bfloat16), True, "cuda")]
     assert found == pytest.approx(expected, rel=0.05)  # bfloat16
 

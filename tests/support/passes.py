@@ -8,7 +8,7 @@ from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.lora import without_adapters
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
-from openrlhf_swap.integration.runtime import packed_rows
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS
 from support.engine import Engine
@@ -19,7 +19,7 @@ FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
 
 def actor_of(model, packing, chunk=CHUNK):
     if packing and (base := without_adapters(model))._supports_attention_backend:
-        base.set_attn_implementation(packed_rows.NAME)
+        base.set_attn_implementation(attention.NAME)
     actor = ChunkedActor(Engine(model))
     actor.packing_samples, actor.temperature = packing, 0.6
     assert actor.hold_logits_of(chunk) is None

@@ -19,8 +19,8 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, first_line, reader_errors
-from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.response import FAILED, read_response
+from openrlhf_swap.integration.generation.sampling import ContinuationRequest
 from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
 from openrlhf_swap.packages.versions import replace
 from openrlhf_swap.rollouts.rollout import Rollout

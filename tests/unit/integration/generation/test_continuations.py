@@ -12,8 +12,8 @@ from support.actors import CLOSE, make_config
 from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.generation import sampling
-from openrlhf_swap.integration.generation.continuations import ContinuationRequest
 from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+from openrlhf_swap.integration.generation.sampling import ContinuationRequest
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func

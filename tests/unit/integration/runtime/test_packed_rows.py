@@ -7,7 +7,7 @@ import torch
 from support.passes import actor_of, gradients_of, micro_batch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.integration.runtime import packed_rows
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.small_model import small_model
 
 # Of one head width or two, with windows, grouped heads, one key head, normed queries, a latent vector, experts.
@@ -45,8 +45,8 @@ def kernels(query, key, value, starts_q, starts_k, longest_q, longest_k, *, scal
 def attended(request, monkeypatch):
     """By each of the two ways, the second with a stand-in for the kernels, which need a GPU."""
     if request.param == "kernels":
-        monkeypatch.setattr(packed_rows, "takes_kernels", lambda *_: True)
-        monkeypatch.setattr(packed_rows, "varlen_attn", kernels)
+        monkeypatch.setattr(attention, "takes_kernels", lambda *_: True)
+        monkeypatch.setattr(attention, "varlen_attn", kernels)
 
 
 def assert_same(gradients, expected):
@@ -79,14 +79,14 @@ def test_padded_rows_are_attended_as_by_sdpa():
     model = model_of("mistral")
     ids, actions, mask, _ = micro_batch()
     expected = actor_of(model, packing=False)(ids, actions, mask)
-    model.set_attn_implementation(packed_rows.NAME)
+    model.set_attn_implementation(attention.NAME)
     assert torch.equal(actor_of(model, packing=False)(ids, actions, mask), expected)
 
 
 @pytest.mark.parametrize("lengths", [[7], [1, 1], [3, 1, 5]])
 def test_layers_get_the_bounds_in_the_place_of_a_mask(lengths):
     model = model_of("qwen2")
-    model.set_attn_implementation(packed_rows.NAME)
+    model.set_attn_implementation(attention.NAME)
     got = []
     model.model.layers[0].self_attn.register_forward_pre_hook(
         lambda _layer, _inputs, options: got.append(options["attention_mask"]), with_kwargs=True
@@ -102,7 +102,7 @@ def test_sinks_are_refused():
     """Without them gpt-oss would run, and be another model."""
     query = torch.ones(1, 1, 2, 8)
     with pytest.raises(ValueError, match="sinks"):
-        packed_rows.attend(torch.nn.Module(), query, query, query, None, s_aux=torch.zeros(1))
+        attention.attend(torch.nn.Module(), query, query, query, None, s_aux=torch.zeros(1))
 
 
 def exact(query, key, value, *spans, scale, window_size, enable_gqa):
@@ -129,21 +129,21 @@ def absent(*_, **__):
     ("function", "reason"), [(exact, None), (unpacked, "they are off by"), (absent, "FlashAttention only supports")]
 )
 def test_kernels_are_tried_before_they_are_used(function, reason, monkeypatch, recwarn):
-    monkeypatch.setattr(packed_rows, "varlen_attn", function)
-    packed_rows.kernels_work.cache_clear()
-    assert packed_rows.kernels_work(torch.device("cpu")) == (reason is None)
+    monkeypatch.setattr(attention, "varlen_attn", function)
+    attention.kernels_work.cache_clear()
+    assert attention.kernels_work(torch.device("cpu")) == (reason is None)
     messages = [str(warning.message) for warning in recwarn]
     assert len(messages) == (reason is not None) and all("\n" not in message for message in messages)
     assert all(f"one by one: torch's kernels for them fail ({reason}" in message for message in messages)
-    packed_rows.kernels_work.cache_clear()
+    attention.kernels_work.cache_clear()
 
 
 def test_heads_and_numbers_that_the_kernels_do_not_take(monkeypatch):
     def takes(width, dtype, on_gpu=True):
         head = torch.ones(1, dtype=dtype).expand(1, 1, 1, width)
         query = type("Query", (), {"shape": head.shape, "dtype": dtype, "is_cuda": on_gpu, "device": "gpu"})
-        return packed_rows.takes_kernels(query, head)
+        return attention.takes_kernels(query, head)
 
-    monkeypatch.setattr(packed_rows, "kernels_work", lambda _: True)
+    monkeypatch.setattr(attention, "kernels_work", lambda _: True)
     assert takes(256, torch.bfloat16) and takes(80, torch.float16)
     assert not takes(264, torch.bfloat16) and not takes(64, torch.float32) and not takes(64, torch.bfloat16, False)
