@@ -16,7 +16,7 @@ from typing import Any
 from tabulate import tabulate
 
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
-from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
+from openrlhf_swap.flags.configuration import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
 from openrlhf_swap.flags.stock import stock_parser
 
 REASONS = {

@@ -28,10 +28,10 @@ from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.memory import OF_BYTES, OF_OPERATIONS, generation_seconds, step_flops, step_seconds
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
 from openrlhf_swap.sizing.remedies import Machine, find_remedy, place_optimizer
 from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
-from openrlhf_swap.sizing.speed import OF_BYTES, OF_OPERATIONS, generation_seconds, step_flops, step_seconds
 
 DEEPSCALER_ROWS = 40_315
 Size = tuple[int, tuple[float, ...]]

@@ -3,7 +3,7 @@
     openrlhf-swap train [--swap.* flags] [OpenRLHF's flags]
 
 Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-ours (`flags/defaults.py`); what the command line says wins.
+ours (`flags/configuration.py`); what the command line says wins.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import (
+    DEFAULTS,
+    FOLDERS,
     RUN_NAME,
     SECRET,
     Configuration,
@@ -31,7 +33,6 @@ from openrlhf_swap.flags.configuration import (
     training_parser,
     use_whole_paths,
 )
-from openrlhf_swap.flags.defaults import DEFAULTS, FOLDERS
 from openrlhf_swap.flags.placement import crowded, policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.objectives.registry import GROUPS, objective_class

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.defaults import REWARD_FILE
+from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier

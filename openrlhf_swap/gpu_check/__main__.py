@@ -22,7 +22,7 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.gpu_check import checks
-from openrlhf_swap.gpu_check.report import FatalFinding, Findings, write_report
+from openrlhf_swap.gpu_check.checks import FatalFinding, Findings, write_report
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.model_code import check_model_files
 

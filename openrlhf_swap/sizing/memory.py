@@ -1,6 +1,6 @@
-"""How much memory a training run takes: on a GPU, in main memory, on disk.
+"""How much a training run takes: memory on a GPU, main memory, disk, floating-point operations and time.
 
-The formulas are pure, in bytes. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM 0.29.0;
+The formulas are pure, in bytes and seconds. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM 0.29.0;
 docs/internals/sizing_formulas.md says where each comes from.
 Symbols: N parameters, n tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layers.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from openrlhf_swap.flags.placement import MOST_SEQUENCES
 from openrlhf_swap.sizing.models import GIB, Model
-from openrlhf_swap.sizing.settings import BIT16, BRANCH, FP32, Settings
+from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, FP32, Settings
 
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
@@ -25,6 +25,11 @@ VLLM_OVERHEAD = int(1.5 * GIB)  # assumed: activations of vLLM's profiling run a
 PHASES = {"generate": "generation", "score": "log-probabilities", "update": "the update", "adam": "Adam's step"}
 """Phases of a training step -> how reports name them."""
 
+# Shares of the data sheet's peaks: that of operations is what an H100 reached in benchmarks.policy_step
+# (docs/measurements.md), that of bytes is assumed. Loading prompts, sending weights, sleeping and waking are left out.
+OF_OPERATIONS, OF_BYTES = 0.3, 0.6
+Peaks = tuple[float, float]
+"""Operations and bytes a second of a GPU, by its data sheet."""
 Parts = dict[str, int]
 """Bytes by use."""
 
@@ -266,3 +271,64 @@ def backup_blocks(sizes: Iterable[float]) -> int:
 
 def _peak(moments: dict[str, Parts]) -> Parts:
     return max(moments.values(), key=lambda parts: sum(parts.values()))
+
+
+def forward_flops(model: Model, tokens: float) -> float:
+    """FLOPs for one sequence: 2 for each token and multiplying weight, and 4 for each pair of attending tokens."""
+    return 2 * model.multiplying * tokens + 4 * model.query * model.pairs(tokens)
+
+
+def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
+    """FLOPs of the `steps` + 1 branches of one response, as a GPU attends them: in one call a layer.
+
+    In that call every branch meets the keys of the whole response and of all branches, twice what it sees; in a layer
+    with a window, only the window's and its own.
+    """
+    branches, head = steps + 1, model.hidden * model.vocabulary
+    layers = 2 * (model.multiplying - head) * branches * BRANCH
+    reach = prompt + response
+    seen = sum(window + BRANCH if window < reach else reach + branches * BRANCH for window in model.windows)
+    return layers + 4 * model.query * branches * BRANCH * seen + 2 * head * branches * ANSWER
+
+
+def step_flops(
+    model: Model, settings: Settings, prompt: float, response: float, steps: int, epochs: int
+) -> dict[str, float]:
+    """FLOPs for one response in a whole training step, by phase."""
+    forward = forward_flops(model, prompt + response)
+    head = 2 * model.hidden * model.vocabulary * (prompt + response)
+    recomputed = (forward - head if settings.checkpointing else 0) + (head if settings.logits_chunk else 0)
+    return {
+        "generate": forward,
+        "log-probabilities": forward,
+        "score": scoring_flops(model, prompt, response, steps) if settings.branches else 0.0,
+        # Frozen weights have no gradient of their own.
+        "update": epochs * ((2 if model.adapters else 3) * forward + recomputed),
+    }
+
+
+def generation_seconds(
+    model: Model, settings: Settings, prompt: int, response: int, at_a_time: int, peaks: Peaks
+) -> float:
+    """Seconds to generate all responses of a step, of `response` tokens on average.
+
+    Each decoding step of an engine adds a token to every running response, `at_a_time` of them, and reads the weights
+    and the keys and values so far once. An engine takes at least as many steps as its longest response has tokens.
+    """
+    tokens = settings.engine_responses * response
+    decodings = max(tokens / at_a_time, settings.longest)
+    running = tokens / decodings
+    read = BIT16 * model.parameters + running * kept_cache(model, prompt + response // 2)
+    operations = 2 * running * model.multiplying
+    slowest = max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
+    return decodings / settings.tensor_parallel * slowest
+
+
+def step_seconds(settings: Settings, generation: float, training: float, peaks: Peaks) -> dict[str, float]:
+    """Seconds of a step: vLLM and DeepSpeed take turns on their GPUs, or work at the same time on GPUs of their own.
+
+    `generation` are seconds, `training` the FLOPs of all responses in the other phases.
+    """
+    train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
+    step = generation + train if settings.shared else max(generation, train)
+    return {"generate": generation, "train": train, "step": step}

@@ -15,7 +15,7 @@ from support.paths import POLICY
 from support.running import run_training, start_training
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.flags.defaults import REWARD_FILE
+from openrlhf_swap.flags.configuration import REWARD_FILE
 
 pytestmark = pytest.mark.slow
 on_request = pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="one to three minutes on two cores: TEST_SLOW=1")

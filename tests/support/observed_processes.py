@@ -127,7 +127,7 @@ def actors(folder):
 def engine():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    from openrlhf_swap.flags.defaults import REWARD_FILE
+    from openrlhf_swap.flags.configuration import REWARD_FILE
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 
     actor = SwapRolloutActor.__new__(SwapRolloutActor)

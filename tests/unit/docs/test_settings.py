@@ -2,7 +2,7 @@ import runpy
 
 from support.paths import ROOT
 
-from openrlhf_swap.flags.defaults import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
+from openrlhf_swap.flags.configuration import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
 from openrlhf_swap.flags.stock import stock_parser
 
 SCRIPT = ROOT / "docs" / "make_settings.py"

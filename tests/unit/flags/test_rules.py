@@ -7,8 +7,7 @@ import torch
 from transformers import get_scheduler
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.defaults import CHOICES
+from openrlhf_swap.flags.configuration import CHOICES, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.flags.stock import stock_parser
 

@@ -13,6 +13,8 @@ from openrlhf_swap.gpu_check.__main__ import main
 from openrlhf_swap.gpu_check.checks import (
     CLOSE_TEMPLATE,
     STEPS,
+    FatalFinding,
+    Findings,
     check_memory,
     check_scoring,
     check_steps,
@@ -21,7 +23,6 @@ from openrlhf_swap.gpu_check.checks import (
     polled,
     training_flags,
 )
-from openrlhf_swap.gpu_check.report import FatalFinding, Findings
 from openrlhf_swap.sizing.models import GIB
 
 

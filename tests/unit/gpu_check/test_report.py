@@ -8,8 +8,7 @@ import torch
 from support.paths import ROOT
 
 from openrlhf_swap.gpu_check.__main__ import Gpu, check
-from openrlhf_swap.gpu_check.checks import watch
-from openrlhf_swap.gpu_check.report import FatalFinding, Findings, scrubbed
+from openrlhf_swap.gpu_check.checks import FatalFinding, Findings, scrubbed, watch
 
 
 def training(tmp_path, monkeypatch, script):

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.shared_prefix import MAX_MASK, score_shared_prefix
+from openrlhf_swap.sizing.memory import forward_flops, scoring_flops, step_flops
 from openrlhf_swap.sizing.models import Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH
-from openrlhf_swap.sizing.speed import forward_flops, scoring_flops, step_flops
 
 
 def count_flops(function):

@@ -14,8 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModelFo
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.memory import step_flops
 from openrlhf_swap.sizing.models import GIB, read_model
-from openrlhf_swap.sizing.speed import step_flops
 
 SMALL = read_model(R1 + "1.5B", 14_000)
 

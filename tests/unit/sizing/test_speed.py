@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from support.sizing import NODE
 
+from openrlhf_swap.sizing.memory import generation_seconds, step_seconds
 from openrlhf_swap.sizing.models import Model
-from openrlhf_swap.sizing.speed import generation_seconds, step_seconds
 
 # A token's keys and values take 2 x 10 x 200 = 4,000 bytes.
 MODEL = Model(10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000, windows=(math.inf,) * 10, cached=200)
