@@ -61,7 +61,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def pareto(folders: Sequence[Path]) -> Figure:
     """Accuracy vs. tokens of every evaluation, one panel per benchmark, with the Pareto front."""
     figure, parts = _by_benchmark(folders, xlabel="tokens per response", ylabel="pass@1, %")
-    for panel, _, runs in parts:
+    for panel, runs in parts:
         points = []
         for folder, measured in runs.items():
             x = measured.values["tokens"]
@@ -84,7 +84,7 @@ def budget(folders: Sequence[Path]) -> Figure:
     Forced answers come from `openrlhf-swap eval forced`.
     """
     figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="correct within budget, %", xscale="log")
-    for panel, _, runs in parts:
+    for panel, runs in parts:
         longest = max(run.samples["tokens"].max() for run in runs.values())
         budgets = np.unique(np.geomspace(max(8, longest / 256), longest, 40).astype(int))
         for folder, run in runs.items():
@@ -178,13 +178,13 @@ FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, density
 
 def _by_benchmark(
     folders: Sequence[Path], **labels: str
-) -> tuple[Figure, Iterator[tuple[Axes, str, dict[Path, Measures]]]]:
-    """A figure with one panel per benchmark; and each panel, its benchmark, and the evaluations that have it."""
+) -> tuple[Figure, Iterator[tuple[Axes, dict[Path, Measures]]]]:
+    """A figure with one panel per benchmark; and each panel, with the evaluations that have its benchmark."""
     runs = {folder: measure_evaluation(folder) for folder in folders}
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     figure, panels = _panels(*({"title": title_of(name)} for name in names), **labels)
     shown = ({folder: run[name] for folder, run in runs.items() if name in run} for name in names)
-    return figure, zip(panels, names, shown, strict=True)
+    return figure, zip(panels, shown, strict=True)
 
 
 def _panels(*labels: Mapping[str, str], **shared: str) -> tuple[Figure, list[Axes]]:

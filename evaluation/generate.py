@@ -106,8 +106,7 @@ def sample_with_ray(
 ) -> Iterator[tuple[str, Row]]:
     """Split the requests among engines, and yield their rows as they finish.
 
-    Raises:
-        ConfigError: when there are too few GPUs.
+    Raises ConfigError when there are too few GPUs.
     """
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     if "RAY_ADDRESS" not in os.environ:
@@ -145,8 +144,7 @@ def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
 def check_gpus(engines: int, size: int) -> None:
     """Count the GPUs of this machine: with too few, Ray would wait silently.
 
-    Raises:
-        ConfigError: when they do not suffice for so many engines of `size` GPUs.
+    Raises ConfigError when they do not suffice for so many engines of `size` GPUs.
     """
     import torch
 

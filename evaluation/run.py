@@ -102,8 +102,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def end_of_thought(args: argparse.Namespace) -> str:
     """The text that closes a thought: as given, as used for the folder's samples, or from the model's chat template.
 
-    Raises:
-        ConfigError: for a tokenizer that cannot be read or does not know the text.
+    Raises ConfigError for a tokenizer that cannot be read or does not know the text.
     """
     if args.end_of_thought == AUTO and (before := samples.read_settings(args.output)):
         return str(before["end_of_thought"])
@@ -162,10 +161,8 @@ def discard_forced(folder: Path, name: str) -> None:
 def load_problems(args: argparse.Namespace) -> Problems:
     """All problems of each benchmark, whatever --limit is, keyed by the name used in its files.
 
-    Raises:
-        ConfigError: for a number out of range, an unknown benchmark, two benchmarks with the same name, or problems
-            that differ from those of the folder's samples.
-        DataError: for a benchmark that cannot be used.
+    Raises ConfigError for a number out of range, an unknown benchmark, two benchmarks with the same name, or problems
+    that differ from those of the folder's samples, and DataError for a benchmark that cannot be used.
     """
     check_numbers(args)
     if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):

@@ -57,8 +57,7 @@ def read_settings(folder: Path) -> Row:
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
     """The contents of `run.json`, or {} if there are no samples yet.
 
-    Raises:
-        ConfigError: for a setting or a model file that differs from what the existing samples were made with.
+    Raises ConfigError for a setting or a model file that differs from what the existing samples were made with.
     """
     if before := read_settings(args.output):
         now, recorded = _by_flag(vars(args), origin), _by_flag(before, before)

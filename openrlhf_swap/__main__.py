@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def dispatch(argv: list[str]) -> int | None:
     """Run the command that the first one or two words name with the other words.
 
-    Raises:
-        ConfigError: when they name none.
+    Raises ConfigError when they name none.
     """
     for count in (1, 2):
         if module := COMMANDS.get(" ".join(argv[:count])):

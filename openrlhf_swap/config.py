@@ -15,14 +15,10 @@ AUTO = "auto"  # take the marks of the thought from the model's chat template
 
 
 def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
-    """Declare a setting.
+    """Declare a setting; `doc` is the help of its flag, and its row in docs/use/settings.md.
 
-    Args:
-        default: the value if none is given.
-        doc: the help of its flag, and its row in docs/use/settings.md.
-        remedy: what to use instead of an invalid value, where pydantic does not say it.
-        is_path: whether it names a file, whose path is made absolute before other processes read it.
-        limits: pydantic's constraints: ge, gt, le, lt, allow_inf_nan, min_length.
+    `remedy` says what to use instead of an invalid value, where pydantic does not. The path of a file (`is_path`) is
+    made absolute before other processes read it. `limits` are pydantic's: ge, gt, le, lt, allow_inf_nan, min_length.
     """
     return Field(default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits)
 
@@ -90,8 +86,7 @@ def short_name(objective: str) -> str:
 def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
     """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd.
 
-    Raises:
-        ValueError: for a value that is neither, or is not positive.
+    Raises ValueError for a value that is neither, or is not positive.
     """
     relative = isinstance(tau, str) and tau.endswith(DEVIATIONS)
     number = float(str(tau).removesuffix(DEVIATIONS))

@@ -112,10 +112,7 @@ def _placement(gpus: int, configuration: Configuration) -> dict[str, Any]:
 def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
     """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, its warnings and notes.
 
-    `own` are the plan's own flags.
-
-    Raises:
-        ConfigError: for a model or setting that cannot be planned.
+    `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be planned.
     """
     (gpu, peaks), config, args = own.gpu, training.method, training.args
     model, given = read_run(training)

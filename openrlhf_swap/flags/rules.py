@@ -74,8 +74,7 @@ FIXED = (
 def check_flags(configuration: Configuration) -> None:
     """Check OpenRLHF's flags by themselves, with each other and with the grader; imports no torch.
 
-    Raises:
-        ConfigError: for the first broken rule; the message names the flag, its value and the remedy.
+    Raises ConfigError for the first broken rule; the message names the flag, its value and the remedy.
     """
     rules = (_values, _texts, _combinations, _shares, _without_effect, _grader)
     for rule in rules:

@@ -43,8 +43,7 @@ def nested(values: Mapping[str, Any]) -> SimpleNamespace:
 def complete(args: SimpleNamespace) -> str:
     """Let OpenRLHF's main check the nested arguments and fill in what it derives from others; returns what it prints.
 
-    Raises:
-        ConfigError: with OpenRLHF's own words.
+    Raises ConfigError with OpenRLHF's own words.
     """
     printed = StringIO()
     try:

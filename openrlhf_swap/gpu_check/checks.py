@@ -291,8 +291,7 @@ def additions(count: int, seed: int) -> list[tuple[str, str]]:
 def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
     """Score the model's own responses with one forward for all prefixes and with one for each, in bfloat16.
 
-    Raises:
-        FatalFinding: if it ends with an error.
+    Raises FatalFinding if it ends with an error.
     """
     try:
         difference = largest_difference(name, device)

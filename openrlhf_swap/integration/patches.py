@@ -223,8 +223,7 @@ PATCHES: dict[Group, dict[str, str]] = {
 def check_versions() -> None:
     """Check what the replacements are written for: the versions of packages, and memory that processes can share.
 
-    Raises:
-        CompatibilityError: with the remedy.
+    Raises CompatibilityError with the remedy.
     """
     for package in versions.VERSIONS:
         versions.check_version(package)
@@ -251,10 +250,8 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
     """Put the names for `where` in force until what is returned is closed, as a `with` block does.
 
     A class that takes the place of a Ray actor's becomes one, with the same options. `computed` has the replacements
-    of targets that depend on the run.
-
-    Raises:
-        CompatibilityError: when a package has another version than they are written for.
+    of targets that depend on the run. Raises CompatibilityError when a package has another version than they are
+    written for.
     """
     with ExitStack() as restoring:
         for package, targets in _find(NAME, where):
@@ -269,8 +266,7 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
 def install(where: str) -> None:
     """Put the variables, modules and names for `where` in force for good; variables that are set stay.
 
-    Raises:
-        CompatibilityError: as `installed`.
+    Raises CompatibilityError as `installed`.
     """
     for name, value in variables(where).items():
         os.environ.setdefault(name, value)

@@ -142,8 +142,7 @@ def default_flags(name: str) -> dict[str, Any]:
 def objective_class(name: str) -> type[Objective]:
     """The class of an objective, by its name or as `module:Class`.
 
-    Raises:
-        ConfigError: for an unknown name, and for a class that cannot be imported or is no Objective.
+    Raises ConfigError for an unknown name, and for a class that cannot be imported or is no Objective.
     """
     if name in OBJECTIVES:
         known: type[Objective] = resolve_name(f"{__package__}.{OBJECTIVES[name]}")

@@ -106,8 +106,7 @@ def as_words(flags: Mapping[str, Any]) -> list[str]:
 def read_config(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The flags of the files that `--config` names, later files winning, and the words without it.
 
-    Raises:
-        ConfigError: for a file that cannot be read.
+    Raises ConfigError for a file that cannot be read.
     """
     flags, rest, left = dict[str, Any](), list[str](), iter(words)
     for word in left:
@@ -135,8 +134,7 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
 def expand_config(words: Sequence[str]) -> list[str]:
     """A command line with the flags of `--config` in front, where later words win; without switches that are off.
 
-    Raises:
-        ConfigError: for a file that cannot be read.
+    Raises ConfigError for a file that cannot be read.
     """
     flags, rest = read_config(words)
     return [*as_words({name: value for name, value in flags.items() if value is not False}), *rest]

@@ -31,8 +31,7 @@ HASH = "sha256"
 def begin(checkpoint: Path) -> None:
     """Mark a checkpoint as incomplete. Call before its first file is written.
 
-    Raises:
-        CheckpointError: if the folder holds something that this package did not write.
+    Raises CheckpointError if the folder holds something that this package did not write.
     """
     discard(checkpoint)  # left by an earlier run in the same folder
     checkpoint.mkdir(parents=True, exist_ok=True)

@@ -31,10 +31,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
 
     The log is appended to; a mark is such as "[swap]"; `verbose_flag` is that which shows everything on the console.
     Afterwards `print` reaches the console again. Descriptors 1 and 2 stay on the log, because libraries complain while
-    the process ends.
-
-    Raises:
-        RunError: for any other error than a SwapError; its traceback is in the log.
+    the process ends. Raises RunError for any other error than a SwapError; its traceback is in the log.
     """
     os.environ["RAY_COLOR_PREFIX"] = "0"  # the log should hold no colour codes
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -51,8 +51,7 @@ class SkippedSteps:
     def observe(self, reason: str | None) -> None:
         """Count one step; `reason` says why it was skipped, and is None if it was not.
 
-        Raises:
-            NonFiniteError: when this was the last of `limit` skipped steps in a row.
+        Raises NonFiniteError when this was the last of `limit` skipped steps in a row.
         """
         self.in_a_row = 0 if reason is None else self.in_a_row + 1
         self.total += reason is not None
@@ -72,8 +71,7 @@ class SkippedSteps:
 def first_step_warnings(metrics: Metrics) -> list[str]:
     """What most responses of the first step lack, with remedies.
 
-    Raises:
-        RunError: when the grader failed on all of them.
+    Raises RunError when the grader failed on all of them.
     """
     shares = {
         "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
@@ -167,11 +165,8 @@ def check_process_term(history: Sequence[Metrics], steps: int) -> None:
     """Stop, after `steps` steps, a run in which the process term never reaches an update or means nothing if it does.
 
     The former looks healthy but trains plain GRPO: the label column is wrong, or responses have no reasoning. The
-    latter has a close template that the model does not understand: after it the reference answer is unlikely even
-    with all of a correct response's reasoning, or no likelier than without it.
-
-    Raises:
-        RunError: with the reason.
+    latter has a close template that the model does not understand: after it the reference answer is unlikely even with
+    all of a correct response's reasoning, or no likelier than without it. Raises RunError with the reason.
     """
     if len(history) != steps or not steps:
         return

@@ -27,10 +27,7 @@ def private_ray() -> Iterator[None]:
 
     What the environment already says about the token or the folder stays. With RAY_ADDRESS nothing is changed: that
     cluster has its own token, or none. The folder is deleted when the block ends without an error; after one, its logs
-    may be of use.
-
-    Raises:
-        ConfigError: if Ray is imported without a token.
+    may be of use. Raises ConfigError if Ray is imported without a token.
     """
     if "RAY_ADDRESS" in os.environ:
         yield

@@ -29,11 +29,8 @@ def answer_branch(tokenizer: PreTrainedTokenizerBase, close_template: str, answe
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 
     They are tokenised together because the boundary is not stable: in Qwen's vocabulary `{\`, `{-` and `{x` are single
-    tokens.
-
-    Raises:
-        DataError: for an empty answer.
-        ConfigError: for a tokenizer that cannot say which characters a token covers.
+    tokens. Raises DataError for an empty answer, and ConfigError for a tokenizer that cannot say which characters a
+    token covers.
     """
     bare = strip_answer(answer)
     if not bare:

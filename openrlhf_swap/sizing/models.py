@@ -84,10 +84,8 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     """Build a model, of a folder or the Hub, without its weights, and measure it.
 
     `context` has the tokens of prompt and response together; `targets` names the linear layers that get adapters of
-    LoRA's `rank`; 0 trains the model itself.
-
-    Raises:
-        ConfigError: when its configuration cannot be read or is not supported, or its context is too short.
+    LoRA's `rank`; 0 trains the model itself. Raises ConfigError when its configuration cannot be read or is not
+    supported, or its context is too short.
     """
     model = _without_weights(path)
     config = model.config.get_text_config()

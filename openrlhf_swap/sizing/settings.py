@@ -69,8 +69,7 @@ class Settings:
 def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     """Read a run's model and the settings that determine its size.
 
-    Raises:
-        ConfigError: for a model or an optimizer that the plan has no formula for.
+    Raises ConfigError for a model or an optimizer that the plan has no formula for.
     """
     method, run, args = configuration.method, configuration.run, configuration.args
     ds, train, rollout, vllm = args.ds, args.train, args.rollout, args.vllm

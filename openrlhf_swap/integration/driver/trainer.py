@@ -40,9 +40,8 @@ class WeightSyncMixin(BasePPOTrainer):
     def broadcast_to_vllm(self) -> None:
         """Overrides OpenRLHF's, which would wait for a stuck engine forever.
 
-        Raises:
-            RunError: when the engines have not taken the weights within `--swap.generation_timeout`.
-            EngineDeadError: when an engine has ended; it is the error, not the broken connection.
+        Raises RunError when the engines have not taken the weights within `--swap.generation_timeout`, and
+        EngineDeadError when an engine has ended; it is the error, not the broken connection.
         """
         limit = self.args.swap_run.generation_timeout
         try:

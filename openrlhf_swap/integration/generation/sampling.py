@@ -71,8 +71,7 @@ class Continuations:
     ) -> list[Rollout]:
         """The group with the results of its requests, each from its prompt on.
 
-        Raises:
-            ConfigError: for an objective whose continuations do not fill the group.
+        Raises ConfigError for an objective whose continuations do not fill the group.
         """
         pairs = list(zip(requests, results, strict=True))
         group = self._join(group, pairs) if self._objective.continues == "join" else self._grade(group, pairs)

@@ -34,8 +34,7 @@ class PolicyCheckpoints:
     def explained_loading(self) -> Iterator[None]:
         """Turn torch's refusal of a pickle into an error with a remedy, and compare what the ranks have loaded.
 
-        Raises:
-            CheckpointError: for a pickle, and for a checkpoint that only some of the ranks see.
+        Raises CheckpointError for a pickle, and for a checkpoint that only some of the ranks see.
         """
         try:
             yield
@@ -61,11 +60,9 @@ class PolicyCheckpoints:
         """Yield the name under which OpenRLHF is to write its part, then seal the checkpoint.
 
         Only after that, the oldest one is deleted, or the one that was the best. Parts of it may be a moving average
-        of the weights, DeepSpeed's files (`with_model`), and the model in Hugging Face format (`with_export`).
-
-        Raises:
-            CheckpointError: when it cannot be written, or not to one place by all ranks; the next start deletes what
-                was written of it.
+        of the weights, DeepSpeed's files (`with_model`), and the model in Hugging Face format (`with_export`). Raises
+        CheckpointError when it cannot be written, or not to one place by all ranks; the next start deletes what was
+        written of it.
         """
         # OpenRLHF deletes the best one before it writes a better one, so a better one is written under another name.
         name = f"new_{tag}" if tag.startswith("best") else tag
