@@ -43,8 +43,7 @@ def main(argv: list[str]) -> None:
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration.patches import SFT, installed
-    from openrlhf_swap.integration.runtime.cpu import is_cpu_build
-    from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
+    from openrlhf_swap.integration.runtime.cpu import build_communication_op, is_cpu_build
 
     if is_cpu_build():
         build_communication_op()

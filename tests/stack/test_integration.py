@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_lock_left_by_a_stopped_compilation_blocks_nobody():
-    from openrlhf_swap.integration.runtime import cpu_build as build
+    from openrlhf_swap.integration.runtime import cpu as build
 
     lock = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / "deepspeed_shm_comm" / "lock"
     lock.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from support.paths import ROOT
 RANK = """
 import os, sys
 import openrlhf_swap.integration
-from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
+from openrlhf_swap.integration.runtime.cpu import build_communication_op
 import deepspeed, torch
 from deepspeed.utils import safe_get_full_grad
 from torch.nn.functional import log_softmax

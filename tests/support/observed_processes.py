@@ -61,7 +61,7 @@ def generating():
 def commands():
     from openrlhf_swap import sft
     from openrlhf_swap.flags.configuration import configure
-    from openrlhf_swap.integration.runtime import cpu_build
+    from openrlhf_swap.integration.runtime import cpu
     from openrlhf_swap.integration.startup import launch, ray_start
 
     run_module = runpy.run_module
@@ -83,7 +83,7 @@ def commands():
         with ray_start.starting_ray(run) as started:
             launch.launch(run, started)
         record("after DRIVER")
-    with mock.patch.object(cpu_build, "build_communication_op"), observed("SFT"):
+    with mock.patch.object(cpu, "build_communication_op"), observed("SFT"):
         observing.begin()
         sft.main([])
         record("after SFT")

@@ -8,6 +8,7 @@ it does nothing.
 import ctypes
 import os
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from openrlhf_swap.packages.kernels import speed_up_products
 
 # Every process of a CPU run inherits these; values that are already set take precedence.
 CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.variables(CPU_COMMAND)}
+LOADING_SECONDS = 20  # that a process holds the lock of a compiled op of DeepSpeed's to load it
 THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
 
 
@@ -80,3 +82,35 @@ def current_stream(*_: Any, **__: Any) -> None: ...
 def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:
     """Stands for the `init_device_mesh` that OpenRLHF's strategy calls with "cuda"."""
     return init_device_mesh("cpu", *args, **kwargs)
+
+
+def build_communication_op() -> None:
+    """Compile DeepSpeed's shared-memory communication op where this process looks for it, unless it is there.
+
+    DeepSpeed would compile it silently inside the first actor, for up to minutes. An actor stopped meanwhile would
+    leave the compiler's lock behind, and every later start would wait for it forever. So one process compiles it
+    beforehand, under a lock that ends with the process, and removes the other lock if it is too old to be in use.
+    """
+    from deepspeed.accelerator import get_accelerator
+    from filelock import FileLock
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is None or not builder.is_compatible(verbose=False):
+        return
+    folder = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / builder.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".building")):
+        _wait_for_lock(folder)
+        if not any(folder.glob("*.so")):
+            print("[swap] compiling DeepSpeed's communication op, once: half a minute or more", flush=True)
+        builder.load(verbose=False)
+
+
+def _wait_for_lock(folder: Path) -> None:
+    lock = folder / "lock"
+    with suppress(FileNotFoundError):  # its holder removes it
+        while True:
+            if time.time() - lock.stat().st_mtime > LOADING_SECONDS:
+                print(f"[swap] removing {lock}, left behind by a process that was stopped while compiling", flush=True)
+                lock.unlink()
+            time.sleep(0.5)

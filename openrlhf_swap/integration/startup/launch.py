@@ -24,7 +24,7 @@ from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor, expert_kernels
 from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.integration.runtime.cpu_build import build_communication_op
+from openrlhf_swap.integration.runtime.cpu import build_communication_op
 from openrlhf_swap.integration.runtime.weights import engine_arguments
 from openrlhf_swap.integration.startup.cluster import watch_gcs
 from openrlhf_swap.runs import checkpoints
