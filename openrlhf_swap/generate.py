@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.flags.device import is_cpu_build
@@ -22,6 +26,7 @@ def open_engine(model: str, longest: int | None = None, max_model_len: int | Non
     """
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # imports torch, before vLLM is imported
 
+    _use_own_temporary_folder()
     defaults: dict[str, Any] = {"dtype": "bfloat16"}
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -36,6 +41,13 @@ def open_engine(model: str, longest: int | None = None, max_model_len: int | Non
         # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its configuration says.
         max_model_len = min(longest, EngineArgs(model, **options).create_model_config().max_model_len)
     return LLM(model, max_model_len=max_model_len, **options)
+
+
+@cache
+def _use_own_temporary_folder() -> None:
+    """Give vLLM, which leaves sockets and files among the temporary ones, a folder that goes with this process."""
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vllm_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def close_engine(engine: LLM) -> None:

@@ -188,6 +188,9 @@ PATCHES: dict[Group, dict[str, str]] = {
     Group(VARIABLE, TRAINS_ON_CPU, None, "Ray would give each process one thread"): {
         "OMP_NUM_THREADS": "the process's share of the cores"
     },
+    Group(VARIABLE, GENERATES_ON_CPU, None, "vLLM leaves sockets and files behind, on GPUs, too"): {
+        "TMPDIR": "a new folder, which goes with the process"
+    },
     Group(VARIABLE, GENERATES_ON_CPU, None, "a cache of 1 GiB, unless you set another size"): {
         "VLLM_CPU_KVCACHE_SPACE": "1"
     },
