@@ -70,17 +70,8 @@ def _parser() -> Parser:
     parser = Parser("openrlhf-swap eval forced", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
-    parser.add_argument(
-        "--by",
-        choices=[CUT, VLLM],
-        default=CUT,
-        help="what ends a thought at its budget: a cut in the sample, or vLLM, which samples it again (default: cut)",
-    )
-    parser.add_argument(
-        "--max-model-len",
-        type=int,
-        help="limit for prompt and response (default: the longest prompt with what follows it, at most the model's)",
-    )
+    parser.add_argument("--by", choices=[CUT, VLLM], default=CUT, help="what ends a thought, see above (default: cut)")
+    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
     return parser
 
 

@@ -49,11 +49,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the baseline first")
     parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
     parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such")
-    parser.add_argument(
-        "--disagreements",
-        action="store_true",
-        help="list the samples whose answer after the thought differs from the last boxed one anywhere, and exit",
-    )
+    parser.add_argument("--disagreements", action="store_true", help="list samples whose last box is not their answer")
     args = parser.parse_args(argv)
     if args.disagreements:
         for folder in args.folders:

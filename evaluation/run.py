@@ -70,12 +70,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser("openrlhf-swap eval run", __doc__)
     parser.add_argument("--model", required=True, help="hub id, or folder in Hugging Face format")
-    parser.add_argument(
-        "--benchmarks",
-        nargs="+",
-        default=list(PAPER_BENCHMARKS),
-        help=f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default",
-    )
+    known = f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default"
+    parser.add_argument("--benchmarks", nargs="+", default=list(PAPER_BENCHMARKS), help=known)
     parser.add_argument("--output", type=Path, required=True, help="folder for this evaluation")
     parser.add_argument("--data", type=Path, help="folder with local copies of the benchmarks; the hub by default")
     parser.add_argument("--samples", type=int, default=16, help="responses per problem (default: 16)")
@@ -85,11 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=32768, help="maximum response length (default: 32768)")
     parser.add_argument("--seed", type=int, default=0, help="every sample's seed is derived from it")
     parser.add_argument("--suffix", default=SUFFIX, help="text after each problem, as in training (%(default)r)")
-    parser.add_argument(
-        "--max-model-len",
-        type=int,
-        help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
-    )
+    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
     parser.add_argument("--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
     parser.add_argument(CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win")

@@ -101,11 +101,7 @@ def _parser() -> Parser:
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
-    parser.add_argument(
-        "--max-model-len",
-        type=int,
-        help="limit for prompt and response (default: longest prompt and --max-tokens, at most the model's context)",
-    )
+    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
     return parser
 
 

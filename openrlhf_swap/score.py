@@ -89,11 +89,7 @@ def _parser() -> Parser:
     parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer, and response or turns")
     parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of the model (default: %(default)s)")
-    parser.add_argument(
-        "--tokens-left",
-        action="store_true",
-        help="also predict how many tokens follow each step, from the model's states; the page of traces draws it",
-    )
+    parser.add_argument("--tokens-left", action="store_true", help="also predict how many tokens follow each step")
     add_rendering(parser)
     parser.add_argument(FLAG, help="also grade each response, by a name as in training (default: do not)")
     return parser
