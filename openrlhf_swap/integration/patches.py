@@ -269,7 +269,7 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
 def install(where: str) -> None:
     """Put the variables, modules and names for `where` in force for good; variables that are set stay.
 
-    Raises CompatibilityError as `installed`.
+    Raises CompatibilityError as `installed` does.
     """
     for name, value in variables(where).items():
         os.environ.setdefault(name, value)

@@ -415,9 +415,7 @@ class GFPO(Objective):
 
     normaliser = "none"
     share: float = setting(0.5, "of a group that is kept", gt=0, le=1)
-    score: Literal["length", "efficiency"] = setting(
-        "length", "length keeps the shortest, efficiency those with the most reward per token"
-    )
+    score: Literal["length", "efficiency"] = setting("length", "length: the shortest; efficiency: most reward a token")
 
     def rewards(self, batch: Batch) -> Tensor:
         """Of equals, the first are kept."""

@@ -29,7 +29,7 @@ _OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
 def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
     """Send everything printed to `log`, and show on the console only the lines that start with `mark`.
 
-    The log is appended to; a mark is such as "[swap]"; `verbose_flag` is that which shows everything on the console.
+    The log is appended to; `mark` is such as "[swap]"; `verbose_flag` is the flag that shows everything here.
     Afterwards `print` reaches the console again. Descriptors 1 and 2 stay on the log, because libraries complain while
     the process ends. Raises RunError for any other error than a SwapError; its traceback is in the log.
     """

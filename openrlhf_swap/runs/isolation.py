@@ -33,9 +33,7 @@ def private_ray() -> Iterator[None]:
         yield
         return
     if "RAY_AUTH_MODE" not in os.environ and "ray" in sys.modules:
-        raise ConfigError(
-            "RAY_AUTH_MODE is not set, and Ray, which reads it once, is imported; set it to token before"
-        )
+        raise ConfigError("RAY_AUTH_MODE is not set, and Ray, which reads it once, is imported; set it to token first")
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listen on 127.0.0.1 only, on Linux too
     if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:

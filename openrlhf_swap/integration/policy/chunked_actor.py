@@ -165,6 +165,5 @@ def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform
     text = config.get_text_config()
     cap = getattr(text, "final_logit_softcapping", None) or getattr(text, "logits_soft_cap", None)
     transforms = (LogitTransform(float(logits[0, 0, -1]) / _PROBES), LogitTransform(cap=cap))
-    return next(
-        (transform for transform in transforms if torch.allclose(transform(probes.clone()), logits, atol=1e-4)), None
-    )
+    same = (transform for transform in transforms if torch.allclose(transform(probes.clone()), logits, atol=1e-4))
+    return next(same, None)

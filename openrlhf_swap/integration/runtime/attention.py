@@ -62,10 +62,8 @@ def implementation(asked: str, model: str) -> str:
     if asked not in (FLASH, "sdpa"):
         return asked
     code = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(AutoConfig.from_pretrained(model, trust_remote_code=True)), None)
-    # gpt-oss takes flash-attention with sinks, from kernels of the hub, only.
-    has_flash = getattr(code, "_supports_flash_attn", True) and not getattr(
-        code, "_compatible_flash_implementations", None
-    )
+    others = getattr(code, "_compatible_flash_implementations", None)  # gpt-oss's, with sinks, are kernels of the hub
+    has_flash = getattr(code, "_supports_flash_attn", True) and not others
     if asked == FLASH and is_installed() and has_flash:
         return FLASH
     if not getattr(code, "_supports_sdpa", True):
