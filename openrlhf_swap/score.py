@@ -81,6 +81,11 @@ def main(argv: list[str]) -> None:
         predict_tokens_left(args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
+    steps = [len(row["step_ends"]) for row in read_rows(args.output)]
+    if sum(steps) < 1.5 * len(steps):
+        print(
+            f"warning: {sum(steps) / len(steps):.1f} steps a response; a smaller --swap.step_tokens makes more of them"
+        )
 
 
 def _parser() -> Parser:

@@ -70,7 +70,6 @@ _DEGREES = re.compile(
     r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree)"
 )
 _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
-_MONEY = re.compile(r"\\(?:text|mathrm|mbox)\s?\{\s?(?:\\?(\$)|([€£¥₹]))\s?\}")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
 _BOLD_OR_BRACE = re.compile(rf"({_BOLD}\{{?|(?<!\\)[{{}}])")
@@ -112,7 +111,6 @@ def canonical(text: str) -> str:
     inside of a trigonometric function, which the parser drops, as radians.
     """
     plain = _remove_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
-    plain = _MONEY.sub(lambda mark: r"\$" if mark[1] else mark[2], plain)
     plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
     plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain))))
     plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", _STYLED.sub(r" \1", plain)))

@@ -142,7 +142,11 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
     """
     plain = remove_empty_boxes(text)
     if _FILLED_BOX.search(plain):
-        return None if is_torn(plain) or _is_denied_box(plain) else last_boxes(plain)
+        if is_torn(plain):
+            return None
+        start, _, end = _boxes(plain)[-1]
+        around = f"{plain[max(0, start - 40) : start]}\0{plain[end + 1 : end + 81]}"
+        return None if _DENIED_BOX.search(around) else last_boxes(plain)
     if place := last_announcement(plain):
         return place[1]
     if not closed:
@@ -179,12 +183,6 @@ def is_torn(text: str) -> bool:
     r"""Whether the last `\boxed{` that holds something was cut off before its end."""
     boxes = list(_FILLED_BOX.finditer(text))
     return bool(boxes) and last_boxed(text[boxes[-1].start() :]) is None
-
-
-def _is_denied_box(text: str) -> bool:
-    """Whether the words right before or after the last box deny what it holds, or ask."""
-    start, _, end = _boxes(text)[-1]
-    return _DENIED_BOX.search(f"{text[max(0, start - 40) : start]}\0{text[end + 1 : end + 81]}") is not None
 
 
 def last_announcement(text: str) -> tuple[int, str | None] | None:

@@ -329,6 +329,9 @@ def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
         _, scored = run(tmp_path, rows[:2], *flags, name=name)
         scores[name] = [row["answer_logprobs"] for row in scored]
     assert scores["told"] == scores["same"]
+    assert "warning" not in capsys.readouterr().out
+    run(tmp_path, rows[:2], "--swap.step_tokens", "350", name="long")
+    assert "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more" in capsys.readouterr().out
     (model / "chat_template.jinja").write_text("{% endif %}")
     source, target = str(tmp_path / "rows.jsonl"), str(tmp_path / "broken")
     assert run_command(score.main, ["--model", str(model), "--input", source, "--output", target]) == 2

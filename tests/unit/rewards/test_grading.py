@@ -57,6 +57,8 @@ def graded(answer, response, closed=True):
         ("20 °C", "20", True),
         ("20 °C", "20 °F", False),
         ("5 metros", "5", True),
+        (r"\text{\$}42", "42", True),
+        ("42", r"\text{ € }42", True),
         ("5 θ", "5", False),
         ("E", r"\boxed{E}", True),
         ("e", "E", False),
