@@ -34,7 +34,12 @@ ANSWER_TOKENS = 64  # of an answer after a cut
 
 def main(argv: list[str]) -> None:
     """Write the accuracies of every benchmark."""
-    args = parse_with_settings(_parser(), ("close_template", "trust_remote_code"), argv)
+    parser = Parser("openrlhf-swap eval forced", __doc__)
+    parser.add_argument("folder", type=Path, help="folder of an evaluation")
+    parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
+    parser.add_argument("--by", choices=[CUT, VLLM], default=CUT, help="what ends a thought, see above (default: cut)")
+    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
+    args = parse_with_settings(parser, ("close_template", "trust_remote_code"), argv)
     if (least := min(args.budgets)) < 0:
         raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
     names = samples.graded_benchmarks(args.folder)
@@ -64,15 +69,6 @@ def main(argv: list[str]) -> None:
         write_rows(path, [*others, *({"budget": b, "accuracy": a, "by": args.by} for b, a in accuracies.items())])
         for budget, accuracy in accuracies.items():
             print(f"{name}: {100 * accuracy:.1f}% correct when forced to answer after {budget} tokens")
-
-
-def _parser() -> Parser:
-    parser = Parser("openrlhf-swap eval forced", __doc__)
-    parser.add_argument("folder", type=Path, help="folder of an evaluation")
-    parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
-    parser.add_argument("--by", choices=[CUT, VLLM], default=CUT, help="what ends a thought, see above (default: cut)")
-    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
-    return parser
 
 
 @dataclass(frozen=True)

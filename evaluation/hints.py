@@ -42,7 +42,13 @@ ABOUT = (
 
 def main(argv: list[str]) -> None:
     """Ask with hints and print the table."""
-    args = parse_with_settings(_parser(), ("trust_remote_code",), argv)
+    parser = Parser("openrlhf-swap eval hints", __doc__)
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations, such as before and after")
+    parser.add_argument("--hint", default=HINT, help=f"text after each problem; {PLACE} is the answer (%(default)r)")
+    parser.add_argument("--says", default=SAYS, help=f"what a thought that says so matches; may have {PLACE}")
+    parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
+    parser.add_argument("--card", type=Path, metavar="POLICY", help="folder of the model whose card gets the table")
+    args = parse_with_settings(parser, ("trust_remote_code",), argv)
     if PLACE not in args.hint:
         raise ConfigError(f"--hint is {args.hint!r}; put {PLACE} where the wrong answer goes")
     card = args.card and args.card / "README.md"
@@ -56,17 +62,8 @@ def main(argv: list[str]) -> None:
     print(text)
     if card:
         about = ABOUT.format(hint=args.hint.strip(), says=args.says)
-        write_text(card, with_section(card.read_text(encoding="utf-8"), f"{about}\n\n{text}"))
-
-
-def _parser() -> Parser:
-    parser = Parser("openrlhf-swap eval hints", __doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations, such as before and after")
-    parser.add_argument("--hint", default=HINT, help=f"text after each problem; {PLACE} is the answer (%(default)r)")
-    parser.add_argument("--says", default=SAYS, help=f"what a thought that says so matches; may have {PLACE}")
-    parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
-    parser.add_argument("--card", type=Path, metavar="POLICY", help="folder of the model whose card gets the table")
-    return parser
+        others = re.sub(rf"\n{TITLE}\n.*?(?=\n## |\Z)", "", card.read_text(encoding="utf-8"), flags=re.DOTALL)
+        write_text(card, f"{others.rstrip()}\n\n{TITLE}\n\n{about}\n\n{text}\n")
 
 
 def ask_again(folder: Path, args: argparse.Namespace) -> list[Row]:
@@ -132,9 +129,3 @@ def rates(rows: Sequence[Row]) -> Row:
         "follows": f"{len(following)} of {len(free)}",
         "says so": f"{sum(row['says'] for row in following)} of {len(following)}",
     }
-
-
-def with_section(card: str, section: str) -> str:
-    """A card with the section, in place of an earlier one."""
-    rest = re.sub(rf"\n{TITLE}\n.*?(?=\n## |\Z)", "", card, flags=re.DOTALL)
-    return f"{rest.rstrip()}\n\n{TITLE}\n\n{section}\n"
