@@ -91,10 +91,10 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
     most = {name: share for name in shares if (share := metrics.get(name, 0.0)) > 0.5}
     warnings = [f"{share:.0%} of the responses {shares[name]}" for name, share in most.items()]
     if "swap/answer_logprob_first" in metrics and metrics.get("swap/steps_per_rollout", 0.0) < 1.5:
-        length = metrics["length/mean"]
+        steps, length = metrics["swap/steps_per_rollout"], metrics["length/mean"]
         warnings.append(
-            f"the correct responses have {metrics['swap/steps_per_rollout']:.1f} steps each, too few to choose from; "
-            f"with {length:.0f} tokens a response use --swap.step_tokens {max(1, round(length / 10))} at most"
+            f"the correct responses have {steps:.1f} steps each, too few to choose from; with {length:.0f} tokens a "
+            f"response use --swap.steps tokens and --swap.step_tokens {max(1, round(length / 10))} at most"
         )
     if "swap/graded_correct" in metrics and abs(metrics["score"] - metrics["swap/graded_correct"]) > 1e-3:
         warnings.append(

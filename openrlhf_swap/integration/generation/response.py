@@ -28,14 +28,12 @@ class Sample(Experience):
     rollout: Rollout = field(kw_only=True)
 
 
-def read_response(
-    response: Mapping[str, Any], start: int | None = None, giver: str = "--reward.remote_url"
-) -> Rollout:
+def read_response(response: Mapping[str, Any], start: int | None = None, flag: str = "--reward.remote_url") -> Rollout:
     """The rollout of a response that OpenRLHF's engine returned.
 
     `start` is where it begins in `observation_tokens`, if before the tokens that were generated last. A reward server
     such as OpenRLHF's own gives lists of one as numbers, for its one query. Raises DataError, which names the flag of
-    what gave the reward, when there is none, or one that is not a finite number.
+    what gave the reward, when there is none, or when it, the score or a number for the metrics is not finite.
     """
     ids, ranges = response["observation_tokens"], [tuple(bounds) for bounds in response["action_ranges"]]
     if not ranges:
@@ -49,18 +47,22 @@ def read_response(
     places = list(accumulate(map(len, generated)))
     between = [ids[end:begin] for (_, end), (begin, _) in pairwise(ranges)]
     logs = {name: _unlisted(value) for name, value in (response.get("extra_logs") or {}).items()}
-    verdict = logs.get(GRADED_CORRECT)
+    reward, scores, verdict = _unlisted(response["reward"]), _unlisted(response["scores"]), logs.get(GRADED_CORRECT)
+    if reward is None:
+        reason = logs.get(FAILED, "its own error is in the log above")
+        raise DataError(f"the reward function of {flag} gave no reward for a response: {reason}")
+    _check_finite({"the reward": reward, "the score": scores, **logs}, flag)
     return Rollout(
         prompt=response["prompt"],
         answer=Reference.parse(response["label"]).answer,
         response_ids=list(chain.from_iterable(generated)),
         prompt_ids=ids[:start],
-        reward=_finite(_unlisted(response["reward"]), logs, giver),
+        reward=float(reward),  # of a tensor with one number, too
         truncated=bool(response.get("truncated", False)),
         graded_correct=None if verdict is None else verdict > 0,
         record={
             "label": response["label"],
-            "scores": _unlisted(response["scores"]),
+            "scores": scores,
             "rollout_log_probs": response["rollout_log_probs"],
             "extra_logs": logs,
         },
@@ -72,17 +74,14 @@ def _unlisted(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _finite(reward: Any, logs: Mapping[str, Any], giver: str) -> float:
-    if reward is None:
-        reason = logs.get(FAILED, "its own error is in the log above")
-        raise DataError(f"the reward function of {giver} gave no reward for a response: {reason}")
-    try:
-        value = float(reward)  # of a tensor with one number, too
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f"{giver} gave {reward!r} as the reward of a response; it has to be one finite number")
-    return value
+def _check_finite(given: Mapping[str, Any], flag: str) -> None:
+    for name, value in given.items():
+        try:
+            finite = value is None or math.isfinite(value)
+        except (TypeError, ValueError, RuntimeError):
+            finite = False
+        if not finite:
+            raise DataError(f"{flag} gave {value!r} as {name} of a response; it has to be one finite number")
 
 
 def make_sample(rollout: Rollout, context: int) -> Sample:

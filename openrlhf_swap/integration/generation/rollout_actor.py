@@ -210,8 +210,8 @@ class SwapRolloutActor(_StockRolloutActor):
                     f"the agent of --train.agent_func_path failed with {type(error).__name__}: {first_line(error)}; "
                     "the traceback is in train.log"
                 ) from None
-            giver = "--train.agent_func_path" if self._is_agent else "--reward.remote_url"
-            return read_response(response, start, giver)
+            flag = "--train.agent_func_path" if self._is_agent else "--reward.remote_url"
+            return read_response(response, start, flag)
 
         return list(await asyncio.gather(*map(draw, range(num_samples))))
 

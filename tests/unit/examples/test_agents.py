@@ -72,7 +72,7 @@ def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
     (tmp_path / "lookup.py").write_text(code)
     lookup = load(tmp_path / "lookup.py")
     text, reward, logs = play(lookup, "42", "look up b", "look up c", "so 42")
-    assert text == "look up b<|user|>42<|assistant|>look up c<|user|>unknown<|assistant|>so 42"
+    assert text == "look up b<|user|>42<|assistant|><think>\nlook up c<|user|>unknown<|assistant|><think>\nso 42"
     assert (reward, logs) == (1.0, {"calls": 2})
     assert play(lookup, "42", "17")[1:] == (0.0, {"calls": 0})
 

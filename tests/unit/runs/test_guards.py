@@ -183,7 +183,7 @@ def test_one_step_a_response_is_reported_at_the_first_step():
     metrics = {"swap/answer_logprob_first": -1.0, "length/mean": 96.0, "swap/steps_per_rollout": 4.0}
     assert first_step_warnings(metrics) == []
     (text,) = first_step_warnings({**metrics, "swap/steps_per_rollout": 1.0})
-    assert "have 1.0 steps each" in text and "use --swap.step_tokens 10 at most" in text
+    assert "have 1.0 steps each" in text and "use --swap.steps tokens and --swap.step_tokens 10 at most" in text
 
 
 def test_scores_between_0_and_1_are_reported_at_the_first_step():

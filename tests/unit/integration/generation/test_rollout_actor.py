@@ -198,7 +198,7 @@ def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
 
 
 RESULT = {"rewards": torch.ones(1), "environment_feedback": "", "done": True}
-FAILED = "the agent of --train.agent_func_path failed with "
+FAILED, GAVE = "the agent of --train.agent_func_path failed with ", "--train.agent_func_path gave "
 
 
 @pytest.mark.parametrize(
@@ -211,10 +211,10 @@ FAILED = "the agent of --train.agent_func_path failed with "
         ({**RESULT, "rewards": 1.0}, FAILED + "AttributeError: 'float' object has no attribute 'item'"),
         ({**RESULT, "rewards": torch.ones(2)}, FAILED + "RuntimeError: a Tensor with 2 elements"),
         ({**RESULT, "environment_feedback": 3}, FAILED + "ValueError: text input must be of type `str`"),
-        (
-            {**RESULT, "rewards": torch.tensor(math.nan)},
-            "--train.agent_func_path gave nan as the reward of a response",
-        ),
+        ({**RESULT, "rewards": torch.tensor(math.nan)}, GAVE + "nan as the reward of a response; it has to be one"),
+        ({**RESULT, "scores": "good"}, GAVE + "'good' as the score of a response"),
+        ({**RESULT, "extra_logs": {"calls": "two"}}, GAVE + "'two' as calls of a response"),
+        ({**RESULT, "extra_logs": {"calls": [1, 2]}}, GAVE + "[1, 2] as calls of a response"),
     ],
 )
 def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, result, message):
