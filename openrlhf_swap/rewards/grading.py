@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata,
 DECIMALS = 6  # to which math-verify compares decimal numbers
 EXACT_DIGITS = 300  # to which exact numbers are compared
 CHOPPED = 1e-14  # math-verify takes what is smaller for nothing
-DIGITS = 4  # significant digits to which smaller numbers are compared
+SHARE = 5e-4  # of smaller decimal numbers, by which they may differ: half of the fourth digit
 _BASE = re.compile(r"\d_\{?(\d+)\}?")
 _QUANTITY = re.compile(  # a number without a sum or a variable, then a unit, perhaps in \text{} and with a power
     r"(?:[A-Za-z]\s*=\s*)?-?(?:\\[A-Za-z]+|[\d.,{}/!^\s])*[\d}](?:\\[,; ]|[~\s])*"
@@ -193,22 +192,12 @@ def _are_equal(gold: list[Any], prediction: list[Any]) -> bool:
         verify_parsed(
             gold,
             prediction,
-            float_rounding=_decimals(gold[0], prediction[0]),
+            float_rounding=DECIMALS,
             allow_set_relation_comp=True,  # x <= 2 is (-oo, 2]
             timeout_seconds=None,
         )
     )
     return equal and not _differ_slightly(gold[0], prediction[0])
-
-
-def _decimals(gold: Any, prediction: Any) -> int:
-    """The decimals that hold the significant digits of a small reference answer: 0.0000002 is not 0.0000001."""
-    if not (isinstance(gold, Expr) and isinstance(prediction, Expr)) or not (gold.has(Float) or prediction.has(Float)):
-        return DECIMALS
-    size = abs(gold.evalf(DIGITS))
-    if not isinstance(size, Float) or not 1e-300 < size < 1:
-        return DECIMALS
-    return max(DECIMALS, DIGITS - 1 - math.floor(math.log10(float(size))))
 
 
 def _is_false(prediction: Any) -> bool:
@@ -225,9 +214,10 @@ def _is_false(prediction: Any) -> bool:
 
 
 def _differ_slightly(gold: Any, prediction: Any) -> bool:
-    """Whether two values differ by less than what math-verify takes for nothing (1e-15), but relatively by more.
+    """Whether two values differ by less than what math-verify takes for nothing, but relatively by more.
 
-    Values of variables are tried at a place, and lists item by item.
+    That is 1e-15 or, of decimal numbers, what its rounding takes off: 0.0000002 is not 0.0000001. Values of variables
+    are tried at a place, and lists item by item.
     """
     gold, prediction = (side.rhs if isinstance(side, Eq) else side for side in (gold, prediction))
     if not (isinstance(gold, Expr) and isinstance(prediction, Expr)):
@@ -239,11 +229,12 @@ def _differ_slightly(gold: Any, prediction: Any) -> bool:
     place = {variable: Rational(3 + i, 7) for i, variable in enumerate(variables)}
     left, right = (side.subs(place).evalf(EXACT_DIGITS) for side in (gold, prediction))
     apart = abs(left - right)
-    if not apart.is_Float or apart > CHOPPED:
+    if not apart.is_Float or apart > 10**-DECIMALS:
         return False
+    size = max(abs(left), abs(right))
     if gold.has(Float) or prediction.has(Float):
-        return bool(apart > 10**-DIGITS * max(abs(left), abs(right)))
-    return bool(apart > Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * max(1, abs(left), abs(right)))
+        return bool(apart > SHARE * size and (left or apart < CHOPPED))
+    return bool(CHOPPED > apart > Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * max(1, size))
 
 
 def _differ_in_base(gold: str, prediction: str) -> bool:

@@ -26,6 +26,8 @@ def graded(answer, response, closed=True):
         (r"1.6 \times 10^{-19}", r"1.7 \times 10^{-19}", False),
         (r"1.6 \times 10^{-19}", r"16 \times 10^{-20}", True),
         (r"\frac{1}{3}", "0.333333", True),
+        *((small, "0.0000002", small == "0.00000020004") for small in ("0.0000001", "0.00000015", "0.00000020004")),
+        (".0000672", ".0000673", False),
         (r"\sqrt{3+2\sqrt{2}}", r"1+\sqrt{2}", True),
         (r"\frac{\sqrt{5}-1}{4}", r"\sin 18^\circ", True),
         ("0.05", r"5\%", True),
