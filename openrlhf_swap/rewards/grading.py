@@ -144,16 +144,16 @@ def _is_hedge(stated: str) -> bool:
 
 
 def _readings(bare: str, stated: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Reference answer and response, parsed, in each way to read both: as they stand first.
+    """Reference answer and response, parsed, as they stand and then without thousands separators and units.
 
     Of a response that states an answer this answer alone is read, so that no response states two.
     """
     is_box = last_boxed(text) is not None
     read = stated or text
-    ways = [(bare, read), (join_thousands(bare), join_thousands(read))]
+    plain = [join_thousands(bare), join_thousands(read)]
     if len({_unit(bare), _unit(stated)} - {None}) < 2:
-        ways.append((_strip_unit(join_thousands(bare)), _strip_unit(join_thousands(read))))
-    for answer, response in dict.fromkeys(ways):
+        plain = [*map(_strip_unit, plain)]
+    for answer, response in dict.fromkeys([(bare, read), (plain[0], plain[1])]):
         is_prose = not stated or (not is_box and (_MATHEMATICS.search(response) or _WORD.search(response)))
         yield _parse_answer(answer), _parse_response(response if is_prose else f"\\boxed{{{response}}}")
 
