@@ -160,7 +160,7 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
         axis.set(yscale="log", xlabel="step", ylabel="redundant lines a response + .05", title=title)
         axis.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def places(name):
 
 
 @needs_scipy
-@pytest.mark.parametrize(("number", "world", "seeds"), [(0, "columns", range(101, 113))])
+@pytest.mark.parametrize(("number", "world", "seeds"), [(0, "columns", range(101, 113)), (1, "addition", range(1, 4))])
 def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch, number, world, seeds):
     monkeypatch.syspath_prepend(SCIPY)
     from scipy import stats
@@ -97,7 +97,7 @@ def test_the_map_in_the_docs_is_what_pandas_makes_of_the_kept_runs():
                 assert int(accuracy) == pytest.approx(100 * own[0].accuracy.mean(), abs=0.51)
                 assert int(count) == len(own[0])
                 seen += 1
-    assert seen > 10
+    assert seen > 35
 
 
 @needs_scipy
@@ -124,6 +124,20 @@ def test_the_stack_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(mo
         interval = stats.ttest_1samp(change, 0).confidence_interval()
         expected = (change.mean(), interval.low, interval.high)
         assert numbers_in(pooled[column]) == pytest.approx(expected, abs=places(name))
+
+
+def test_treatments_in_the_docs_are_the_kept_ones_and_bold_from_the_gate_on():
+    kept = pd.read_csv(RESULTS.with_name("treatments.csv")).set_index(["world", "floor", "max_steps", "price"])
+    columns = ["tau1", "0.25sd", "mono0.25sd", "shuffled", "oracle", "anti", "oracle_against_anti"]
+    rows = tables_in_the_docs("world | price | tau 1")[0][1:]
+    assert len(rows) == 10
+    for world, price, *cells in rows:
+        key = world.partition(",")[0], "yes" if "step_noise" in world else "no"
+        expected = [kept.loc[(*key, 25, price), column] for column in columns]
+        if cells[-1]:
+            expected.append(kept.loc[(*key, 6, price), "oracle_against_anti"])
+        assert [float(cell.strip("*")) for cell in cells if cell] == expected
+        assert [cell.startswith("**") for cell in cells[6:] if cell] == [value >= 0.25 for value in expected[6:]]
 
 
 def test_a_difference_by_hand():
