@@ -161,6 +161,8 @@ def find_verifier(name: str) -> Verifier:
 
 def _match_exactly(pattern: str) -> Verify:
     """A verifier of the last match, which must be the reference answer: its first group, or all of it without one."""
+    from openrlhf_swap.rewards.golds import normal_answer  # which imports this module
+
     if not pattern:
         raise ConfigError(f"{FLAG} is '{REGEX}'; put the pattern after it, such as '{REGEX}Answer: (.+)'")
     try:
@@ -174,6 +176,7 @@ def _match_exactly(pattern: str) -> Verify:
         if match is None:
             return NO_ANSWER
         stated = match.strip()
-        return Verdict(float(stated == answer.strip()), why=f"read {stated[:60]!r}", stated=stated)
+        is_same = normal_answer(stated) == normal_answer(answer)  # a data set's answers have this form already
+        return Verdict(float(is_same), why=f"read {stated[:60]!r}", stated=stated)
 
     return verify

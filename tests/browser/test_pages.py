@@ -1,7 +1,5 @@
 """The page of traces in headless Chromium: what its keys and filters do, and how it looks."""
 
-import time
-
 import pytest
 from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
 from support.traces import HARM, row, write_traces
@@ -165,12 +163,11 @@ def test_twenty_megabytes_open_at_once(browser, tmp_path, name):
     page = tmp_path / "page.html"
     page.write_text(render(page_data([tmp_path / "big.jsonl"], SwapConfig(), 100)))
     assert page.stat().st_size > 16e6
-    started = time.monotonic()
     browser.open(page)
     assert browser.ask("document.body.getBoundingClientRect().height") > 100
-    assert time.monotonic() - started < 3
     assert browser.faults() == []
     before = browser.ask("by('main').textContent.length")
+    assert 0 < before < 0.1 * page.stat().st_size
     browser.ask("document.querySelector('.more').click()")
     assert browser.ask("by('main').textContent.length") > 5 * before or name == "formulas"
     assert browser.faults() == []

@@ -107,6 +107,8 @@ def test_a_pattern_reads_the_answer(grade):
     assert grade(name, "Answer: Four", "four") == Grade(False, "ok")
     assert grade(name, "four", "four") == Grade(False, "no_answer")
     assert grade(r"regex:\d+", "1 then 22", "22").correct
+    # A code's zeros are taken off the answers of a data set, and so they are here.
+    assert grade(r"regex:\d+", "070000", "70000").correct and not grade(r"regex:\d+", "70001", "70000").correct
 
 
 @pytest.mark.parametrize(
