@@ -160,7 +160,7 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 def majority_is_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
     """1 if the most frequent answer is correct, else 0; for a tie, the share of the tied answers that is correct.
 
-    Answers are compared as they are given, see `measures.vote`. A missing answer (None) has no vote.
+    Answers are compared as they are given, see `vote`. A missing answer (None) has no vote.
     """
     winners = multimode(answer for answer in answers if answer is not None)
     correct_answers = {answer for answer, is_correct in zip(answers, correct, strict=True) if is_correct}

@@ -43,6 +43,35 @@ _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", r
 _FOLDERS = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\",:=()]+/)+")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 _HUB_TOKEN = re.compile(r"\bhf_\w{16,}")
+STEP_TOKENS = 8
+CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
+MOST_SCORE = 0.1  # nats between the two backends in bfloat16
+RESPONSE_TOKENS = 160
+STEPS = 3  # the last one after a kill
+PROMPTS_A_STEP, RESPONSES = 16, 8
+CONTEXT = 400  # tokens of a prompt and its response
+MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
+METRICS, LIBRARIES = "metrics.jsonl", "train.log"  # in the output folder
+# As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go over CUDA IPC.
+SHARED_GPU = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
+# The temperature is a real training's: at 1, logits that nobody scales would pass. With the correction, OpenRLHF
+# compares vLLM's log-probabilities with the trainer's.
+FLAGS = f"""
+    --data.input_key problem --data.label_key answer --data.apply_chat_template --data.max_len {CONTEXT}
+    --rollout.max_new_tokens 320 --rollout.batch_size {PROMPTS_A_STEP} --rollout.n_samples_per_prompt {RESPONSES}
+    --rollout.micro_batch_size 32 --rollout.temperature 0.6 --swap.objective swap --swap.step_tokens {STEP_TOKENS}
+    --train.batch_size {PROMPTS_A_STEP * RESPONSES} --train.micro_batch_size 32 --actor.adam.lr 3e-4
+    --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0.01
+    --actor.lr_scheduler constant --actor.gradient_checkpointing_enable --actor.num_nodes 1
+    --actor.num_gpus_per_node 1 --ds.zero_stage 2 --vllm.num_engines 1 --vllm.tensor_parallel_size 1
+    --vllm.gpu_memory_utilization 0.5 --algo.advantage.is_correction_level token
+    --ds.packing_samples --train.dynamic_batch_enable
+    --ckpt.save_steps 1 --ckpt.load_enable --ckpt.save_hf --ckpt.max_num 2""".split()
+
+Reading = tuple[float, int]
+"""Seconds of the monotonic clock, and bytes of the GPU in use."""
+Step = tuple[float, Row]
+"""When a step was seen to have ended, and its metrics."""
 
 
 class FatalFinding(Exception):
@@ -104,37 +133,6 @@ def scrubbed(text: str) -> str:
         text = text.replace(secret, "***")
     text = _FOLDERS.sub(".../", _HUB_TOKEN.sub("***", text).replace(str(Path.home()), "~"))
     return _ADDRESS.sub("<address>", text).replace(platform.node() or "\0", "<host>")
-
-
-STEP_TOKENS = 8
-CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
-MOST_SCORE = 0.1  # nats between the two backends in bfloat16
-RESPONSE_TOKENS = 160
-STEPS = 3  # the last one after a kill
-PROMPTS_A_STEP, RESPONSES = 16, 8
-CONTEXT = 400  # tokens of a prompt and its response
-MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
-METRICS, LIBRARIES = "metrics.jsonl", "train.log"  # in the output folder
-# As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go over CUDA IPC.
-SHARED_GPU = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
-# The temperature is a real training's: at 1, logits that nobody scales would pass. With the correction, OpenRLHF
-# compares vLLM's log-probabilities with the trainer's.
-FLAGS = f"""
-    --data.input_key problem --data.label_key answer --data.apply_chat_template --data.max_len {CONTEXT}
-    --rollout.max_new_tokens 320 --rollout.batch_size {PROMPTS_A_STEP} --rollout.n_samples_per_prompt {RESPONSES}
-    --rollout.micro_batch_size 32 --rollout.temperature 0.6 --swap.objective swap --swap.step_tokens {STEP_TOKENS}
-    --train.batch_size {PROMPTS_A_STEP * RESPONSES} --train.micro_batch_size 32 --actor.adam.lr 3e-4
-    --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0.01
-    --actor.lr_scheduler constant --actor.gradient_checkpointing_enable --actor.num_nodes 1
-    --actor.num_gpus_per_node 1 --ds.zero_stage 2 --vllm.num_engines 1 --vllm.tensor_parallel_size 1
-    --vllm.gpu_memory_utilization 0.5 --algo.advantage.is_correction_level token
-    --ds.packing_samples --train.dynamic_batch_enable
-    --ckpt.save_steps 1 --ckpt.load_enable --ckpt.save_hf --ckpt.max_num 2""".split()
-
-Reading = tuple[float, int]
-"""Seconds of the monotonic clock, and bytes of the GPU in use."""
-Step = tuple[float, Row]
-"""When a step was seen to have ended, and its metrics."""
 
 
 def training_flags(model: str, output: Path) -> list[str]:

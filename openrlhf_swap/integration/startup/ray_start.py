@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import ray
+
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
 from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT, THREADS, set_cpu_environment
@@ -32,7 +34,7 @@ def starting_ray(configuration: Configuration) -> Iterator[Future[None]]:
         try:
             yield started
         finally:
-            pool.submit(_shut_down).result()
+            pool.submit(ray.shutdown).result()
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:
@@ -49,8 +51,6 @@ def start_ray(places: int, on_cpu: bool) -> None:
 
     On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
     """
-    import ray
-
     if "RAY_ADDRESS" not in os.environ:
         # One CPU more for the trainer, which asks for no GPU.
         slots = {"num_cpus": places + 1, "num_gpus": places, "object_store_memory": OBJECT_STORE_BYTES}
@@ -65,9 +65,3 @@ def start_ray(places: int, on_cpu: bool) -> None:
     elif not options:
         options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in (*CPU_ENVIRONMENT, THREADS)}}
     ray.init(**options)
-
-
-def _shut_down() -> None:
-    import ray
-
-    ray.shutdown()
