@@ -22,16 +22,15 @@ from typing import Any
 
 from tabulate import tabulate
 
-from openrlhf_swap.command import Parser, counted, run_command
+from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
-from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.memory import OF_BYTES, OF_OPERATIONS, generation_seconds, step_flops, step_seconds
-from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
+from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
 from openrlhf_swap.sizing.remedies import Machine, find_remedy, place_optimizer
-from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
+from openrlhf_swap.sizing.settings import PROMPT, read_run
 
 DEEPSCALER_ROWS = 40_315
 Size = tuple[int, tuple[float, ...]]
@@ -110,7 +109,7 @@ def _placement(gpus: int, configuration: Configuration) -> dict[str, Any]:
 
 
 def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
-    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, its warnings and notes.
+    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, and its warnings.
 
     `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be planned.
     """
@@ -141,7 +140,6 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         "gpu_bytes": gpu,
         "gpus": settings.gpus,
         "settings": dataclasses.asdict(settings),
-        "most_update_rows": _most_update_rows(model, settings, gpu),
         "phases": memory.phases(model, settings, gpu),
         "vllm": vllm,
         "step": {
@@ -166,16 +164,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
             f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
             "no step is trained: take more prompts, or a smaller batch"
         )
-    return plan | {"warnings": warnings, "remedy": remedy, "notes": list(_notes(plan, training)), "fits": not warnings}
-
-
-def _most_update_rows(model: Model, settings: Settings, gpu: int) -> int:
-    """Responses of full length that a micro-batch of the update can hold."""
-    for rows in range(1, settings.batch // settings.ranks + 1):
-        more = dataclasses.replace(settings, update_limit=rows * settings.context)
-        if sum(memory.phases(model, more, gpu)["update"].values()) > gpu:
-            return rows - 1
-    return settings.batch // settings.ranks
+    return plan | {"warnings": warnings, "remedy": remedy, "fits": not warnings}
 
 
 def _run(
@@ -202,7 +191,6 @@ def _run(
         "steps": steps,
         "hours": step_seconds and steps * step_seconds / 3600,
         "updates": responses // train.batch_size,
-        "left_out": rows % rollout.batch_size,
         "saves": saves,
         "disk_bytes": kept * disk["deepspeed"] + (saves * ckpt.save_hf + 1) * disk["model"],
     }
@@ -226,20 +214,6 @@ def _warnings(plan: dict[str, Any]) -> Iterator[str]:
         yield f"a node needs {gib(held)} GiB of main memory in addition to the processes, but has {has}"
 
 
-def _notes(plan: dict[str, Any], training: Configuration) -> Iterator[str]:
-    run, args = plan["run"], training.args
-    if args.ckpt.save_hf and run.get("saves", 0) > 1:
-        size = gib(run["saves"] * run["checkpoint_bytes"]["model"])
-        yield f"--ckpt.save_hf keeps all {run['saves']} exports, {size} GiB; --ckpt.max_num does not count them"
-    uncounted = {
-        "eager attention's matrices of length x length": args.ds.attn_implementation == "eager",
-        "further copies of the logits for the entropy": args.actor.entropy_coef is not None,
-        "responses that are generated from parts of others": build(training.method).continues != "no",
-    }
-    if any(uncounted.values()):
-        yield f"not counted: {', '.join(name for name, there in uncounted.items() if there)}"
-
-
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
     """A plan as text."""
     settings, vllm, step = plan["settings"], plan["vllm"], plan["step"]
@@ -252,7 +226,6 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     yield "Computed from the settings, for the longest sequences they allow. Nothing was measured.\n"
     yield _memory_table(plan) + "\n"
     facts = {
-        "an update": f"has capacity for {counted(plan['most_update_rows'], 'response')} of full length at a time",
         "main memory": f"per node, in addition to the processes: {gib(sum(held.values()))} GiB"
         + (f" of {gib(node)}" if node else "")
         + "".join(f", {name} {gib(size)}" for name, size in held.items()),
@@ -275,8 +248,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     if settings["shared"] and not settings["adam_offload"]:
         stays = f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
         facts["optimizer"] = "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
-    labelled = [*facts.items(), *(("warning:", text) for text in plan["warnings"])]
-    for label, text in [*labelled, *(("note:", text) for text in plan["notes"])]:
+    for label, text in [*facts.items(), *(("warning:", text) for text in plan["warnings"])]:
         yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)
     yield "It fits." if plan["fits"] else f"Remedy: {plan['remedy']}" if plan["remedy"] else "See the warnings."
 
@@ -286,10 +258,9 @@ def _describe_run(run: dict[str, Any]) -> str:
         return "prompts unknown: give --rows"
     time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); " if run["hours"] is not None else ""
     assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
-    left = f"; the last {run['left_out']} prompts of an episode, too few for a batch, are left out"
     return (
         f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {time}"
-        f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk{left if run['left_out'] else ''}"
+        f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
     )
 
 

@@ -4,7 +4,6 @@
 # table, and a remedy for each failed check, at the first one that makes the rest pointless. gpu_check.json in the output
 # folder is for a bug report. Exit status: 0, 1 if a check failed, 2 without a GPU.
 #   --output outputs/gpu_check   new folder for the logs
-#   --patience 120               seconds without any output after which the training counts as stuck
 #   --model FOLDER               a policy other than the embedded one; further flags go to the training command
 set -euo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/.."

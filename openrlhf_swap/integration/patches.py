@@ -83,9 +83,8 @@ PATCHES: dict[Group, dict[str, str]] = {
         "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
     },
     Group(MODULE, SFT, None, "OpenRLHF's command only runs under this name"): {"__main__": "runpy"},
-    Group(NAME, TRAINER, "openrlhf", "every setting, runs that resume"): {
-        "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb",
-        "openrlhf.trainer.ppo_trainer.TensorboardLogger": ".driver.trackers.SwapTensorboard",
+    Group(NAME, TRAINER, "openrlhf", "every setting but the key, runs that resume"): {
+        "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb"
     },
     Group(NAME, ASYNC_TRAINER, "openrlhf", "it starts actors of the classes that it finds in its own process"): {
         "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",

@@ -4,15 +4,14 @@ It returns what the user should know, or raises to stop the run.
 """
 
 from collections.abc import Sequence
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 
 from openrlhf_swap.errors import NonFiniteError, RunError
 
 Metrics = dict[str, float]
 # What guards read of steps before the last. It goes into checkpoints, so that a resumed run compares with the same.
 REMEMBERED = (
-    *("swap/accuracy", "length/mean", "swap/steps_per_rollout", "swap/adv_process_absmean"),
+    *("swap/accuracy", "swap/steps_per_rollout", "swap/adv_process_absmean"),
     *("swap/answer_logprob_first", "swap/answer_logprob_last", "swap/weights_from_uniform", "swap/local_gain_std"),
 )
 
@@ -29,7 +28,7 @@ class Guards:
         """Look at the metrics of a step and return lines for the console; raises RunError when the self-test fails."""
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
-        warnings = find_falls(self.history) + (first_step_warnings(metrics) if step == 1 else [])
+        warnings = first_step_warnings(metrics) if step == 1 else []
         lines = [f"warning at step {step}: {text}" for text in warnings]
         return lines + [f"note at step {step}: {text}" for text in find_uniform_weights(self.history, self._tau)]
 
@@ -102,47 +101,6 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
             "penalties and steps take a response for right or wrong, as the grader's `correct` says"
         )
     return warnings
-
-
-def find_falls(history: Sequence[Metrics], window: int = 10) -> list[str]:
-    """Warn when accuracy or length has fallen; each fall is reported once until it is over."""
-    before = _falls(history[:-1], window)
-    return [text for name, text in _falls(history, window).items() if name not in before]
-
-
-def _falls(history: Sequence[Metrics], window: int) -> dict[str, str]:
-    """Each fall that the last step is in, by its name.
-
-    Far below the start: the mean of the last `window` steps against that of the first `window`.
-    Sudden: the mean accuracy of the last three steps against that of up to ten before them. A fall counts when it is
-    more than the batches' own differences explain (four standard errors) and enough to matter (ten points).
-    """
-    falls = {}
-    # SWAP's own shortening stays far above a tenth of the length at the start.
-    for name, key, fraction, form in (
-        ("accuracy", "swap/accuracy", 0.5, "{:.1%}"),
-        ("response length", "length/mean", 0.1, "{:.0f} tokens"),
-    ):
-        values = [metrics[key] for metrics in history]
-        if len(values) < 2 * window:
-            continue
-        start, last = fmean(values[:window]), fmean(values[-window:])
-        if last < fraction * start:
-            falls[name] = (
-                f"{name} fell from {form.format(start)} in the first {window} steps to {form.format(last)} "
-                f"in the last {window}: look at rollouts/ and consider a lower --swap.process_weight"
-            )
-    accuracies = [metrics["swap/accuracy"] for metrics in history[-13:]]
-    before, recent = accuracies[:-3], accuracies[-3:]
-    if len(before) < 5:  # their deviation would mean nothing
-        return falls
-    earlier, now = fmean(before), fmean(recent)
-    if earlier - now > max(0.1, 4 * stdev(before) / sqrt(3)):
-        falls["suddenly"] = (
-            f"accuracy fell from {earlier:.1%} to {now:.1%} within 3 steps: if it does not come back, "
-            "stop, go back to a checkpoint and lower --actor.adam.lr"
-        )
-    return falls
 
 
 def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) -> list[str]:

@@ -182,8 +182,6 @@ class TrainerMixin(BasePPOTrainer):
         if self.args.algo.kl.target:
             self.kl_ctl.value = states.get("kl_coefficient", self.kl_ctl.value)
         drop_metrics_after(self._folder, states["global_step"])
-        if self.tensorboard_logger and states["global_step"]:
-            self.tensorboard_logger.resume_after(states["global_step"])
         self._guards.history = states.get("guards", [])
         return states
 

@@ -1,6 +1,8 @@
 """What is checked about a training, from numbers made by hand."""
 
 import json
+import sys
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -9,19 +11,22 @@ from support.paths import POLICY, ROOT
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.gpu_check.__main__ import main
-from openrlhf_swap.gpu_check.checks import (
+from openrlhf_swap.gpu_check import (
     CLOSE_TEMPLATE,
     STEPS,
-    FatalFinding,
     Findings,
+    Gpu,
+    WrongError,
+    check,
     check_memory,
     check_scoring,
     check_steps,
     check_weights,
+    main,
     planned_bytes,
     polled,
     training_flags,
+    watch,
 )
 from openrlhf_swap.sizing.models import GIB
 
@@ -37,9 +42,7 @@ def readings(*sizes):
 
 def test_a_resumed_training_passes(capsys):
     findings = Findings()
-    check_steps(
-        findings, [step(1, score=9.0), step(2, -2e-4, score=1.0), step(3, score=2.0)], resumed=1, finished=True
-    )
+    check_steps(findings, [step(1, score=9.0), step(2, score=1.0), step(3, score=2.0)], resumed=1)
     assert findings.print_table() == 0
     assert [(line["name"], line["found"]) for line in findings.lines] == [
         ("steps, resumed after a kill", "[1, 2, 3], 1 after the kill"),
@@ -48,17 +51,15 @@ def test_a_resumed_training_passes(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "[gpu_check] all is as it should be"
 
 
-@pytest.mark.parametrize(
-    ("steps", "resumed", "finished"), [([1, 3], 1, True), ([1, 2, 3], 0, True), ([1, 2, 3], 1, False)]
-)
-def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed_or_finished(steps, resumed, finished, capsys):
+@pytest.mark.parametrize(("steps", "resumed"), [([1, 3], 1), ([1, 2, 3], 0)])
+def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed(steps, resumed, capsys):
     findings = Findings()
-    check_steps(findings, [step(number) for number in steps], resumed, finished)
-    (wrong,) = findings.wrong
-    found = f"{steps}, {resumed} after the kill{'' if finished else ', not finished'}"
-    assert wrong.startswith(f"steps, resumed after a kill: {found}; docs/use/faults.md")
+    with pytest.raises(WrongError):
+        check_steps(findings, [step(number) for number in steps], resumed)
+    expected = f"steps, resumed after a kill: {steps}, {resumed} after the kill; docs/use/faults.md"
+    assert findings.wrong.startswith(expected)
     assert findings.print_table() == 1
-    assert f"wrong: {wrong}" in capsys.readouterr().out
+    assert f"wrong: {findings.wrong}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,10 @@ def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed_or_finished(s
 )
 def test_other_weights_end_the_check(row, shown):
     findings = Findings()
-    check_weights(findings, step(1, -2e-4))
-    with pytest.raises(FatalFinding):
-        check_weights(findings, row)
-    (wrong,) = findings.wrong
-    assert wrong.startswith(f"vllm_kl: {shown}; vLLM has other weights")
+    with pytest.raises(WrongError):
+        check_weights(findings, [(0.0, step(1, -2e-4)), (1.0, row)])
+    assert [line["remedy"] is None for line in findings.lines] == [True, False]
+    assert findings.wrong.startswith(f"vllm_kl: {shown}; vLLM has other weights")
 
 
 FIRST, LAST = (2.0, step(1)), (5.0, step(2))  # the end of a process's first and last step
@@ -101,16 +101,17 @@ def test_sleep_that_frees_memory_between_two_steps_passes():
 )
 def test_sleep_that_frees_nothing_ends_the_check(sizes):
     findings = Findings()
-    with pytest.raises(FatalFinding):
+    with pytest.raises(WrongError):
         check_memory(findings, readings(*sizes), [FIRST, LAST], 80 * GIB)
-    (wrong,) = findings.wrong
-    assert wrong.startswith("GiB while vLLM sleeps: ") and "; sleep frees no memory: leave out" in wrong
+    assert findings.wrong.startswith("GiB while vLLM sleeps: ")
+    assert "; sleep frees no memory: leave out" in findings.wrong
 
 
 @pytest.mark.parametrize(("most", "passes"), [(74, True), (75, False)])
 def test_more_memory_than_planned_is_wrong(most, passes):
     findings = Findings()
-    check_memory(findings, readings(10, 20, most, 20, 20, 20), [FIRST, LAST], 64 * GIB)
+    with nullcontext() if passes else pytest.raises(WrongError):
+        check_memory(findings, readings(10, 20, most, 20, 20, 20), [FIRST, LAST], 64 * GIB)
     line = named(findings, "GiB at most")
     assert line["found"] == f"{most - 10}.0"
     assert line["wanted"] == "<= 64.0, as planned"
@@ -140,12 +141,11 @@ def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch)
     def broken(name, device):
         raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with ...")
 
-    monkeypatch.setattr("openrlhf_swap.gpu_check.checks.largest_difference", broken)
+    monkeypatch.setattr("openrlhf_swap.gpu_check.largest_difference", broken)
     findings = Findings()
-    with pytest.raises(FatalFinding):
+    with pytest.raises(WrongError):
         check_scoring(findings, str(POLICY), torch.device("cpu"))
-    (wrong,) = findings.wrong
-    assert wrong == (
+    assert findings.wrong == (
         "scoring on the GPU: CUDA error: no kernel image is available for execution on the device; "
         "fix what the error names"
     )
@@ -188,3 +188,43 @@ def test_a_model_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert run_command(main, ["--output", str(tmp_path / "run"), "--model", str(tmp_path / "none")]) == 2
     assert f"error: --model is {tmp_path / 'none'}, which cannot be read (" in capsys.readouterr().err
+
+
+def training(tmp_path, monkeypatch, script):
+    """A `python` that runs a shell script in the output folder instead of a training."""
+    tool = tmp_path / "python"
+    tool.write_text(f"#!/bin/bash\ncd {tmp_path / 'run'}\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tool))
+
+
+def test_a_training_is_ended_when_it_has_done_enough(tmp_path, monkeypatch):
+    training(tmp_path, monkeypatch, "echo '{\"step\": 1}' > metrics.jsonl; touch saved; exec sleep 600")
+    (tmp_path / "run").mkdir()
+    steps = watch(Findings(), [], tmp_path / "run", (tmp_path / "run" / "saved").exists)
+    assert [row for _, row in steps] in ([], [{"step": 1}])
+
+
+def test_the_report_of_a_failed_check_is_complete(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("openrlhf_swap.gpu_check.check_scoring", lambda *_: None)
+    training(tmp_path, monkeypatch, "echo error: an engine died >&2; exit 2")
+    gpu = Gpu(torch.device("cpu"), lambda: 5, 10)
+    assert check("policy", tmp_path / "run", gpu).print_table() == 1
+    shown = capfd.readouterr()
+    assert "error: an engine died" in shown.err and "wrong: training: an error (status 2); see the error" in shown.out
+    report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
+    assert set(report) == set(example()) and not report["passed"]
+    assert report["machine"]["os"] and report["machine"]["python_version"].startswith("3.")
+    assert report["seconds"].keys() == {"scoring", "training"}
+    assert report["findings"][-1]["name"] == "training"
+
+
+def example():
+    return json.loads((ROOT / "docs" / "use" / "gpu_check_example.json").read_text(encoding="utf-8"))
+
+
+def test_the_example_is_a_complete_report():
+    report = example()
+    assert report["passed"] and report["memory"]["planned"]["update"]
+    names = {line["name"] for line in report["findings"]}
+    assert {"vllm_kl", "GiB while vLLM sleeps", "GiB at most", "steps, resumed after a kill"} <= names

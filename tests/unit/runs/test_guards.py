@@ -11,7 +11,6 @@ from openrlhf_swap.runs.guards import (
     Guards,
     SkippedSteps,
     check_process_term,
-    find_falls,
     find_uniform_weights,
     first_step_warnings,
 )
@@ -36,88 +35,6 @@ def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
     guard.observe("a loss was not finite")
     with pytest.raises(NonFiniteError, match=r"ended with 1 skipped steps, and its policy was not exported: .*--a"):
         guard.end()
-
-
-def falls(accuracies, words, lengths=None, **options):
-    """Of each step, the warnings that have these words."""
-    rows = zip(accuracies, lengths or [100.0] * len(accuracies), strict=True)
-    history = [{"swap/accuracy": accuracy, "length/mean": length} for accuracy, length in rows]
-    steps = [find_falls(history[: step + 1], **options) for step in range(len(history))]
-    return [[warning for warning in warnings if words in warning] for warnings in steps]
-
-
-BELOW_THE_START, SUDDEN = "look at rollouts/", "if it does not come back"
-
-
-def test_accuracy_that_falls_in_is_reported_once_until_it_recovers():
-    accuracies = (0.8, 0.6, 0.7, 0.5, 0.1, 0.2, 0.1, 0.9, 0.9, 0.0, 0.1)
-    reported = falls(accuracies, BELOW_THE_START, window=2)
-    # The measure is (0.8 + 0.6) / 2 = 0.7. Means of two: 0.6, 0.3 (below 0.35), 0.15, 0.15, 0.5, 0.9, 0.45, 0.05.
-    assert [bool(warnings) for warnings in reported] == [False] * 4 + [True] + [False] * 5 + [True]
-    assert reported[4] == [
-        "accuracy fell from 70.0% in the first 2 steps to 30.0% in the last 2: look at rollouts/ and consider a lower "
-        "--swap.process_weight"
-    ]
-
-
-def test_shortening_is_no_collapse_but_vanishing_is():
-    first, second, (warning,) = falls([1.0] * 3, "", lengths=[1000.0, 150.0, 99.0], window=1)
-    assert first == second == []
-    assert warning.startswith("response length fell from 1000 tokens in the first 1 steps to 99 tokens")
-
-
-# Share of correct responses in three trainings on the embedded task: one fell at its 24th step, one only at its 18th
-# and by little more than its batches differ, one not at all.
-FELL = [0.898, 0.797, 0.852, 0.852, 0.875, 0.891, 0.805, 0.875, 0.766, 0.945, 0.93, 0.914, 0.938, 0.883, 0.906, 0.844]
-FELL += [0.906, 0.938, 0.875, 0.93, 0.961, 0.953, 0.938, 0.789, 0.578, 0.453, 0.672, 0.906, 0.781, 0.922]
-FELL_FOR_A_STEP = [0.945, 0.93, 0.906, 0.945, 0.969, 0.938, 0.969, 0.867, 0.961, 0.852, 0.969, 0.977, 0.984, 0.969]
-FELL_FOR_A_STEP += [0.93, 0.961, 0.961, 0.672, 0.891, 0.984, 0.984, 0.953]
-CALM = [0.828, 0.867, 0.891, 0.883, 0.945, 0.883, 0.914, 0.883, 0.867, 0.898, 0.914, 0.961, 0.891, 0.922, 0.875, 0.938]
-CALM += [0.938, 0.93, 0.961, 0.992, 0.953, 0.898, 0.984, 0.953, 0.969, 0.977, 0.977, 0.953, 0.992, 0.891, 0.961, 0.953]
-
-
-@pytest.mark.parametrize(("accuracies", "reported_at"), [(FELL, [25]), (FELL_FOR_A_STEP, []), (CALM, [])])
-def test_a_fall_is_reported_once_within_three_steps(accuracies, reported_at):
-    assert [step for step, warnings in enumerate(falls(accuracies, SUDDEN), 1) if warnings] == reported_at
-
-
-def test_what_a_fall_is():
-    # Worked by hand: before it mean 0.8, deviation 0.1, so four standard errors of three steps are 0.231.
-    noisy, steady = (0.7, 0.9, 0.7, 0.9, 0.8), (0.8,) * 5
-    for before, recent, fell in (
-        (noisy, (0.6, 0.6, 0.55), False),  # down by 0.217
-        (noisy, (0.6, 0.6, 0.5), True),  # down by 0.233
-        (steady, (0.7, 0.71, 0.7), False),  # down by 0.097: too little to matter
-        (steady, (0.69, 0.69, 0.7), True),
-        (steady[1:], (0.1, 0.1, 0.1), False),  # four steps are too few to compare with
-    ):
-        reported = falls((*before, *recent), SUDDEN)
-        assert not any(reported[:-1]) and bool(reported[-1]) == fell
-
-
-def test_a_second_fall_is_reported_again():
-    assert falls(FELL + [0.9] * 10 + [0.2], SUDDEN)[-1] == [
-        "accuracy fell from 89.0% to 66.7% within 3 steps: if it does not come back, stop, go back to a checkpoint "
-        "and lower --actor.adam.lr"
-    ]
-
-
-@pytest.mark.parametrize("killed_after", [3, 12, 20, 26, 34])
-def test_a_resumed_run_warns_as_a_calm_one(killed_after):
-    accuracies = FELL + [0.3] * 12 + [0.9] * 12
-    rows = [
-        {"swap/accuracy": accuracy, "length/mean": 100.0, "swap/adv_process_absmean": 1.0, "other": 1.0}
-        for accuracy in accuracies
-    ]
-    whole, first, second = (Guards(tau=None, self_test_steps=0) for _ in range(3))
-    reported = [whole.observe(step, row) for step, row in enumerate(rows, 1)]
-    for step, row in enumerate(rows[:killed_after], 1):
-        first.observe(step, row)
-    second.history = first.history
-    resumed = [second.observe(step, row) for step, row in enumerate(rows[killed_after:], killed_after + 1)]
-    assert resumed == reported[killed_after:]
-    assert sum(map(len, reported)) == 3  # it fell twice at once, and once far below the start
-    assert reported[24][0].startswith("warning at step 25: accuracy fell from ")
 
 
 @pytest.mark.parametrize(

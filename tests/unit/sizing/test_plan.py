@@ -46,7 +46,7 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
     # K = 25 steps of 350 tokens would take 8,750; half of 12,000 has ceil(6000 / 350) = 18 of them.
     assert (found["step"]["mean_response"], found["step"]["prefixes"]) == (6000, 19)
     # DeepScaleR: 314 batches of 128 and 123 prompts that fill none, twice.
-    assert (found["run"]["rows"], found["run"]["steps"], found["run"]["left_out"]) == (40_315, 628, 123)
+    assert (found["run"]["rows"], found["run"]["steps"]) == (40_315, 628)
     assert found["run"]["updates"] == 628
 
 
@@ -56,17 +56,11 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
     assert found["settings"]["update_rows"] == 2
     assert found["settings"]["temperature"] == 0.6
     assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
-    assert (found["run"]["steps"], found["run"]["left_out"]) == (4, 0)
+    assert found["run"]["steps"] == 4
     _, defaults = run(capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700")
     assert defaults["settings"]["ranks"] == 4
     assert defaults["step"]["responses"] == 128 * 16  # openrlhf_swap.train's own defaults
     assert (defaults["step"]["prefixes"], defaults["run"]["rows"]) == (3, None)
-
-
-@pytest.mark.parametrize(("objective", "continues"), [("vsrm", True), ("s_grpo", True), ("swap", False)])
-def test_uncounted_continuations_are_noted(capsys, objective, continues):
-    _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), "--swap.objective", objective)
-    assert any("generated from parts of others" in note for note in found["notes"]) == continues
 
 
 def test_capacity_for_responses_by_hand(capsys):
@@ -230,8 +224,7 @@ def test_the_text_says_what_the_numbers_say(capsys):
     # 628 steps of 189.7 s.
     assert (
         "40,315 prompts (assumed from the data set's name; --rows sets them), 628 steps with 628 updates: 33.1 hours "
-        "(1.4 days); 31 checkpoints, 175.4 GiB of disk; the last 123 prompts of an episode, too few for a batch, are "
-        "left out"
+        "(1.4 days); 31 checkpoints, 175.4 GiB of disk"
     ) in said
     assert lines[-1] == "It fits."
 
@@ -297,9 +290,3 @@ def test_the_module_is_the_command():
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: --gpu: abacus is unknown; use one of a100-40")
-
-
-@pytest.mark.parametrize(("attention", "noted"), [("flash_attention_2", False), ("sdpa", False), ("eager", True)])
-def test_attention_that_makes_masks_is_noted(capsys, attention, noted):
-    _, found = run(capsys, "--gpu", "h200", "--gpus", "8", "--model", "r1-1.5b", "--ds.attn_implementation", attention)
-    assert any("matrices of length x length" in note for note in found["notes"]) == noted
