@@ -3,9 +3,7 @@ r"""Figures, one command each, written as PNG and PDF.
 openrlhf-swap eval figures pareto outputs/eval/* --output figures/pareto
 openrlhf-swap eval figures budget outputs/eval/base outputs/eval/swap --output figures/budget
 openrlhf-swap eval figures gains outputs/eval/base outputs/eval/swap --output figures/gains
-openrlhf-swap eval figures density outputs/eval/base --output figures/density
 openrlhf-swap eval figures sweep outputs/theta --output figures/theta
-openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
 """
 
 from __future__ import annotations
@@ -23,14 +21,13 @@ import pandas as pd
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.evaluation.measures import Floats, Measures, measure_evaluation
-from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
+from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
+from openrlhf_swap.evaluation.traces import label_of, read_scored
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STYLES = {"cut": "--o", "vllm": ":s"}  # of forced answers, by what ended the thought
 SIZE = (4.2, 3.4)  # inches, of one panel
 
 
@@ -90,10 +87,9 @@ def budget(folders: Sequence[Path]) -> Figure:
         for folder, run in runs.items():
             values = 100 * np.array(accuracy_within(run.samples, budgets.tolist()))
             (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
-            for by, curve in run.forced.sort_values("budget").groupby("by"):
-                label = f"{folder.name}, forced" + (" by vLLM" if by == "vllm" else "")
-                colour = line.get_color()
-                panel.plot(curve["budget"], 100 * curve["accuracy"], STYLES[str(by)], color=colour, label=label)
+            if len(run.forced):
+                curve, label = run.forced.sort_values("budget"), f"{folder.name}, forced"
+                panel.plot(curve["budget"], 100 * curve["accuracy"], "--o", color=line.get_color(), label=label)
     return figure
 
 
@@ -116,22 +112,6 @@ def gains(files: Sequence[Path]) -> Figure:
     return figure
 
 
-def density(files: Sequence[Path]) -> Figure:
-    """Share of steps above 0.5 nats vs. response length, in ten groups of equal size."""
-    from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
-
-    ylabel = f"steps above {HIGH_GAIN} nats, %"
-    figure, (panel,) = _panels({}, xlabel="reasoning tokens", ylabel=ylabel, xscale="log")
-    for file in files:
-        rows = read_scored(file)
-        lengths = np.array([row["step_ends"][-1] + 1 for row in rows])
-        shares = np.array([np.mean(np.array(row["gains"]) > HIGH_GAIN) for row in rows])
-        groups = np.array_split(np.argsort(lengths), min(10, len(rows)))
-        points = [(lengths[group].mean(), 100 * shares[group].mean()) for group in groups]
-        panel.plot(*zip(*points, strict=True), marker="o", label=label_of(file))
-    return figure
-
-
 def sweep(folders: Sequence[Path]) -> Figure:
     """Accuracy and tokens vs. the value that a sweep varied, mean and range over seeds."""
     figure, panels = _panels({"ylabel": "accuracy, %"}, {"ylabel": "tokens per response"}, xlabel="value")
@@ -150,30 +130,7 @@ def sweep(folders: Sequence[Path]) -> Figure:
     return figure
 
 
-def dynamics(files: Sequence[Path]) -> Figure:
-    """Accuracy and length of the rollouts during training, from metrics.jsonl: each step, in pale, and smoothed."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens per rollout"}, xlabel="step")
-    for file in files:
-        rows = read_steps(file)
-        steps = [row["step"] for row in rows]
-        for panel, key, scale in zip(panels, ("swap/accuracy", "length/mean"), (100, 1), strict=True):
-            values = scale * np.array([row[key] for row in rows])
-            (line,) = panel.plot(steps, smoothed(values), label=file.parent.name)
-            panel.plot(steps, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    return figure
-
-
-def smoothed(values: Floats) -> Floats:
-    """(S,) moving mean of each value with equally many neighbours on either side, at most a tenth of all values."""
-    reach = len(values) // 10
-    sides = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
-    return np.array([values[i - side : i + side + 1].mean() for i, side in enumerate(sides)])
-
-
-FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, density, sweep, dynamics)}
+FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, sweep)}
 
 
 def _by_benchmark(

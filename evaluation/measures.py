@@ -1,6 +1,5 @@
 """Measures of an evaluation's samples, per benchmark."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import comb
@@ -15,12 +14,7 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.evaluation.samples import graded_benchmarks, graded_samples, read_problems, rows_path
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.rewards import grade_answer
-from openrlhf_swap.rewards.answers import canonical, join_thousands, strip_answer
-from openrlhf_swap.rewards.golds import normal_answer
-
-_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
-_VARIABLE = re.compile(r"\A[A-Za-z]\s*=\s*")
-_LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it separates: 1 1/2 is not 11/2
+from openrlhf_swap.rewards.answers import strip_answer
 
 
 @dataclass
@@ -29,7 +23,7 @@ class Measures:
 
     `problems` has P rows, in order: `problem`, its text (its id where a folder lacks the file of its problems),
     `accuracy`, the share of its correct samples, and `tokens`, their mean. `forced` has `accuracy` at each `budget` of
-    thought above 0, and what ended it, `by` (`eval forced`).
+    thought above 0 (`eval forced`).
     """
 
     problems: pd.DataFrame
@@ -91,31 +85,24 @@ def measure_benchmark(folder: Path, name: str) -> Measures:
         "unclosed": (rows["thinking_tokens"] == rows["tokens"]).mean(),
         "accuracy_per_1k_tokens": accuracy / (tokens / 1000),
         **{f"grader_{status}": (rows["status"] == status).mean() for status in sorted({*rows["status"]} - {"ok"})},
-        **areas(forced),
+        **area(forced),
     }
     return Measures(problems, {name: float(value) for name, value in values.items()}, rows, forced)
 
 
 def read_forced(folder: Path, name: str) -> pd.DataFrame:
     """What `eval forced` wrote; without a budget of 0, which has no place on a logarithmic axis."""
-    rows = ({"by": "cut", **row} for row in read_rows(rows_path("forced", folder, name)))  # older files lack it
-    forced = pd.DataFrame(rows, columns=["budget", "accuracy", "by"])
+    forced = pd.DataFrame(read_rows(rows_path("forced", folder, name)), columns=["budget", "accuracy"])
     return forced[forced["budget"] > 0]
 
 
-def areas(forced: pd.DataFrame) -> dict[str, float]:
-    """The areas under the accuracy curves over budgets of thought, with the range of the budgets.
-
-    For each way to end a thought (`eval forced --by`) that has at least two budgets: `area_cut`, `budget_cut_least`
-    and `budget_cut_most`, or the same with `vllm`.
-    """
-    values: dict[str, float] = {}
-    for by, curve in forced.groupby("by", sort=False):
-        budgets = curve["budget"]
-        if budgets.nunique() > 1:
-            values |= {f"budget_{by}_least": budgets.min(), f"budget_{by}_most": budgets.max()}
-            values[f"area_{by}"] = area_under(budgets.tolist(), curve["accuracy"].tolist())
-    return values
+def area(forced: pd.DataFrame) -> dict[str, float]:
+    """The area under the accuracy curve over budgets of thought, and their range; {} for less than two budgets."""
+    budgets = forced["budget"]
+    if budgets.nunique() < 2:
+        return {}
+    under = area_under(budgets.tolist(), forced["accuracy"].tolist())
+    return {"area": under, "budget_least": budgets.min(), "budget_most": budgets.max()}
 
 
 def count_votes(group: pd.DataFrame) -> list[str | None]:
@@ -124,7 +111,7 @@ def count_votes(group: pd.DataFrame) -> list[str | None]:
     Right ones were all found equal. Wrong ones are compared where they could outnumber the right ones together; by
     text alone everywhere else, as nothing depends on it.
     """
-    votes = [vote(answer) for answer in group["answer"]]
+    votes = [None if pd.isna(answer) else strip_answer(answer) for answer in group["answer"]]
     right = next((v for v, correct in zip(votes, group["correct"], strict=True) if correct and v), None)
     votes = [right if correct and v else v for v, correct in zip(votes, group["correct"], strict=True)]
     wrong = [v for v in votes if v and v != right]
@@ -135,15 +122,6 @@ def count_votes(group: pd.DataFrame) -> list[str | None]:
         others = dict.fromkeys(same.values())
         same[text] = next((other for other in others if grade_answer(f"\\boxed{{{text}}}", other).correct), text)
     return [same.get(v, v) if v else v for v in votes]
-
-
-def vote(answer: str | None) -> str | None:
-    r"""An answer as the majority vote counts it: `\dfrac{1}{2}` and `½` are the same, and 1,000 and x = 1000."""
-    if answer is None or pd.isna(answer):
-        return None
-    plain = join_thousands(_VARIABLE.sub("", canonical(strip_answer(answer)).strip()))
-    plain = " ".join(_FRACTION.sub(r"\\frac", normal_answer(plain)).split())
-    return _LOOSE_SPACE.sub("", plain)
 
 
 Floats = NDArray[np.float64]
@@ -160,7 +138,7 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 def majority_is_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
     """1 if the most frequent answer is correct, else 0; for a tie, the share of the tied answers that is correct.
 
-    Answers are compared as they are given, see `vote`. A missing answer (None) has no vote.
+    Answers are compared as they are given, see `count_votes`. A missing answer (None) has no vote.
     """
     winners = multimode(answer for answer in answers if answer is not None)
     correct_answers = {answer for answer, is_correct in zip(answers, correct, strict=True) if is_correct}

@@ -32,7 +32,7 @@ from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.answers import SUFFIX, strip_answer
-from openrlhf_swap.rewards.statements import last_boxed, stated_answer, text_after_thought
+from openrlhf_swap.rewards.statements import stated_answer, text_after_thought
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.console import quiet_console
@@ -232,14 +232,10 @@ def grade_file(folder: Path, benchmark: str, problems: Sequence[Problem], grader
 
 
 def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:
-    """A grade, with the answers extracted in two ways: after the thought, and from the whole response.
-
-    The first is what the grader takes as the stated answer, and what the majority vote counts. A verifier's own score
-    and reason stand beside them.
-    """
-    texts = stated_answer(text_after_thought(row["text"], end_of_thought)), last_boxed(row["text"])
-    stated, boxed = (None if text is None else strip_answer(text) for text in texts)
+    """A grade, with the stated answer, which the majority vote counts, and a verifier's own score and reason."""
+    text = stated_answer(text_after_thought(row["text"], end_of_thought))
+    stated = None if text is None else strip_answer(text)
     line = {"id": row["id"], "sample": row["sample"], "correct": grade.correct, "status": grade.status}
-    line |= {"answer": stated if grade.stated is None else grade.stated, "answer_anywhere": boxed}
+    line |= {"answer": stated if grade.stated is None else grade.stated}
     line |= {"score": grade.score} if grade.score != float(grade.correct) else {}
     return line | ({"why": grade.why} if grade.why else {})

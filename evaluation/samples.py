@@ -9,13 +9,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, parse_row, read_rows, replacing, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.verifiers import Reference
-from openrlhf_swap.rollouts.families import R1
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
@@ -23,8 +21,6 @@ SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suff
 RENDERING = ("chat_template_kwargs", "system_prompt")
 SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
 OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")  # flags that are called as in training
-PATHS = ("model", "benchmarks", "data", "output")  # flags that may name files
-ONCE = ("config", "verbose", "grade_again")  # flags of a single start
 GRADES = ".grades.jsonl"
 
 
@@ -49,9 +45,8 @@ def read_settings(folder: Path) -> Row:
     has_samples = any(True for path in folder.glob("*.samples.jsonl") for _ in read_rows(path))
     if not has_samples or not settings_path(folder).exists():
         return {}
-    settings = json.loads(settings_path(folder).read_text(encoding="utf-8"))
-    lacking = {"end_of_thought": R1.end_of_thought, "max_model_len": None, **dict.fromkeys(RENDERING)}
-    return {**lacking, **settings}  # older folders lack some
+    settings: Row = json.loads(settings_path(folder).read_text(encoding="utf-8"))
+    return settings
 
 
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
@@ -75,32 +70,14 @@ def _by_flag(settings: Row, origin: Row) -> Row:
 
 
 def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
-    """Write `run.json` (settings, provenance of this start, commands of earlier ones) and `run.yaml`.
-
-    `run.yaml` has the flags, for `--config`: files and folders with their whole paths; a flag that was not given, and
-    a switch that is off, not at all.
-    """
-    import yaml
-
+    """Write `run.json`: settings, provenance of this start, commands of earlier ones."""
     earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
     origin["inputs"]["data"] = [fingerprint(str(rows_path("problems", args.output, name))) for name in benchmarks]
-    flags = {name: _whole_paths(name, value) for name, value in vars(args).items() if name not in ONCE}
-    settings = {name: flags[name] for name in SETTINGS}
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    if Path(args.model).exists():
+        settings["model"] = str(Path(args.model).absolute())
     content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
     write_text(settings_path(args.output), to_line(content, indent=2))
-
-    given = {flag_of(name)[2:]: value for name, value in flags.items() if value is not None and value is not False}
-    path = args.output / "run.yaml"
-    about = f"# All settings of an evaluation: openrlhf-swap eval run --config {path}\n"
-    write_text(path, about + yaml.safe_dump({"flags": given}, sort_keys=False, allow_unicode=True, width=1000))
-
-
-def _whole_paths(name: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_whole_paths(name, entry) for entry in value]
-    if name not in PATHS or value is None or (name == "benchmarks" and not value.endswith(".jsonl")):
-        return value  # a benchmark's name stays one, even if there is a folder called so
-    return str(Path(value).absolute()) if isinstance(value, Path) or Path(value).exists() else value
 
 
 def read_problems(folder: Path, benchmark: str) -> dict[str, Row]:

@@ -2,8 +2,6 @@
 
 import json
 
-import numpy as np
-
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.measures import measure_benchmark
@@ -26,28 +24,10 @@ def test_accuracy_within_a_budget(evaluated):
     ]
 
 
-def test_smoothing_by_hand():
-    # A tenth of ten to either side: one neighbour, none at the ends.
-    values = np.array([0.0, 3.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.0])
-    assert figures.smoothed(values).tolist() == [0, 3, 3, 2, 0, 0, 0, 0, 3, 9]
-
-
-def test_a_few_steps_have_whole_numbers_on_the_axis(tmp_path):
-    metrics = tmp_path / "metrics.jsonl"
-    write_rows(metrics, [{"step": s, "swap/accuracy": 0.5, "length/mean": 9} for s in (1, 2, 3)])
-    for panel in figures.dynamics([metrics]).axes:
-        assert all(tick == int(tick) for tick in panel.get_xticks())
-
-
 def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     rows = [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)]
-    file, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
+    file = tmp_path / "base.scored.jsonl"
     write_rows(file, rows)
-    write_rows(
-        metrics,
-        # Step 2 done again after a resume, step 3 skipped for its scores.
-        [{"step": s, "swap/accuracy": 0.5, "length/mean": 9} for s in (1, 2, 2)] + [{"step": 3}],
-    )
     for value in (0.1, 0.3):
         for seed in (1, 2):
             folder = tmp_path / "sweep" / f"theta_{value}" / f"seed_{seed}"
@@ -55,19 +35,17 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
             (folder / "result.json").write_text(json.dumps({"accuracy": value, "tokens": 100 - seed}))
     write_rows(
         rows_path("forced", evaluated / "base", "own"),
-        [{"budget": b, "accuracy": b / 100, "by": by} for by in ("cut", "vllm") for b in (40, 10)],
+        [{"budget": b, "accuracy": b / 100} for b in (40, 10)],
     )
     (panel,) = figures.budget([evaluated / "base", evaluated / "short"]).axes
     curves = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
-    assert list(curves) == ["base, cut off", "base, forced", "base, forced by vLLM", "short, cut off"]
-    assert curves["base, forced"] == curves["base, forced by vLLM"] == [[10, 10], [40, 40]]
+    assert list(curves) == ["base, cut off", "base, forced", "short, cut off"]
+    assert curves["base, forced"] == [[10, 10], [40, 40]]
     inputs = {
         "pareto": [evaluated / "base", evaluated / "short"],
         "budget": [evaluated / "base", evaluated / "short"],
         "gains": [file],
-        "density": [file],
         "sweep": [tmp_path / "sweep"],
-        "dynamics": [metrics],
     }
     assert inputs.keys() == figures.FIGURES.keys()
     for name, paths in inputs.items():

@@ -9,7 +9,7 @@ from support.paths import POLICY
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import forced
-from openrlhf_swap.evaluation.samples import read_settings, rows_path, seed_of, settings_path
+from openrlhf_swap.evaluation.samples import read_settings, rows_path, settings_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 
@@ -36,7 +36,7 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token or none all answer 2, which is right
     # for p; after ten, the second response to p is in its box already and answers 32.
     accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5, 0: 0.5}
-    rows = [{"budget": budget, "accuracy": accuracy, "by": "cut"} for budget, accuracy in accuracies.items()]
+    rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items()]
     assert list(read_rows(rows_path("forced", asked, "own"))) == rows
     assert "own: 25.0% correct when forced to answer after 30 tokens\n" in capsys.readouterr().out
 
@@ -50,35 +50,6 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     assert opened == [{"trust_remote_code": False, "longest": longest, "max_model_len": None}]
     assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close and last == close
     assert second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]  # it has ended
-
-
-def test_budgets_given_to_vllm_resample_longer_thoughts_with_their_own_seeds(asked, tokenizer, monkeypatch):
-    engine, opened = EngineOfVllm(tokenizer, lambda *_: ["b</think>\\boxed{4}"]), []
-    monkeypatch.setattr(forced, "open_engine", lambda model, **options: opened.append(options) or engine)
-    settings = {**read_settings(asked), "seed": 7, "temperature": 0.6, "max_tokens": 90}
-    settings_path(asked).write_text(json.dumps({**settings, "top_p": 0.95}))
-    write_rows(rows_path("forced", asked, "own"), [{"budget": 1, "accuracy": 0.5}])  # by a cut, of an older version
-    assert (
-        run_command(forced.main, [str(asked), "--budgets", "28", "8", "--by", "vllm", "--swap.trust_remote_code"]) == 0
-    )
-    thought = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
-    longest = len(prompt_ids(tokenizer, "1 + 1 Think.")) + 90
-    length = {"longest": longest, "max_model_len": None}
-    assert opened == [{"trust_remote_code": True, "reasoning_config": thought, **length}]
-    # Thoughts of 8 (right), 28, 48 (right) and 68 tokens to p, p, q, q; what is sampled again answers 4.
-    rows = [
-        {"budget": 1, "accuracy": 0.5},
-        {"budget": 28, "accuracy": 0.75, "by": "vllm"},
-        {"budget": 8, "accuracy": 0.75, "by": "vllm"},
-    ]
-    assert list(read_rows(rows_path("forced", asked, "own"))) == rows
-    again = engine.asked[-3:]
-    seeds = [seed_of("own", *sample, 7) for sample in (("p", 1), ("q", 0), ("q", 1))]
-    assert [parameters.seed for _, parameters in again] == seeds and len(engine.asked) == 2 + 3
-    for _, parameters in again:
-        assert (parameters.temperature, parameters.top_p, parameters.max_tokens) == (0.6, 0.95, 90)
-        assert parameters.thinking_token_budget == 8
-    assert engine.asked[-1][0] == prompt_ids(tokenizer, "2 + 2 Think.")
 
 
 def test_without_graded_samples_there_is_nothing_to_force(tmp_path, capsys):

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from openrlhf_swap.evaluation.measures import areas, count_votes, measure_evaluation, read_forced, vote
+from openrlhf_swap.evaluation.measures import area, count_votes, measure_evaluation, read_forced
 from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
@@ -18,8 +18,6 @@ def test_measures_by_hand(evaluated):
     assert (values["pass@2"], values["maj@2"]) == (1.0, 0.75)
     assert values["accuracy_per_1k_tokens"] == 0.5 / 0.04
     assert values["grader_no_answer"] == 0.25
-    rows = {(row["id"], row["sample"]): row for row in read_rows(rows_path("grades", evaluated / "base", "own"))}
-    assert rows["q", 0]["answer"] == rows["q", 0]["answer_anywhere"] == "4"
 
 
 @pytest.mark.parametrize(
@@ -30,13 +28,13 @@ def test_measures_by_hand(evaluated):
         (["1,000", r"1{,}000", r"1\,000", "1000"], 1),
         (["33", "033", "x=33", "$x = 33$", "33.0"], 1),
         (["(1,000)", "(1000)", "33, 1", "331"], 4),
-        (["0.5", "1/2"], 2),
+        (["0.5", "1/2"], 1),
         (["1 1/2", "11/2"], 2),
-        ([r"\dfraction", r"\fraction"], 2),
     ],
 )
 def test_one_answer_in_several_spellings_is_one_vote(answers, votes):
-    assert len({vote(answer) for answer in answers}) == votes
+    group = pd.DataFrame({"answer": ["77", *answers], "correct": [True] + [False] * len(answers)})
+    assert len(set(count_votes(group)[1:])) == votes
 
 
 def test_the_majority_counts_spellings_together(evaluated):
@@ -75,6 +73,6 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
 def test_a_budget_of_zero_has_no_part_in_the_area(tmp_path):
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in ((0, 0.5), (10, 0.0), (1000, 1.0))]
     write_rows(rows_path("forced", tmp_path, "own"), rows)
-    assert areas(read_forced(tmp_path, "own")) == {"budget_cut_least": 10, "budget_cut_most": 1000, "area_cut": 0.5}
+    assert area(read_forced(tmp_path, "own")) == {"budget_least": 10, "budget_most": 1000, "area": 0.5}
     write_rows(rows_path("forced", tmp_path, "own"), rows[:2])
-    assert areas(read_forced(tmp_path, "own")) == {}
+    assert area(read_forced(tmp_path, "own")) == {}

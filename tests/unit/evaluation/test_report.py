@@ -6,14 +6,11 @@ import shutil
 import pandas as pd
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.data.formats import Problem
 from openrlhf_swap.evaluation import report
 from openrlhf_swap.evaluation.measures import Measures
 from openrlhf_swap.evaluation.report import COLUMNS, _difference, difference_tables, evaluation_table
-from openrlhf_swap.evaluation.run import grade_file
-from openrlhf_swap.evaluation.samples import rows_path
+from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards import Grader
 
 
 def test_tables(evaluated, capsys):
@@ -25,26 +22,18 @@ def test_tables(evaluated, capsys):
     assert "not measured here" in text
     assert "SWAP (paper)" in text
     assert run_command(report.main, [*folders, "--format", "latex"]) == 0
-    assert r"short & 100.0 & 10 & 100.0 & 10 \\" in capsys.readouterr().out
+    assert r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert run_command(report.main, [*folders, "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("base,own,2.0,2.0,0.5,")
-    # An answer in the thought alone: nothing is boxed after it.
-    text = "\\boxed{2}</think>so 2"
-    sample = {"id": "p", "sample": 2, "text": text, "tokens": 9, "thinking_tokens": 5, "truncated": False}
-    with open(rows_path("samples", evaluated / "base", "own"), "a") as file:
-        file.write(json.dumps(sample) + "\n")
-    grader = Grader()
-    grade_file(evaluated / "base", "own", [Problem("p", "1+1", "2")], grader, "</think>")
-    grader.close()
-    assert run_command(report.main, [str(evaluated / "base"), "--disagreements"]) == 0
-    assert "own p sample 2: 'so 2' after the thought, '2' anywhere (correct)" in capsys.readouterr().out
     (evaluated / "empty").mkdir()
     assert run_command(report.main, [str(evaluated / "empty")]) == 2
     assert "holds no graded samples" in capsys.readouterr().err
 
 
 def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evaluated, tmp_path, capsys):
-    settings = {"model": "a", "temperature": 0.6, "top_p": 0.95, "max_tokens": 9, "seed": 0, "suffix": ""}
+    settings = {**dict.fromkeys(SETTINGS), "suffix": ""}
     other = tmp_path / "elsewhere" / "base"
     shutil.copytree(evaluated / "base", other)
     (evaluated / "base" / "run.json").write_text(json.dumps(settings))
@@ -60,8 +49,8 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evalua
 
 def test_a_shorter_context_is_another_setting(evaluated, capsys):
     base, short = evaluated / "base", evaluated / "short"
-    settings = {"model": "a", "temperature": 0.6, "top_p": 0.95, "max_tokens": 9, "seed": 0, "suffix": ""}
-    (base / "run.json").write_text(json.dumps(settings))  # as older versions wrote it
+    settings = dict.fromkeys(SETTINGS)
+    (base / "run.json").write_text(json.dumps(settings))
     (short / "run.json").write_text(json.dumps({**settings, "max_model_len": 4096}))
     assert run_command(report.main, [str(base), str(short)]) == 0
     shown = capsys.readouterr().err
@@ -133,16 +122,12 @@ def test_the_papers_table_is_in_the_format_asked_for(evaluated, capsys):
     rows = {
         "terminal": "45.1 / 3646  53.4 / 3486",
         "markdown": "| 45.1 / 3646 | 53.4 / 3486 |",
-        "latex": r"45.1 & 3646 & 53.4 & 3486 \\",
+        "latex": r"45.1 / 3646 & 53.4 / 3486 \\",
     }
     for style, end in rows.items():
         assert run_command(report.main, [str(evaluated / "base"), "--format", style, "--paper", "1.5B"]) == 0
         (line,) = [line for line in capsys.readouterr().out.splitlines() if "SWAP (paper)" in line]
-        assert line.endswith(end)
-    assert run_command(report.main, [str(evaluated / "base"), "--format", "csv", "--paper", "1.5B"]) == 2
-    shown = capsys.readouterr()
-    message = "error: --paper is 1.5B, which has no CSV form; use --format markdown, or leave it out\n"
-    assert (shown.out, shown.err) == ("", message)
+        assert " ".join(line.split()).endswith(" ".join(end.split()))
 
 
 def test_a_difference_of_nothing_has_no_minus():
@@ -156,10 +141,8 @@ def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys)
     report.main([*folders, "--format", "markdown"])
     assert "area" not in capsys.readouterr().out
     rows = [(10, 0.0), (1000, 1.0), (100, 1.0)]
-    write_rows(
-        rows_path("forced", evaluated / "base", "own"), [{"budget": b, "accuracy": a, "by": "vllm"} for b, a in rows]
-    )
+    write_rows(rows_path("forced", evaluated / "base", "own"), [{"budget": b, "accuracy": a} for b, a in rows])
     report.main([*folders, "--format", "markdown"])
     header, _, base, short = capsys.readouterr().out.splitlines()[:4]
     cells = [line.strip(" |").split(" | ")[-1].strip() for line in (header, base)]
-    assert cells == ["area % (vllm)", "75.0 (10-1000)"] and short.rstrip(" |").endswith("(k=2) | 100.0")
+    assert cells == ["area %", "75.0 (10-1000)"] and short.rstrip(" |").endswith("(k=2) | 100.0")

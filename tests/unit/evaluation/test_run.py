@@ -15,9 +15,8 @@ from openrlhf_swap.data.formats import Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.run import check_unchanged
-from openrlhf_swap.evaluation.samples import ONCE, compare_settings, read_settings, rows_path, write_settings
+from openrlhf_swap.evaluation.samples import compare_settings, read_settings, rows_path, write_settings
 from openrlhf_swap.files import appending, read_rows, write_rows
-from openrlhf_swap.recipes import expand_config
 from openrlhf_swap.runs.isolation import locked
 from openrlhf_swap.runs.provenance import made_of
 
@@ -77,22 +76,6 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
     write_rows(rows_path("samples", tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
-    # A folder from before there was such a setting.
-    path = tmp_path / "run.json"
-    path.write_text(path.read_text().replace("end_of_thought", "another"))
-    assert run.end_of_thought(run.parse(flags)) == "</think>"
-
-
-def test_every_flag_comes_back_from_the_file_of_flags(tmp_path):
-    words = f"""--model {POLICY} --benchmarks aime24 own.jsonl --swap.grader regex:a --output {tmp_path}
-        --data {tmp_path} --samples 3 --limit 7 --temperature 0.5 --top-p 0.9 --max-tokens 99 --seed 4 --suffix ?
-        --swap.end_of_thought </t> --max-model-len 999 --engines 2 --tensor-parallel-size 2
-        --data.chat_template_kwargs {{}} --system-prompt Think --swap.trust_remote_code""".split()
-    args = run.parse(words)
-    required = run.parse(["--model", "m", "--output", "o"])
-    assert {name for name, value in vars(args).items() if value == getattr(required, name)} == set(ONCE)
-    write_settings(args, made_of("openrlhf-swap eval run", words, weights=str(POLICY)), {}, [])
-    assert vars(run.parse(expand_config(["--config", str(tmp_path / "run.yaml")]))) == vars(args)
 
 
 @pytest.fixture
