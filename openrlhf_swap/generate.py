@@ -27,6 +27,7 @@ def open_engine(model: str, longest: int | None = None, max_model_len: int | Non
     from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # imports torch, before vLLM is imported
 
     _use_own_temporary_folder()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # otherwise fifty lines a start
     defaults: dict[str, Any] = {"dtype": "bfloat16"}
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")

@@ -89,6 +89,8 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
         )
     most = {name: share for name in shares if (share := metrics.get(name, 0.0)) > 0.5}
     warnings = [f"{share:.0%} of the responses {shares[name]}" for name, share in most.items()]
+    if metrics.get("swap/accuracy") == 0:
+        warnings.append("no response is correct, so this step teaches nothing: look at rollouts/ in the output folder")
     if "swap/answer_logprob_first" in metrics and metrics.get("swap/steps_per_rollout", 0.0) < 1.5:
         steps, length = metrics["swap/steps_per_rollout"], metrics["length/mean"]
         warnings.append(

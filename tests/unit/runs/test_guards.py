@@ -89,6 +89,12 @@ def test_what_most_responses_lack_is_reported_at_the_first_step():
     assert unclosed.startswith("100% of the responses do not close their thought")
 
 
+def test_a_first_step_without_a_correct_response_is_reported():
+    assert first_step_warnings({"swap/accuracy": 0.01}) == []
+    (text,) = first_step_warnings({"swap/accuracy": 0.0})
+    assert text.startswith("no response is correct")
+
+
 def test_a_grader_that_fails_is_reported_at_the_first_step():
     (some,) = first_step_warnings({"swap/grader_error": 0.7})
     assert some.startswith("70% of the responses could not be graded")
