@@ -1,12 +1,14 @@
-"""The benchmarks: where they come from, how many problems they have, and a checksum of their texts."""
+"""The benchmarks of benchmarks.yaml: where they come from, how many problems they have, a checksum of their texts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from openrlhf_swap.data.formats import Problem, read_format
 from openrlhf_swap.data.references import read_reference
@@ -36,85 +38,17 @@ class Benchmark:
     title: str
     hub: str
     revision: str
-    sizes: tuple[int, ...]
-    checksum: str
+    sizes: Sequence[int]
+    checksum: str = ""
     subset: str | None = None
     split: str = "test"
-    columns: tuple[str, str] | None = ("problem", "answer")
+    columns: Sequence[str] | None = ("problem", "answer")
     file: str = ""
 
 
 PAPER_BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
-BENCHMARKS = {
-    "math500": Benchmark(
-        "MATH-500",
-        "HuggingFaceH4/MATH-500",
-        "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
-        (500,),
-        "3ebe3c5713ce085c2bdba7c92b47a094d1fcac2d7c16f8bcb68ffa55a6de4b1d",
-    ),
-    "amc23": Benchmark(
-        "AMC23",
-        "math-ai/amc23",
-        "80815d37005feb82cd7f8fbc6901d5d3eff43057",
-        (40,),
-        "404fbfa0fb826eabf37ab5a201e32bd55cff9af42cfffaa7f04f35a8cbfe44ec",
-        columns=("question", "answer"),
-    ),
-    "aime24": Benchmark(
-        "AIME24",
-        "HuggingFaceH4/aime_2024",
-        "e6cf0cd64082ada1c025717826bd40e155b1ec81",
-        (30,),
-        "e9cc93394bd29b916d7cc152a0fde434bd83e038035ad06a178f5ff781183e31",
-        split="train",
-    ),
-    "aime25": Benchmark(
-        "AIME25",
-        "math-ai/aime25",
-        "563bb8404243c5f09de6ec262f2db674fe5bce9b",
-        (30,),
-        "38f3f638e5b54eb872e682566121ee37cf9c4d42f3c108a4462237f505c21614",
-    ),
-    "olympiadbench": Benchmark(
-        "OlympiadBench",
-        "Hothan/OlympiadBench",
-        "91184b52131e7fc9455fef848035173aea8cc01a",
-        (674, 675),
-        "ca9799eeaa7559d7765fdde39de493a48b15641ccb5d3869dad74537c807453e",
-        subset="OE_TO_maths_en_COMP",
-        split="train",
-        columns=("question", "final_answer"),
-    ),
-    "gsm8k": Benchmark(
-        "GSM8K",
-        "openai/gsm8k",
-        "740312add88f781978c0658806c59bc2815b9866",
-        (1319,),
-        "b98b574441d43a3d50b88ff9a9846f2061d6e33d701e4d54778f889ceb3e2b92",
-        subset="main",
-        columns=("question", "answer"),
-        file="gsm8k_test.jsonl",
-    ),
-    "gpqa_diamond": Benchmark(
-        "GPQA Diamond",
-        "Idavidrein/gpqa",
-        "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
-        (198,),
-        "",
-        subset="gpqa_diamond",
-        split="train",
-        columns=None,
-    ),
-    "mmlu_pro": Benchmark(
-        "MMLU-Pro",
-        "TIGER-Lab/MMLU-Pro",
-        "b189ec765aa7ed75c8acfea42df31fdae71f97be",
-        (12032,),
-        "",
-        columns=None,
-    ),
-}
+_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+BENCHMARKS = {name: Benchmark(**about) for name, about in _TABLE.items()}
 
 
 def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) -> list[Problem]:

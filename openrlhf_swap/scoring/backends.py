@@ -1,8 +1,7 @@
-"""Scoring backends: find the cheapest that is exact, by a trial on a small random model of the same architecture."""
+"""How prefixes are scored: together where a trial on a small random model of the same architecture is exact."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,14 +11,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.per_prefix import score_per_prefix, score_segments
+from openrlhf_swap.scoring.per_prefix import score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
-SHARED_PREFIX, SEGMENTS, PER_PREFIX = "shared_prefix", "segments", "per_prefix"
+SHARED_PREFIX, PER_PREFIX = "shared_prefix", "per_prefix"
 COSTS = {
     SHARED_PREFIX: "all prefixes in the forward of the response itself (the log-probability pass)",
-    SEGMENTS: "all prefixes in one more pass over each correct response, in segments that end where steps end",
     PER_PREFIX: "each prefix in a forward of its own; 25 steps cost about 13 forwards of each correct response",
 }
 TOLERANCE = 1e-4
@@ -31,8 +29,8 @@ MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, Ru
 class ScoringBackend:
     """How prefixes are scored."""
 
-    name: str  # shared_prefix, segments or per_prefix
-    obstacle: str | None = None  # why no cheaper backend is exact; None for the cheapest
+    name: str  # shared_prefix or per_prefix
+    obstacle: str | None = None  # why the cheaper backend is not exact
 
     def __str__(self) -> str:
         """One line: the backend, its cost and the reason."""
@@ -52,12 +50,11 @@ class ScoringBackend:
         """Score the requests in forwards of their own; arguments and result as in `score_shared_prefix`."""
         if self.name == SHARED_PREFIX:
             return score_shared_prefix(model, config, sequences, attention_mask, requests, packed, agree)
-        score = partial(score_segments, config=config) if self.name == SEGMENTS else score_per_prefix
         scores = []
         for request in requests:
             present = attention_mask[request.row].bool()
             lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
-            scores.append(score(model, sequences[request.row][present], lengths, request.branch).cpu())
+            scores.append(score_per_prefix(model, sequences[request.row][present], lengths, request.branch).cpu())
         return scores
 
 
@@ -68,7 +65,7 @@ def find_backend(
     device: torch.device | str = "cpu",
     packed: bool = False,
 ) -> ScoringBackend:
-    """Find the cheapest exact backend by a trial on a small random model of the same architecture.
+    """Find whether prefixes can be scored together, by a trial on a small random model of the same architecture.
 
     `build` makes it, with the model's own code. `wanted` is `scoring` of RunConfig; "per_prefix" is taken without a
     trial. `packed`, the forward that the branches ride in has all responses packed into one row.
@@ -86,18 +83,14 @@ def find_backend(
             reason = f"no small model of its architecture could be run ({first_line(error)})"
     else:
         return ScoringBackend(PER_PREFIX, reason)
-    kind, obstacle = f"branching a small {type(model).__name__}", None
-    for backend in (ScoringBackend(SHARED_PREFIX), ScoringBackend(SEGMENTS)):
-        try:
-            difference = float((_scores(backend, model, batches, packed) - expected).abs().max())
-        except MODEL_ERRORS as error:
-            problem = f"{kind} failed ({type(error).__name__}: {first_line(error)})"
-        else:
-            if difference < TOLERANCE:
-                return replace(backend, obstacle=obstacle)
-            problem = f"{kind} is off by {difference:.1e} nats"
-        obstacle = obstacle or problem
-    return ScoringBackend(PER_PREFIX, obstacle)
+    kind = f"branching a small {type(model).__name__}"
+    try:
+        difference = float((_scores(ScoringBackend(SHARED_PREFIX), model, batches, packed) - expected).abs().max())
+    except MODEL_ERRORS as error:
+        return ScoringBackend(PER_PREFIX, f"{kind} failed ({type(error).__name__}: {first_line(error)})")
+    if difference < TOLERANCE:
+        return ScoringBackend(SHARED_PREFIX)
+    return ScoringBackend(PER_PREFIX, f"{kind} is off by {difference:.1e} nats")
 
 
 Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, requests

@@ -24,28 +24,20 @@ def test_published_shapes_are_branched(family):
     assert config.to_dict() == before
 
 
-def test_what_cannot_be_branched_runs_in_segments():
+def test_what_cannot_be_branched_is_scored_prefix_by_prefix():
     """Llama 4 attends in chunks that our attention does not know, Bloom through none that can be replaced."""
     llama = find_backend(CONFIG_MAPPING["llama4_text"](num_hidden_layers=4), build)
     bloom = find_backend(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2), build)
-    assert llama.name == bloom.name == "segments"
+    assert llama.name == bloom.name == "per_prefix"
     assert "a small Llama4ForCausalLM is off by" in llama.obstacle
     assert "because branching a small BloomForCausalLM failed" in str(bloom)
+    assert str(bloom).startswith("scoring each prefix in a forward of its own; 25 steps cost about 13 forwards")
 
 
 def test_a_packed_pass_is_tried_packed():
     """gpt-oss reads on from one packed response into the next, so its keys there are not those of a response."""
-    for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "segments")):
+    for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "per_prefix")):
         assert find_backend(CONFIG_MAPPING[family](), build, packed=True).name == name
-
-
-def test_what_neither_branches_nor_continues_is_scored_prefix_by_prefix():
-    """MiniMax has recurrent layers that only a cache of its own continues."""
-    config = CONFIG_MAPPING["minimax"](num_hidden_layers=2, layer_types=["full_attention", "linear_attention"])
-    backend = find_backend(config, build)
-    assert backend.name == "per_prefix"
-    assert "branching a small MiniMaxForCausalLM is off by" in backend.obstacle
-    assert str(backend).startswith("scoring each prefix in a forward of its own; 25 steps cost about 13 forwards")
 
 
 def test_the_slow_reference_needs_no_trial():
@@ -77,7 +69,7 @@ def test_the_trial_notices_what_an_attention_ignores(forgotten, monkeypatch):
 
     monkeypatch.setattr(BranchAttention, "_attend", forgetful)
     backend = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
-    assert backend.name == "segments"
+    assert backend.name == "per_prefix"
     assert "is off by" in backend.obstacle
 
 
