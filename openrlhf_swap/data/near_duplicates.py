@@ -31,7 +31,8 @@ SHARE = 0.1  # of the rows with the same triple, for it to belong to wrappers
 PART = 8  # characters of the keys by which contained problems are looked up; shorter problems are compared as a whole
 
 _ESCAPED = re.compile(r"\\\\|\\n(?![a-z])|\\u[0-9a-f]{4}|\\\"")
-_ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"nt/])")
+_ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"'nt/])")
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _NUMBERS = re.compile(r"[\d.]+")
 _NUMBER_CUT = re.compile(r"[\d.]\0[\d.]")
 _FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
@@ -118,7 +119,8 @@ def read_row(row: str) -> list[Text]:
     than two.
     """
     from_json = _ESCAPE.sub(_unescape, row) if _ESCAPED.search(row) else row
-    texts = dict.fromkeys((row, from_json, html.unescape(_TAG.sub(" ", row)), _QUOTATION.sub("", row)))
+    twice = _ESCAPE.sub(_unescape, from_json) if from_json != row else row  # JSON in JSON
+    texts = dict.fromkeys((row, from_json, twice, html.unescape(_TAG.sub(" ", row)), _QUOTATION.sub("", row)))
     return [read_text(text, figures) for text in texts for figures in (False, True)[: 1 + bool(_FIGURE.search(text))]]
 
 
@@ -127,7 +129,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _tokens(text: str) -> list[str]:
-    text = unicodedata.normalize("NFKC", text)
+    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return _TOKEN.findall(text.casefold())

@@ -62,13 +62,13 @@ _STYLED = re.compile(r"\\(?:mathit|mathsf|mathtt|textit|textsf)\s*\{([A-Za-z])\}
 _NUMBER_SET = re.compile(r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\([CNQRZ])(?![A-Za-z])")
 _DASH = re.compile(r"(?<![\w)}\]\s])\u2013(?=[\d\\.])")  # as a minus sign
 _FUNCTION = re.compile(
-    r"\\(?:operatorname\*?|mathrm|text|textrm)\s*\{\s*\\?((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp)\s*\}"
+    r"\\(?:operatorname\*?|mathrm|text|textrm)\s*\{\s*\\?((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|lg|log|exp)\s*\}"
     r"(?=[\s\d({\\_^A-Za-z]|\Z)"
 )
 _OF_DEGREES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^=,;<>]*")
-_DEGREES = re.compile(
-    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree)"
-)
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+_DEGREE = re.compile(r"\\degree(?![A-Za-z])|(?<=\d)\s*\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|o(?![A-Za-z]))\s*\}?")
+_POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+\.\d+)[eE]([-+]?)0*(\d{1,3})(?!\w)")
 _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
@@ -98,8 +98,9 @@ def write_latex(text: str) -> str:
     """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits. Idempotent."""
     if text.isascii():
         return text
-    spelled = _ROOT.sub(_write_root, text)
-    return _NOT_ASCII.sub(_spell, spelled)
+    while (rooted := _ROOT.sub(_write_root, text)) != text:  # roots of roots
+        text = rooted
+    return _NOT_ASCII.sub(_spell, text)
 
 
 def canonical(text: str) -> str:
@@ -114,6 +115,7 @@ def canonical(text: str) -> str:
     plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
     plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain))))
     plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", _STYLED.sub(r" \1", plain)))
+    plain = _POWER_OF_TEN.sub(r"\1 \\cdot 10^{\2\3}", _DEGREE.sub(r"^{\\circ}", plain))
     plain = _NUMBER_SET.sub(lambda name: rf"\mathbb{{{name[1] or name[2]}}}", plain)
     plain = _OF_DEGREES.sub(lambda part: _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", part[0]), plain)
     return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))

@@ -37,8 +37,8 @@ EXAMPLES = 5
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"([+-]?)(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
 _TEXT_LIST = re.compile(r"\s*[\[(]\s*[\"']")
-_QUOTED = re.compile(r"\s*(?:\"([^\"]*)\"|'([^']*)')\s*")
-_ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d+);")
+_QUOTED = re.compile("\\s*(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`|\u201c([^\u201d]*)\u201d)\\s*")
+_ENTITY = re.compile(r"&(?:[A-Za-z]{2,6}\d{0,2}|#\d+);")
 _CODE_POINT = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BACKSLASHES = re.compile(r"\\+")
 _LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?![\\\"']|u[0-9a-fA-F]{4})")
@@ -47,16 +47,17 @@ _NOT_WORDS = re.compile(r"\\[A-Za-z]+|\bby [a-z]+|_")
 _TELLING = """
 answer answers solution solutions proof proofs explanation explanations response prove proved proven show shown omitted
 required needed desired missing found given provided applicable available specified known unknown unanswered
-unavailable none see refer vary varies various sample determined completed added reader ended problem question
-essay pending blank placeholder image attached attachment tbd todo nil null nan
+unavailable exercise apply tba none see refer vary varies various sample determined completed added reader ended
+problem question essay pending blank placeholder image attached attachment tbd todo nil null nan
 """
 _AROUND = """
-a the this your final full no not is are be to may will can as hence please left free open statement here it that above
-below text figure diagram graph picture table
+a an the this does your final full no not is are be to may will can as hence please left free open statement here it
+that above below text figure diagram graph picture table
 """
 _WHOLE = re.compile(  # of the letters alone, without spaces
     r"na|qed|notfound|asabove|(?:需|[请請]?[详詳]?|略|开放)(?:答案?|解[答析]?|[证證証]明?|[题題])*(?:省?略|[毕畢]|不唯?一|暂?[无無](?:答案|解析)?"
-    r"|なし|[见見參参].{0,4}|同上)?|不[适適]用|증명|정답없음|생략|(?:풀이|해설)참조|preuve|voir(?:la)?solution"
+    r"|なし|[见見參参].{0,4}|同上)?|不[适適]用|증명|정답없음|생략|(?:풀이|해설)참조|preuve|prueba|prova|bewijs|dowód"
+    r"|d[eé]monstration|dimostrazione|demostrar|доказать|証明せよ|증명생략|voir(?:la)?solution"
     r"|demostración|ver(?:la)?solución|(?:ohne)?beweis|siehe(?:die)?lösung|доказательство|доказано|смрешение|нетответа"
 )
 _MARKS = re.compile(r"\\(?:black)?square|\\Box|\\qed|[-\u2013\u2014?_.\s\[\]{}*…□■∎]")
@@ -88,7 +89,7 @@ def normal_answer(value: object) -> str:
     text = _CODE_POINT.sub(lambda code: chr(int(code[1], 16)), text).replace("\\/", "/")
     text = html.unescape(text) if _ENTITY.search(text) else text
     if quoted := _QUOTED.fullmatch(text):
-        text = quoted[1] or quoted[2] or ""
+        text = quoted[quoted.lastindex or 0]
     while (runs := _BACKSLASHES.findall(text)) and all(len(run) % 2 == 0 for run in runs):
         text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
     text = write_latex(text)

@@ -20,6 +20,7 @@ from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, normal_answer
 from openrlhf_swap.rewards.multiple_choice import find_letter, unwrap_text
 from openrlhf_swap.rewards.statements import (
     DENIED,
+    brace_boxes,
     final_statement,
     last_announcement,
     last_boxed,
@@ -46,7 +47,9 @@ _UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that 
     r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
 )
 _WORDS = re.compile(  # a number, then words of any language, which may be a unit
-    r"((?:[A-Za-z]\s*=\s*)?-?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\[,; ]|[~\s])*(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
+    r"((?:[A-Za-z]\s*=\s*)?-?(?:\\(?:[dt]?frac|sqrt|pi(?![A-Za-z]))|[\d.,/{}\s])*(?:[\d}]|\\pi(?![A-Za-z])))"
+    r"(?:\\[,; ]|[~\s])*"
+    r"(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
     r"([^\W\d_][^\d=+*<>(),;\\^{}$|]*|\^\{?\\circ\}?\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF]|[℃℉])\s*\}?(?:\^\{?\d\}?)?"
 )
 _WORD_OF_UNIT = re.compile(r"[\u00c0-\u024f\u0400-\uffff]|\u03bc[A-Za-z]|\u2126|\u03a9|[A-Za-z]{3}|circ")  # not \theta
@@ -60,12 +63,15 @@ _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
 _WAVERING = re.compile(
-    r"\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also)\b|\\(?:lor|vee)|或|または|또는).*\d"
+    r"\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also|(?:could|might)\s+be|quiz[áà]s?|tal\s+vez|peut-être|vielleicht|talvez|forse)\b"
+    r"|\\(?:lor|vee)|\\?\||~|或|または|또는|可能|\(\s*or\b).*\d"
     r"|\d.*\d.*\b(?:unless|if)\b"
-    r"|\A\W*(?:maybe|perhaps|possibly)\b|\?\Z",
+    r"|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z",
     re.DOTALL,
 )
-_NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong|Rightarrow|implies)(?![A-Za-z])|≈")
+_NEARLY = re.compile(
+    r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?rightarrow|Rightarrow|implies|iff)(?![A-Za-z])|≈"
+)
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 
 
@@ -86,6 +92,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if not bare:
         raise ValueError("the reference answer is empty")
     closed = bool(metadata[THOUGHT_CLOSED])
+    response = brace_boxes(response)
     statement = response if closed else final_statement(response)
     if statement is None:
         return NO_ANSWER

@@ -7,9 +7,11 @@ nothing but a letter. A box may hold an option's text instead, if the row has a 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from openrlhf_swap.rewards.statements import (
+    brace_boxes,
     final_statement,
     is_torn,
     last_announcement,
@@ -30,7 +32,7 @@ _CONCLUSION = re.compile(
 )
 # "A" and "I" are words, too, so what follows a letter must end it or explain it.
 _LETTER = re.compile(
-    r"(?:[\s*_$`\"']|\\[(\[])*(?:(?:option|choice)\s+)?"
+    r"(?:[\s*_$`\"']|\\[(\[])*(?:(?:option|choice|la)\s+)?"
     r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Za-z])\)|((?-i:[A-Z]))(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|-[-\s])"
     r"|\s+(?:\((?![A-Za-z]\)|or\b|maybe\b)|(?:because|since|as|for|which|is\s+(?:the\s+)?(?:correct|right|best))\b))"
     r"|([A-Za-z])(?=(?:[.:](?:\s|$)|[\s*_$`\"']|\\[)\]])*$))",
@@ -45,6 +47,7 @@ _ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chose
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """Whether the stated letter is the reference answer's."""
+    response = brace_boxes(response)
     text = response if metadata.get(THOUGHT_CLOSED, True) else final_statement(response)
     stated = None if text is None else stated_letter(text, metadata.get(OPTIONS) or ())
     if stated is None:
@@ -77,7 +80,7 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
 
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins, as it is written; None if it begins otherwise or names another one."""
-    plain = unwrap_text(text)
+    plain = unicodedata.normalize("NFKC", unwrap_text(text))
     letter = _LETTER.match(plain)
     return None if letter is None or _ANOTHER.match(plain, letter.end()) else letter[letter.lastindex or 0]
 

@@ -18,50 +18,66 @@ _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\{|\}")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
 _HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
 _EMPTY_BOX = re.compile(rf"\\boxed\s*\{{{_HOLDS_NOTHING}")
+_BARE_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*(\d[\d.,]*(?<!\D))|\s+([A-Za-z])(?![A-Za-z]))")
 _FILLED_BOX = re.compile(rf"\\(?:boxed|fbox)\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
 # How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
-_IS = (
-    r"\b(?:is|are|was|equals|comes\s+(?:out\s+)?to(?:\s+be)?|turns\s+out\s+to\s+be"
+_COPULA = (
+    r"(?:\b(?:is|are|was|were|equals|comes\s+(?:out\s+)?to(?:\s+be)?|turns\s+out\s+to\s+be"
     r"|(?:would|must|should|will|could|might|may|has\s+to)(?:\s+\w+)?\s+be"
-    r"|ist|lautet|est|es|è|é|to|là|adalah|это|هي)(?!\w)\s*[:\uff1a]?|[:\uff1a=→⇒]|->|是|为|為|は|은|는|คือ"
+    r"|ist|lautet|beträgt|est|es|è|é|to|là|adalah|är|er|je|on|este|είναι|это|рав(?:ен|на|но)|هي|היא)(?!\w)\s*[:\uff1a]?)"
+)
+_IS = (
+    rf"{_COPULA}|[:\uff1a=→⇒]|->|(?<=\s)[-\u2013\u2014](?=\s)|是|为|為|は|은|는|คือ"
     r"|(?=can(?:not|['\u2019]t)\b|isn['\u2019]t\b|exceeds\b|!=|≠|[^.\n]{0,60}\bis\s+(?:wrong|incorrect|false)\b)"
 )
 _ANSWER = (
     r"(?<![^\W_])(?:final\s+)?(?:answers?|ans(?=\s*[:=]))|\bfinal\s+result|\b(?:correct|right|best)\s+(?:option|choice)"
-    r"|\bmy\s+choice|\bAntwort|\br[ée]ponse|\brespuesta|\brisposta|\bresposta|\b\u043e\u0442\u0432\u0435\u0442|\b\u0432\u0456\u0434\u043f\u043e\u0432\u0456\u0434\u044c"
+    r"|\bmy\s+(?:final\s+)?choice|\bAntwort|\br[ée]ponse|\brespuesta|\brisposta|\bresposta|\b\u043e\u0442\u0432\u0435\u0442|\b\u0432\u0456\u0434\u043f\u043e\u0432\u0456\u0434\u044c"
     r"|\bodpowiedź|\bodpověď|\bodpoveď|\bcevap|\bantwoord|\bsvar|\bjawaban|\bvastaus|\brăspuns|\bválasz|\b\u03b1\u03c0\u03ac\u03bd\u03c4\u03b7\u03c3\u03b7"
-    r"|\bđáp\s+(?:án|số)|\bcâu\s+trả\s+lời|答案|答え|回答|答|정답|해답|답|उत्तर|คำตอบ|الجواب|جواب|الإجابة|תשובה"
+    r"|\bđáp\s+(?:án|số)|\bcâu\s+trả\s+lời|答案|答え|回答|答|正解|정답|해답|답|उत्तर|উত্তর|பதில்|సమాధానం|คำตอบ|پاسخ|الجواب|جواب|الإجابة|תשובה"
 )
-_WHICH = r"(?:\s+(?:to|for|of|you|we|I|that)\s[^.:\n]{1,60}?|,[^,.:\n]{1,40},|\s+final[e]?)?"
+_WHICH = (  # "to this", ", as computed,", an ending, an adjective
+    r"(?:\s+(?:to|for|of|you|we|I|that)\s[^.:\n]{1,60}?|,[^,.:\n]{1,40},"
+    r"|[^\W不]{0,4}(?:\s+(?!não|nicht|never)[^\W\d_]{3,12})?)?"
+)
 _ANNOUNCED = re.compile(
-    rf"(?:(?:{_ANSWER}){_WHICH}[\s*_`\"'.]*(?:{_IS})|\bfinal\s+answer\b|\bans\.|####|^A:|<(?:final_?)?(?:answer|ans)>|<final>"
-    rf"|\b(?:I|we)\s+(?:choose|select|pick)\b|[故应應]?[选選](?:[择擇])?(?=\s*[(\uff08]?[A-Z])"
+    rf"(?:(?:{_ANSWER}){_WHICH}[\s*_`\"'.]*(?:{_IS})|\bfinal\s+answer\b(?!\W*\Z)"
+    rf"|\bans\.|####|^A:|[<\[](?:final_?)?(?:answer|ans)[>\]]|<final>"
+    rf"|\b(?:I|we)\s+(?:choose|select|pick)\b|[故应應]?[选選](?:[择擇])?(?=[\s:\uff1a]*[(\uff08]?[A-Z])"
     rf"|^[^\w\n</]*(?:(?:the|our|my)\s+)?(?:{_ANSWER})(?:[^\w\n>]*$|\s+(?=[-+\d$(\[\\]))|^[^\w\n]*(?-i:ANSWER)\s)"
+    r"(?:\s*\b(?:therefore|thus|then|simply|just|indeed|now|donc|also|daher|somit|entonces|então|quindi)\b)?"
     r"[\s*_`\"':\uff1a]*",
     re.IGNORECASE | re.MULTILINE,
 )
 _ANNOUNCEMENT = re.compile(
-    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=</|\n|\Z|[.!?](?:\s|\Z|</)|[。।]|,\s(?:not|rather|i\.e)\b|,?\s(?:because|since)\b"
-    r"|\s*(?:です|입니다|이다|है)(?:\W|\Z))",
+    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=[<\[]/|\n|\Z|[.!?](?:\s|\Z|</)|[。।]"
+    r"|,\s(?:not|rather|i\.e|it|they|there|we|which)\b|,?\s(?:because|since|(?:and|but)\s+not)\b"
+    r"|\s*(?:です|である|입니다|이다|है)(?:\W|\Z))",
     re.DOTALL,
 )
+_TERM = r"[^\s\d!-/:-@\[-`{-~\uff1a]+"  # a word of any script, whose vowel signs are no letters
 _LABEL = re.compile(  # "Resultado: 5", "The sum is 5"
-    r"[^\w\n<]*(?:[^\W\d_]+(?:\s[^\W\d_]+){0,3}\s*[*_`]*[:\uff1a]|\w[^\n:=$\d]{0,60}?\bis\b:?)[\s*_`]*(?=\S)"
+    rf"[^\w\n<]*(?:{_TERM}(?:\s{_TERM}){{0,3}}\s*[*_`]*[:\uff1a]|\w[^\n:=$\d]{{0,60}}?{_COPULA})[\s*_`]*(?=\S)"
 )
 # What is compared with a number, or denied, is not stated: one list for announcements and for prose.
 _COMPARED = (
     r"not|can\s?not|never|neither|nor|none|nobody|unlikely|unlike|hardly|nearly|almost|less|more|fewer|greater|larger|smaller"
     r"|bigger|lower|higher|below|above|under|over|exceeds?|at\s+(?:most|least)|up\s+to|(?:close|nothing|far)\s+(?:to|like|from)"
     r"|within|between|either|one\s+of|other\s+than|anything\s+but|different|differs?|divisible|multiple|wrong|incorrect"
-    r"|false|rule[sd]?\s+out|exclude[sd]?|doubt|no\s+(?:longer|such)|fails?|too\s+\w+|we\s+have\s+no"
+    r"|false|rule[sd]?\s+out|exclude[sd]?|except|besides|doubt|no\s+(?:longer|such)|fails?|too\s+\w+|we\s+have\s+no"
+    r"|twice|thrice|double|triple|half\s+of|no\s+es|n['\u2019]est(?:\s+pas)?|nicht|não\s+[eé]|не|niet|inte"
+    r"|ikke|nie|bukan|không\s+phải"
 )
 _NOT = rf"(?:(?<!\\)\b(?:{_COMPARED})\b|n['\u2019]t\b)"
+_NEGATED = r"不是|ではあり|でな[いく]|じゃな[いく]|아니|아닙|değil"
 _COMPARISON = r"(?:\\(?:ne|neq|neg|lnot|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥¬]|!=)"
 _WRONG = r"(?:wrong|incorrect|false|excluded|ruled\s+out)\b"
 DENIED = re.compile(  # before any number: "less than 42", "never 42", "wrong: 42"; or after it
-    rf"[^\d\n]{{0,40}}?{_NOT}|(?:[\s$*:]|\\[(\[])*{_COMPARISON}|[^\n]{{0,80}}\b(?:is|be|are)\s+{_WRONG}", re.IGNORECASE
+    rf"[^\d\n]{{0,40}}?{_NOT}|[^\n]{{0,80}}?(?:{_NEGATED})"
+    rf"|(?:[\s$*:]|\\[(\[])*{_COMPARISON}|[^\n]{{0,80}}\b(?:is|be|are)\s+{_WRONG}",
+    re.IGNORECASE,
 )
-_DENYING = re.compile(rf"{_NOT}|\?\s*\Z", re.IGNORECASE)
+_DENYING = re.compile(rf"{_NOT}|{_NEGATED}|\?\s*\Z", re.IGNORECASE)
 _DENIED_BOX = re.compile(  # right before it or after it; \0 stands for the box
     rf"(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
     rf"[\s$:*(]*\0|\0[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not\b|{_WRONG})|isn['\u2019]t\b)",
@@ -69,8 +85,18 @@ _DENIED_BOX = re.compile(  # right before it or after it; \0 stands for the box
 )
 # What takes an answer back, or names another one: "3. Or 4", "3, but it could be 4", "3 (or maybe 4)".
 _TAKEN_BACK = re.compile(
-    r"\W{0,9}(?:or\b(?!\s+(?:in\s+other|equivalent|simply))|(?:actually|wait|sorry|hmm|correction|alternatively|maybe"
+    r"\W{0,9}(?:no\W+)?(?:or\b(?!\s+(?:in\s+other|equivalent|simply))|but\b[^.\n]{0,40}\d[^.\n]{0,20}\b(?:also|possible)"
+    r"|(?:actually|wait|sorry|hmm|correction|alternatively|maybe"
     r"|perhaps|possibly)\b|no[,.!]\s)",
+    re.IGNORECASE,
+)
+_NOT_ASSERTED = re.compile(  # right before an announcement
+    r"(?:\b(?:or|if|suppos(?:e|ing)|assum(?:e|ing)|doubt|whether|false|not\s+(?:true|think|believe|the\s+case))"
+    r"|n['\u2019]t\s+(?:think|believe))(?:\s+that)?\W*(?:(?:the|our|my)\W*)?\Z",
+    re.IGNORECASE,
+)
+_GAVE_UP = re.compile(
+    r"\b(?:(?:do\s+not|don['\u2019]t)\s+know|(?:have|has|is|there['\u2019]s)\s+no\s+(?:final\s+)?answer|ran\s+out\s+of)\b",
     re.IGNORECASE,
 )
 _SECOND_THOUGHT = re.compile(r"\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possible)\b", re.IGNORECASE)
@@ -79,7 +105,7 @@ _SENTENCE = re.compile(r"[^\n]+?(?:[.!?]+(?=\s|\Z)|(?=\n)|\Z)")
 _CLAUSE = re.compile(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;")
 _NOT_SO = re.compile(r"(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z", re.IGNORECASE)
 _LAST_OF_SEVERAL = re.compile(
-    r"\b(?:or|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z", re.IGNORECASE
+    r"\b(?:or|unless|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z", re.IGNORECASE
 )
 _HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]\s+")
@@ -167,7 +193,7 @@ def _only_answer(text: str) -> str | None:
 
 def prose_answer(text: str) -> str:
     """What is left of prose after a thought, in which a number may be the answer: no denials, questions or hedges."""
-    return _SENTENCE.sub(lambda sentence: " ".join(_assertions(sentence[0])), text)
+    return "" if _GAVE_UP.search(text) else _SENTENCE.sub(lambda sentence: " ".join(_assertions(sentence[0])), text)
 
 
 def _assertions(sentence: str) -> Iterator[str]:
@@ -193,10 +219,10 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
     said = _ANNOUNCEMENT.match(text, place.end())
     answer = said[0].strip(_MARKS) if said else ""
     if answer and not is_balanced(answer):  # {"answer": "42"}
-        answer = answer.rstrip("}").rstrip(_MARKS)
+        answer = answer.strip("}").strip(_MARKS)
     end = said.end() if said else place.end()
     is_taken_back = text[end : end + 1] == "?" or _TAKEN_BACK.match(text, end)
-    is_second = re.search(r"\bor\W*(?:the\W*)?\Z", text[max(0, place.start() - 20) : place.start()], re.IGNORECASE)
+    is_second = _NOT_ASSERTED.search(text[max(0, place.start() - 40) : place.start()])
     is_denied = DENIED.match(answer) or _SECOND_THOUGHT.search(answer)
     is_answer = answer and not (is_taken_back or is_second or is_denied)
     return place.start(), answer if is_answer else None
@@ -217,6 +243,11 @@ def final_statement(text: str) -> str | None:
 def remove_empty_boxes(text: str) -> str:
     r"""The text less every `\boxed{}`, which quotes the instruction rather than answers."""
     return _EMPTY_BOX.sub("", text)
+
+
+def brace_boxes(text: str) -> str:
+    r"""The text with `\boxed{7}` for `\boxed 7`, of which TeX would box the 7, too."""
+    return _BARE_BOX.sub(lambda box: rf"\boxed{{{box[1] or box[2]}}}", text)
 
 
 def answer_start(text: str) -> int | None:

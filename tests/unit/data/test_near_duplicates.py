@@ -289,6 +289,7 @@ FORMS = {
     "headings": lambda text, n: f"### Task {n}\n\n{text}\n\n### Response\n",
     "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
     "JSON": lambda text, n: json.dumps({"id": n, "question": text, "lang": "en"}),
+    "JSON in JSON": lambda text, n: json.dumps({"body": json.dumps({"id": n, "question": text})}),
     "an example in front": lambda text, n: f"Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {text}\nSolution:",
     "a quotation": lambda text, n: "\n".join(f"> {line}" for line in text.split("\n")),
     "labelled numbers": lambda text, n: f"Q{n}) {text}",

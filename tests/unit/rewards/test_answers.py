@@ -110,6 +110,7 @@ def test_what_of_an_open_thought_is_graded(thought, statement):
         ("x⁻¹", "x^{-1}"),
         ("√2", r"\sqrt{2}"),
         ("2√(x+1)", r"2\sqrt{x+1}"),
+        ("√(√7)", r"\sqrt{\sqrt{7}}"),
         ("√{5}", r"\sqrt{5}"),
         ("90°", r"90^{\circ}"),
         ("(\u2212∞, 2]", r"(-\infty , 2]"),

@@ -76,7 +76,7 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         ('["165"]', "165"),
         ("('2', '3')", "2, 3"),
         # Escapes of JSON and HTML, and quotes.
-        ('"42"', "42"),
+        *((quoted, "42") for quoted in ('"42"', "`42`", "\u201c42\u201d")),
         (r"\u221a2", r"\sqrt{2}"),
         (r"1\/2", "1/2"),
         ("x &lt; 3", "x < 3"),
@@ -136,7 +136,7 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
         ),
         *(
             (answer, PLACEHOLDER_ANSWER)
-            for answer in ("答案略", "略。", "详见解析", "答案不唯一", "証明略", "풀이 참조")
+            for answer in ("証明せよ", "prueba", "答案略", "略。", "详见解析", "答案不唯一", "証明略", "풀이 참조")
         ),
         *(
             (answer, PLACEHOLDER_ANSWER)

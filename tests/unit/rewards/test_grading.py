@@ -61,6 +61,9 @@ def graded(answer, response, closed=True):
         ("5 metros", "5", True),
         (r"\text{\$}42", "42", True),
         ("42", r"\text{ € }42", True),
+        (r"2\sqrt{3}", "2√3 米", True),
+        ("9.11e-31", r"9.11\times 10^{-31}", True),
+        (r"120^\circ", r"120\degree", True),
         ("5 θ", "5", False),
         ("E", r"\boxed{E}", True),
         ("e", "E", False),
@@ -91,6 +94,8 @@ def graded(answer, response, closed=True):
         (r"\frac13", r"\frac{1}{3} \approx 0.333", True),
         (r"\emptyset", "1<2", False),
         (r"(-\infty, 2)", "x<2", True),
+        *((number, rf"3 {sign} 4", False) for number in "34" for sign in (r"\to", r"\mid", r"\|", r"\leftrightarrow")),
+        ("4", r"3\ (\text{or } 4?)", False),
         ("42", r"\ne 42", False),
         ("42", "<42", False),
         # Golds as they are cleaned.
@@ -145,6 +150,24 @@ def test_equality(answer, given, correct):
         ("(2, 3)", "The answer, as computed, is (2, 3).", True),
         ("(2, 3)", "__Answer__: (2, 3)", True),
         ("(2, 3)", '{"answer": "(2, 3)"}', True),
+        *(
+            ("(2, 3)", f"{words} (2, 3).", True)
+            for words in (
+                "La respuesta correcta es",
+                "Jawabannya adalah",
+                "Svaret är",
+                "La réponse est donc",
+                "Ответ равен",
+            )
+        ),
+        *(("(2, 3)", f"{words} (2, 3)", True) for words in ("উত্তর:", "Answer -", "[ANSWER]", "The answer is simply")),
+        ("7", r"$\boxed7$", True),
+        *(("42", f"{words} 42.", None) for words in ("La respuesta no es", "Die Antwort ist nicht", "Ответ не")),
+        *(("42", f"{words} 42.", None) for words in ("The answer is twice", "It's not true that the answer is")),
+        ("42", "답은 42가 아닙니다.", None),
+        ("42", "If the answer were 42, it were even.", None),
+        *((number, "The answer could be 3 or it could be 4.", False) for number in "34"),
+        *((number, "Answer: 3. But 4 is also possible.", None) for number in "34"),
         ("Monday", "답은 Monday입니다", True),
         ("Monday", "答えは Monday です。", True),
         ("Monday", "\u0391\u03c0\u03ac\u03bd\u03c4\u03b7\u03c3\u03b7: Monday", True),
@@ -200,6 +223,7 @@ def test_prose_that_denies_asks_or_wavers_states_nothing(prose):
     ("answer", "prose"),
     [
         ("42", "It is 42, not 41."),
+        ("3/8", "So 3/8 is our final answer."),
         ("42", "It's not 41 but 42."),
         ("42", "That cannot be less than 0, so it is 42."),
         ("42", "We find that 42 works.\nThis is not surprising."),
