@@ -139,7 +139,7 @@ def check(model: str, output: Path, gpu: Gpu, extra: Sequence[str] = ()) -> Find
         if gpu.device.type == "cuda":
             torch.cuda.empty_cache()
         flags = [*training_flags(model, output), *extra]
-        saved = output / "checkpoints" / checkpoints.FOLDER / f"global_step{STEPS - 1}" / checkpoints.SEAL
+        saved = output / "checkpoints" / checkpoints.FOLDER / f"global_step{STEPS - 1}"
         with _timed(seconds, "training"), polled(gpu.used) as used:
             steps = watch(findings, flags, output, saved.exists)
         check_weights(findings, steps)

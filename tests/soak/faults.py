@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 
 from support.disturbing import ENGINE
 
-from openrlhf_swap.runs import checkpoints
-
 # What a command line holds, by the role of the process.
 MARKS = {
     "driver": "openrlhf_swap train",
@@ -28,10 +26,7 @@ KINDS = {
     "no graders": (("grader",), 1, (0, 0)),
     "slow grader": (("grader",), 2, (20, 50)),
     "full disk": (("policy", "trainer"), 2, (0, 0)),
-    "torn file": (("driver",), 2, (0, 0)),
-    "flipped bit": (("driver",), 2, (0, 0)),
 }
-DAMAGE = ("torn file", "flipped bit")  # follow when the run has ended, by a kill
 ROOM = {"policy": 4 * 2**20, "trainer": 4096}  # bytes that a file may have on the full disk
 
 EARLY = 0.2  # share of the faults that may strike a run that has not done a step yet
@@ -39,7 +34,7 @@ EARLY = 0.2  # share of the faults that may strike a run that has not done a ste
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that strikes `after` seconds; `draw` chooses a file, a place in it, and whether it may strike early."""
+    """A fault that strikes `after` seconds; `draw` decides whether it may strike early."""
 
     after: float
     kind: str
@@ -105,7 +100,7 @@ def targets(fault, tree, roles):
 
 
 def strike(fault, process):
-    """Do it to a process; a torn file or a flipped bit follows when all processes have ended."""
+    """Do it to a process."""
     if fault.kind in ("stop", "slow grader"):
         process.send_signal(signal.SIGSTOP)
     elif fault.kind == "full disk":
@@ -113,22 +108,6 @@ def strike(fault, process):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (ROOM.get(fault.target, 4096), most))
     else:
         process.kill()
-
-
-def damage(fault, path):
-    """Tear or change a file of the newest checkpoint under `path`; returns what was done; None without one."""
-    if (tag := checkpoints.newest(path)) is None:
-        return None
-    files = sorted(file for file in (path / checkpoints.FOLDER / tag).iterdir() if file.stat().st_size)
-    file = files[int(fault.draw * len(files))]
-    data = bytearray(file.read_bytes())
-    place = int(fault.draw * 1000003) % len(data)
-    if fault.kind == "torn file":
-        del data[place:]
-    else:
-        data[place] ^= 1 << place % 8
-    file.write_bytes(data)
-    return f"{tag}/{file.name} at byte {place} of {len(data)}"
 
 
 def described(fault):

@@ -90,7 +90,6 @@ def report(events, settings):
     first = [row["first_step_after"] for row in attempts if row["first_step_after"]]
     minutes = max([row["at"] for row in soak], default=0) / 60
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
-    damaged = sum(row["damaged"] is not None for row in attempts)
     outcome = (
         "Each step has the calm run's metrics bit for bit, except times, memory and `swap/grader_slow`, which are of "
         "the clock; each finished round has its policy and its tables of rollouts, byte by byte."
@@ -103,7 +102,7 @@ def report(events, settings):
         f"{calm['seconds'] / 60:.0f} minutes; then {len(struck)} faults struck {len(attempts)} starts within "
         f"{minutes:.0f} minutes. {len(rounds)} rounds of {settings['steps']} steps were finished, and "
         f"{sum(row['steps'] for row in attempts)} steps compared, with those that were done again. "
-        f"{outcome} {damaged} times a file of the newest checkpoint was damaged. All that a command had started was "
+        f"{outcome} All that a command had started was "
         f"gone at most {max(gone, default=0):.1f} s after its end. A start took {median(first or [0]):.0f} s to its "
         f"first new step (median; at most {max(first, default=0)})."
     )

@@ -132,7 +132,7 @@ class Attempt:
         self.before, self.seen = training.rows(), []
         self.started = self.last_step = self.sampled = training.clock()
         self.first_step = None
-        self.struck, self.stopped, self.damaging = [], {}, None
+        self.struck, self.stopped = [], {}
         self.by_us = False
 
     def look(self, now):
@@ -160,8 +160,6 @@ class Attempt:
                 faults.strike(fault, each)
                 if fault.seconds:
                     self.stopped[each] = now + fault.seconds
-        if fault.kind in faults.DAMAGE:
-            self.damaging = fault
         self.struck.append(fault.kind)
         struck = sorted({self.roles.get(each, fault.target) for each in chosen})
         self.record("fault", **faults.described(fault), struck=struck, step=len(self.training.rows()))
@@ -174,7 +172,7 @@ class Attempt:
                 each.send_signal(signal.SIGCONT)
 
     def end(self):
-        """Wait for all that the run has started to end, as it has to by itself; then damage what is to be damaged."""
+        """Wait for all that the run has started to end, as it has to by itself."""
         start = time.monotonic()
         lines = left_over(psutil.Process().children(recursive=True), start + ENDED_SECONDS)
         gone = time.monotonic() - start
@@ -189,7 +187,6 @@ class Attempt:
             "steps": len(self.seen),
             "struck": self.struck,
             "by_us": self.by_us,
-            "damaged": faults.damage(self.damaging, self.training.checkpoints) if self.damaging else None,
         }
 
 

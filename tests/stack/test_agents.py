@@ -121,7 +121,7 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
 def test_an_environment_that_fails_is_one_line_and_costs_one_step(tmp_path, prompts_file, fault, message):
     """It fails in the second step: the first one's checkpoint, metrics and rollouts are there."""
     run, agent = tmp_path / "run", tmp_path / "agent.py"
-    saved = run / "checkpoints" / "_actor" / "global_step1" / "complete.json"
+    saved = run / "checkpoints" / "_actor" / "global_step1"
     agent.write_text(FAILS.format(folder=str(Path(CALCULATOR).parent), checkpoint=str(saved), fault=fault))
     flags = [*FLAGS, "--train.agent_func_path", str(agent), "--swap.generation_timeout", "15"]
     result = start_training(run, prompts_file, *flags)

@@ -86,7 +86,7 @@ def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
     output = tmp_path / "run"
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(**training(output, prompts_file, *flags), stdout=log, stderr=log)
-        seal = output / "checkpoints" / "_actor" / "global_step2" / "complete.json"
+        seal = output / "checkpoints" / "_actor" / "global_step2"
         while process.poll() is None and not seal.exists():
             time.sleep(0.1)
         process.kill()

@@ -74,7 +74,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
             super().save_model()
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
-        """Overrides OpenRLHF's: also saves random state and moving average, and seals the checkpoint."""
+        """Overrides OpenRLHF's: also saves random state and moving average; complete or not at all."""
         parts = not self.disable_ds_ckpt, self.save_hf_ckpt
         with self._checkpoints.writing(tag, self.ema_model, *parts) as name, moving_average.rounded(self.ema_model):
             super().save_checkpoint(name, *args, **kwargs)

@@ -20,7 +20,7 @@ from openrlhf_swap.runs import checkpoints
 
 
 class PolicyCheckpoints:
-    """Seals the checkpoints of one run, rotates them, and keeps random state and moving average in them."""
+    """Finishes the checkpoints of one run, rotates them, and keeps random state and moving average in them."""
 
     def __init__(self, strategy: Any) -> None:
         ckpt = strategy.args.ckpt
@@ -32,18 +32,21 @@ class PolicyCheckpoints:
 
     @contextmanager
     def explained_loading(self) -> Iterator[None]:
-        """Turn torch's refusal of a pickle into an error with a remedy, and compare what the ranks have loaded.
+        """Turn what torch says of a broken checkpoint into a remedy, and compare what the ranks have loaded.
 
-        Raises CheckpointError for a pickle, and for a checkpoint that only some of the ranks see.
+        Raises CheckpointError for a file that is broken or holds more than data, and for a checkpoint that only some
+        of the ranks see.
         """
         try:
             yield
-        except UnpicklingError as error:
-            lines = map(str.strip, str(error).splitlines())
+        except (UnpicklingError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):  # not of a file
+                raise
+            lines = [line.strip() for line in str(error).splitlines()]
             reason = next((line for line in lines if "Unsupported" in line), first_line(error))
             raise CheckpointError(
-                f"the checkpoint in --ckpt.path {self._path} holds more than data ({reason}); if you trust it all the "
-                "same, set the environment variable TORCH_FORCE_WEIGHTS_ONLY_LOAD=0"
+                f"the checkpoint in --ckpt.path {self._path} cannot be loaded ({reason}); delete its folder to use the "
+                "one before it"
             ) from error
         if self._strategy.args.ckpt.load_enable:
             self._require_the_same_on_all_ranks()
@@ -57,36 +60,33 @@ class PolicyCheckpoints:
 
     @contextmanager
     def writing(self, tag: str, average: Any, with_model: bool, with_export: bool) -> Iterator[str]:
-        """Yield the name under which OpenRLHF is to write its part, then seal the checkpoint.
+        """Yield the name under which OpenRLHF is to write its part, then finish the checkpoint.
 
         Only after that, the oldest one is deleted, or the one that was the best. Parts of it may be a moving average
         of the weights, DeepSpeed's files (`with_model`), and the model in Hugging Face format (`with_export`). Raises
-        CheckpointError when it cannot be written, or not to one place by all ranks; the next start deletes what was
-        written of it.
+        CheckpointError when it cannot be written, or not to one place by all ranks.
         """
-        # OpenRLHF deletes the best one before it writes a better one, so a better one is written under another name.
-        name = f"new_{tag}" if tag.startswith("best") else tag
-        folder, first = self._folder / name, self._strategy.is_rank_0()
+        name, first = checkpoints.UNFINISHED + tag, self._strategy.is_rank_0()
         try:
-            if first and with_model:
-                checkpoints.begin(folder)
+            if first:
+                shutil.rmtree(self._folder / name, ignore_errors=True)
             torch.distributed.barrier()
             yield name
-            if with_export and name != tag and first:
+            if with_export and first:
                 shutil.rmtree(self._path / f"{tag}_hf", ignore_errors=True)  # of an earlier run
                 (self._path / f"{name}_hf").rename(self._path / f"{tag}_hf")
             if with_model:
-                self._seal(folder, tag, average)
+                self._finish(self._folder / name, average)
         except CheckpointError:
             raise
         except (OSError, RuntimeError, SafetensorError) as error:
-            # What was written stays, marked incomplete, until the next start: other ranks may still be writing.
+            # What was written stays until the next start: other ranks may still be writing.
             raise CheckpointError(
                 f"checkpoint {tag} cannot be written to --ckpt.path {self._path} ({error}); free some space, "
                 f"or name another disk: {checkpoints.how_to_resume(self._path)}"
             ) from error
 
-    def _seal(self, folder: Path, tag: str, average: Any) -> None:
+    def _finish(self, folder: Path, average: Any) -> None:
         first = self._strategy.is_rank_0()
         save_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and first:
@@ -96,9 +96,7 @@ class PolicyCheckpoints:
             ranks = range(torch.distributed.get_world_size())
             if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
                 raise self._not_shared_by(missing, "the files of rank(s) {} are missing")
-            checkpoints.seal(folder)
-            if folder.name != tag:
-                checkpoints.take_the_place_of_the_best(folder, tag)
+            checkpoints.finish(folder)
             checkpoints.rotate(self._path, *self._kept)
 
     def _require_the_same_on_all_ranks(self) -> None:

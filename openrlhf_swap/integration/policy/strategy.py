@@ -63,9 +63,10 @@ class SwapStrategy(_StockStrategy):
         return config
 
     def save_ckpt(self, model: Any, folder: str, tag: str, *more: Any, **options: Any) -> None:
-        """Overrides the rotation: `PolicyCheckpoints` deletes an old checkpoint when the new one is complete."""
+        """Overrides rotation and `latest`: `PolicyCheckpoints` sees to them when the new checkpoint is complete."""
         if self._trains_policy:
             more = (math.inf, math.inf, *more[2:])  # how many are kept, and how many GB of them
+            options["save_latest"] = False
         super().save_ckpt(model, folder, tag, *more, **options)
 
     def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

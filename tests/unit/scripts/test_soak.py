@@ -5,10 +5,8 @@ from itertools import islice
 
 import pytest
 from soak import report
-from soak.faults import EARLY, KINDS, MARKS, UNNAMED, Fault, Plan, damage, role_of, schedule
+from soak.faults import EARLY, KINDS, MARKS, UNNAMED, Plan, role_of, schedule
 from soak.training import differences
-
-from openrlhf_swap.runs import checkpoints
 
 APART = (120, 240)
 
@@ -38,21 +36,6 @@ def test_most_faults_wait_for_a_runs_first_step():
         assert plan.is_due(10 + fault.after, None) == is_early and not plan.is_due(9 + fault.after, 0.0)
         assert plan.is_due(10 + fault.after, 10.0) and plan.is_due(10 + fault.after, 11.0) == is_early
         assert plan.is_due(100 + fault.after, 100.0)
-
-
-@pytest.mark.parametrize("kind", ["torn file", "flipped bit"])
-@pytest.mark.parametrize("draw", [0.0, 0.4, 0.999])
-def test_damage_is_done_to_the_newest_checkpoint_and_a_start_sees_it(tmp_path, kind, draw):
-    fault = Fault(0.0, kind, "driver", 0.0, draw)
-    assert damage(fault, tmp_path) is None
-    for step in (1, 2):
-        folder = tmp_path / checkpoints.FOLDER / f"global_step{step}"
-        checkpoints.begin(folder)
-        for name in ("a.pt", "b.pt"):
-            (folder / name).write_bytes(bytes(range(200)) * step)
-        checkpoints.seal(folder)
-    assert damage(fault, tmp_path).startswith("global_step2/")
-    assert checkpoints.recover(tmp_path)[0] == "global_step1"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +90,6 @@ ENDED = {
     "by_us": False,
 }
 ENDED |= {
-    "damaged": None,
     "left_over": [],
     "gone_after": 1.0,
     "seconds": 9,

@@ -35,23 +35,29 @@ def first_rank(path, load=False):
 
 
 def save(path, tag="global_step2"):
-    with first_rank(path).writing(tag, None, with_model=True, with_export=False):
-        pass
+    with first_rank(path).writing(tag, None, with_model=True, with_export=False) as name:
+        (path / "_actor" / name).mkdir(parents=True)
+
+
+def barriers(path, numbers):
+    """The first barrier is before anything is written."""
+    waits = iter([lambda: None, lambda: states_of(path, numbers)])
+    return lambda: next(waits)()
 
 
 def states_of(path, numbers, tag="global_step2"):
     for rank in numbers:
-        (path / "_actor" / tag / f"random_state_{rank}.pt").write_bytes(b"x")
+        (path / "_actor" / f"unfinished_{tag}" / f"random_state_{rank}.pt").write_bytes(b"x")
 
 
-def test_a_checkpoint_of_all_ranks_is_sealed(tmp_path, ranks):
-    ranks.writing = lambda: states_of(tmp_path, (1, 2, 3))
+def test_a_checkpoint_of_all_ranks_is_finished(tmp_path, ranks):
+    ranks.writing = barriers(tmp_path, (1, 2, 3))
     save(tmp_path)
     assert checkpoints.newest(tmp_path) == "global_step2"
 
 
-def test_a_checkpoint_is_not_sealed_without_the_files_of_other_nodes(tmp_path, ranks):
-    ranks.writing = lambda: states_of(tmp_path, (1,))
+def test_a_checkpoint_is_not_finished_without_the_files_of_other_nodes(tmp_path, ranks):
+    ranks.writing = barriers(tmp_path, (1,))
     with pytest.raises(CheckpointError) as refused:
         save(tmp_path)
     assert str(refused.value) == (
@@ -92,3 +98,15 @@ def test_a_run_that_loads_nothing_does_not_ask_the_other_ranks(tmp_path, ranks):
     ranks.tags = ["global_step2"] * 3  # left by something else
     with first_rank(tmp_path).explained_loading():
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("PytorchStreamReader failed finding central directory", CheckpointError),
+        ("CUDA out of memory", RuntimeError),
+    ],
+)
+def test_a_broken_file_is_named_with_the_remedy_and_nothing_else(tmp_path, ranks, error, kind):
+    with pytest.raises(kind, match=error), first_rank(tmp_path, load=True).explained_loading():
+        raise RuntimeError(error)

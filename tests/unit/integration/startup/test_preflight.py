@@ -182,9 +182,7 @@ def test_help_explains_both_parsers():
 
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
-    folder = tmp_path / "checkpoints" / "_actor" / "global_step2"
-    checkpoints.begin(folder)
-    checkpoints.seal(folder)
+    (tmp_path / "checkpoints" / "_actor" / "global_step2").mkdir(parents=True)
     flags = ["--ckpt.path", str(tmp_path / "checkpoints")]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2

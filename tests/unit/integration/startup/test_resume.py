@@ -24,10 +24,10 @@ def run_of(folder, rows, **flags):
 
 
 def write(path, tag, file="states.pt"):
-    folder = path / "_actor" / tag
-    checkpoints.begin(folder)
+    folder = path / "_actor" / f"{checkpoints.UNFINISHED}{tag}"
+    folder.mkdir(parents=True)
     (folder / file).write_bytes(b"x")
-    checkpoints.seal(folder)
+    checkpoints.finish(folder)
 
 
 @pytest.fixture(scope="module")
