@@ -115,7 +115,7 @@ def references_of_prompts(args: argparse.Namespace, tokenizer: PreTrainedTokeniz
     training = SimpleNamespace(
         data=SimpleNamespace(**data), train=SimpleNamespace(seed=0), eval=SimpleNamespace(dataset=None)
     )
-    rows, _ = load_prompts(training)
+    rows = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
     references = read_references(rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}")
     return {prompt: reference for prompt, reference in zip(prompts, references, strict=True) if prompt}

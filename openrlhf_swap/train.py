@@ -126,7 +126,6 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     from openrlhf_swap.integration import patches
 
     patches.check_versions()
-    from openrlhf_swap.integration.startup import gpus
     from openrlhf_swap.integration.startup.preflight import resolve_run
     from openrlhf_swap.integration.startup.ray_start import starting_ray
     from openrlhf_swap.objectives.base import absolute_paths
@@ -142,10 +141,12 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     ).replace_flags({RUN_NAME: names["run_name"]})
     resolved = resolve_run(configuration)
     as_given = replace(configuration, method=resolved.method)  # records have the data sets that were given
-    _write_records(as_given, resolved, words, names)
+    _write_records(as_given, words, names)
     print(f"[swap] {_summary(resolved)}")
     run = use_whole_paths(resolved)
     if not run.on_cpu:
+        from openrlhf_swap.integration.startup import gpus
+
         run = gpus.check(run)
     with starting_ray(run) as started:
         from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
@@ -176,13 +177,11 @@ def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
     return {"run_name": kept or args.logger.wandb.run_name, "run_id": before.get("run_id") or uuid4().hex[:16]}
 
 
-def _write_records(given: Configuration, resolved: Configuration, words: list[str], names: dict[str, str]) -> None:
+def _write_records(given: Configuration, words: list[str], names: dict[str, str]) -> None:
     """Write swap_config.json, with the settings and what the run was made of, and run.yaml, which starts it again."""
     output, args = Path(given.run.output_dir), given.args
     output.mkdir(parents=True, exist_ok=True)
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
-    if resolved.args.data.prompt_dataset != inputs["data"]:
-        inputs["data_used"] = resolved.args.data.prompt_dataset
     settings = {**given.method.model_dump(), **given.run.model_dump()}
     content = {"swap": settings, "flags": given.dump(), **made_of(COMMAND, words, **inputs), **names}
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))

@@ -142,8 +142,8 @@ submit_training() {
     # Otherwise requests to this machine would go to the proxy.
     export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
     # A run that needs more nodes or GPUs than there are would wait silently.
-    python -m openrlhf_swap.integration.startup.cluster --address "$address" --pid-file "$PID_FILE" --nodes "$NUM_NODES" \
-        --gpus "$NUM_GPUS" --wait "$WAIT"
+    python -m openrlhf_swap.integration.startup.cluster --address "$address" --nodes "$NUM_NODES" --gpus "$NUM_GPUS" \
+        --wait "$WAIT"
     printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
     show "${submission[@]}" >&2
     exec "${submission[@]}"

@@ -22,7 +22,7 @@ _TAG = re.compile(r"(best_)?global_step(\d+)")
 
 
 def finish(checkpoint: Path) -> None:
-    """Give an `unfinished_...` checkpoint its name, make it the latest, and delete the best one before a better one."""
+    """Name an `unfinished_...` checkpoint, make it the latest, and delete the best one before a better one."""
     os.sync()  # a power cut must not leave the name without the content
     finished = checkpoint.with_name(checkpoint.name.removeprefix(UNFINISHED))
     discard(finished)  # an earlier run's

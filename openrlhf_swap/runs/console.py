@@ -9,19 +9,15 @@ import os
 import re
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from openrlhf_swap.errors import RunError, SwapError, first_line
 
 SECONDS = 0.2  # between two reads of the log
-BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
 LEAST_SPACE = 2**20  # bytes that the log must find free
-_stderr = 2  # the console's, also while the process's own is on a log
 _OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
 
 
@@ -35,9 +31,7 @@ def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
     """
     os.environ["RAY_COLOR_PREFIX"] = "0"  # the log should hold no colour codes
     log.parent.mkdir(parents=True, exist_ok=True)
-    global _stderr
     console = [os.dup(1), os.dup(2)]
-    _stderr = console[1]
     with open(log, "ab") as file:
         start = file.tell()
         _check_space(log, file.fileno(), start)
@@ -73,15 +67,6 @@ def _check_space(log: Path, descriptor: int, start: int) -> None:
         raise RunError(f"{log} cannot be written ({error.strerror}); make room, or use another folder") from error
 
 
-def end_process(message: str) -> NoReturn:
-    """Print a line of error on the console and end this process with status 2, from any thread, without a clean-up.
-
-    For a death that would otherwise come at any moment and say nothing.
-    """
-    os.write(_stderr, f"error: {message}\n".encode())
-    os._exit(2)
-
-
 def _redirect_outputs(number: int) -> None:
     """Redirect stdout and stderr of this process and its children; each line is written as soon as it ends."""
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -92,27 +77,14 @@ def _redirect_outputs(number: int) -> None:
 
 def _follow(log: Path, start: int, mark: str, console: int, done: threading.Event) -> None:
     """Show the lines with the mark that are written to a log after byte `start`."""
-    is_terminal, bar_at, rest = os.isatty(console), time.monotonic(), b""
+    rest = b""
     with open(log, "rb") as file:
         file.seek(start)
         while True:
             last = done.is_set()
             *lines, rest = (rest + file.read()).split(b"\n")
-            shown = [own for line in lines if (own := _own(line, mark))]
-            text = "".join(("\r\x1b[K" if is_terminal else "") + line + "\n" for line in shown)
-            if bar := _own(rest, mark):
-                if is_terminal:
-                    text += f"\r{bar}\x1b[K"
-                elif time.monotonic() - bar_at > BAR_SECONDS:
-                    text, bar_at = text + bar + "\n", time.monotonic()
-            os.write(console, text.encode())
+            texts = (_OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace")) for line in lines)
+            os.write(console, "".join(f"{text}\n" for text in texts if text.startswith(mark)).encode())
             if last:
                 return
             done.wait(SECONDS)
-
-
-def _own(line: bytes, mark: str) -> str:
-    """The text after a progress bar's last carriage return, without an actor's prefix; "" if it lacks the mark."""
-    text = _OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace"))
-    foreign_end = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
-    return text if text.startswith(mark) and not foreign_end else ""

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.disturbing import GCS, Run, errors
+from support.disturbing import Run, errors
 from support.paths import POLICY
 from support.running import SMALL_STEPS, start_training, train_by, training
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -169,7 +169,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
 on_request = pytest.mark.skipif(not EVERYTHING, reason="half a minute for each start on two cores: TEST_SLOW=1")
 ASYNC = ["--train.async_enable"]
 EVERY_PROCESS = [
-    *((name, []) for name in ("SwapTrainer", GCS, *SYNC)),
+    *((name, []) for name in ("SwapTrainer", *SYNC)),
     *((name, ASYNC) for name in ("SwapGenerateActor", "SwapTrainingActor", *SYNC)),
 ]
 

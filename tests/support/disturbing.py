@@ -14,7 +14,6 @@ from openrlhf_swap.files import read_rows
 from support.running import training
 
 ENGINE = "VLLM::EngineCore"
-GCS = "gcs_server"
 ENDED_SECONDS = 10  # within which nothing of a killed run is left
 GCS_ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
@@ -33,7 +32,7 @@ def actors(address, name):
 
 
 def find_process(tree, name):
-    """The first process of a tree that is an actor with `name` in its class's name, vLLM's engine, or Ray's GCS."""
+    """The first process of a tree that is an actor with `name` in its class's name, or vLLM's engine."""
     titles = {}
     for child in tree.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # one that has just ended
@@ -41,8 +40,6 @@ def find_process(tree, name):
     if name == ENGINE:
         # It does not always manage to set its own title.
         found = [child for child, title in titles.items() if ENGINE in title or "multiprocessing.spawn" in title]
-    elif name == GCS:
-        found = [child for child, title in titles.items() if title.split()[0].endswith(GCS)]
     else:
         (address,) = {match[1] for title in titles.values() if (match := GCS_ADDRESS.search(title))}
         pids = actors(address, name)

@@ -45,8 +45,8 @@ class PolicyCheckpoints:
             lines = [line.strip() for line in str(error).splitlines()]
             reason = next((line for line in lines if "Unsupported" in line), first_line(error))
             raise CheckpointError(
-                f"the checkpoint in --ckpt.path {self._path} cannot be loaded ({reason}); delete its folder to use the "
-                "one before it"
+                f"the checkpoint in --ckpt.path {self._path} cannot be loaded ({reason}); delete its folder to use "
+                "the one before it"
             ) from error
         if self._strategy.args.ckpt.load_enable:
             self._require_the_same_on_all_ranks()

@@ -8,10 +8,9 @@ import runpy
 import sys
 import time
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import ray
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -26,9 +25,7 @@ from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
 from openrlhf_swap.integration.runtime.weights import engine_arguments
-from openrlhf_swap.integration.startup.cluster import watch_gcs
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.console import end_process
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
@@ -60,8 +57,7 @@ def launch(configuration: Configuration, started: Future[None]) -> None:
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import", flush=True)
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
-        with watch_gcs(partial(end_without_gcs, args, where)):
-            run_openrlhf(configuration, engines, started)
+        run_openrlhf(configuration, engines, started)
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -113,19 +109,10 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     name = re.search(r"class_name: (\w+)", text)
     pid = re.search(r"pid: (\d+)", text)
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
-    return died(f"{who}{f' (pid {pid[1]})' if pid else ''}", args, where)
-
-
-def end_without_gcs(args: SimpleNamespace, where: str, pid: int) -> NoReturn:
-    """End this process, as Ray would in seconds, but with a line that says why."""
-    end_process(died(f"Ray's GCS, which keeps the cluster's state (pid {pid}),", args, where))
-
-
-def died(who: str, args: SimpleNamespace, where: str) -> str:
-    """A line about a process that is gone."""
     return (
-        f"{who} died. Its last words, if it had any, are {where}; a process that dies silently was usually killed for "
-        f"lack of memory (see the kernel's log): {checkpoints.how_to_resume(Path(args.ckpt.path))}"
+        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process that "
+        "dies silently was usually killed for lack of memory (see the kernel's log): "
+        f"{checkpoints.how_to_resume(Path(args.ckpt.path))}"
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.errors import ConfigError, first_line, reader_errors
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags
 
 if TYPE_CHECKING:
@@ -98,22 +97,11 @@ def check_heads(configuration: Configuration) -> None:
 
 
 def check_scoring(configuration: Configuration) -> None:
-    """Find the model's scoring backend by trial, and print it with its cost.
+    """Find the model's scoring backend by trial, and print it with its cost."""
+    from openrlhf_swap.scoring.backends import find_backend
 
-    Raises:
-        ConfigError: under ZeRO-3, where all actors must run the same forwards, for a model whose prefixes cannot be
-            scored together.
-    """
-    from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
-
-    args, packed = configuration.args, packs(configuration.args)
-    backend = find_backend(*_model_code(configuration), configuration.run.scoring, packed=packed)
-    print(f"[swap] {backend}")
-    if args.ds.zero_stage == 3 and policy_ranks(args) > 1 and backend.name != SHARED_PREFIX:
-        raise ConfigError(
-            f"--ds.zero_stage is 3 with {policy_ranks(args)} actors, and {args.actor.model_name_or_path} can be "
-            f"scored only prefix by prefix, because {backend.obstacle}: use 2"
-        )
+    packed = packs(configuration.args)
+    print(f"[swap] {find_backend(*_model_code(configuration), configuration.run.scoring, packed=packed)}")
 
 
 def settle_packing(configuration: Configuration) -> Configuration:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.files import Row, read_rows, to_line, write_text
+from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.startup.model_check import (
@@ -20,7 +20,7 @@ from openrlhf_swap.integration.startup.model_check import (
     check_weights,
     settle_packing,
 )
-from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
+from openrlhf_swap.integration.startup.prompts import write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.families import closes_thought, resolve_thought, set_template_arguments
 from openrlhf_swap.runs import checkpoints
@@ -67,21 +67,19 @@ def resolve_run(configuration: Configuration) -> Configuration:
         check_scoring(configuration)
     output = Path(run.output_dir)
     given = (args, objective, tokenizer, output, run.grader, run.keep_placeholders)
-    evaluation = args.eval.dataset and write_usable_prompts(*given, evaluates=True)
+    used: dict[str, Any] = {}
+    if args.eval.dataset:
+        used |= {"eval.dataset": write_usable_prompts(*given, evaluates=True), "eval.split": "train"}
     data = write_usable_prompts(*given)
-    prompts = {DATA: _identity_of_prompts(args, data)}
+    used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
+    used |= {"data.max_samples": sys.maxsize}  # which has been applied
+    # A checkpoint holds a position among these rows, whatever their file is called.
+    prompts = {DATA: {"name": args.data.prompt_dataset, "sha256": sha256(Path(data).read_bytes()).hexdigest()}}
     _refuse_others(prompts, recorded, args)
     Path(args.ckpt.path).mkdir(parents=True, exist_ok=True)
     write_text(Path(args.ckpt.path) / checkpoints.ORIGIN, to_line({**settings, **prompts}, indent=1))
-    used: dict[str, Any] = {}
-    if data != args.data.prompt_dataset:
-        used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
     if args.data.chat_template_kwargs:  # the prompts are rendered
         used |= {"data.apply_chat_template": False, "data.chat_template_kwargs": None}
-    if evaluation != args.eval.dataset:
-        used |= {"eval.dataset": evaluation, "eval.split": "train"}
-    if evaluation:
-        used |= {"data.max_samples": sys.maxsize}  # which has been applied, and would cut the evaluation's, too
     return replace(configuration, method=method).replace_flags(used)
 
 
@@ -127,16 +125,3 @@ def _refuse_others(settings: Row, recorded: Row, args: SimpleNamespace) -> None:
         "(--actor.model_name_or_path) if you like"
     )
     refuse_other_settings(settings, recorded, f"the checkpoint in {args.ckpt.path} was written", remedy)
-
-
-def _identity_of_prompts(args: SimpleNamespace, data: str) -> Row:
-    """The data set that was given, and a hash of the problems and answers in the one that is trained on.
-
-    A checkpoint holds a position among these, whatever the file is called.
-    """
-    columns = (args.data.input_key, args.data.label_key)
-    rows = load_prompts(args)[0] if data == args.data.prompt_dataset else read_rows(Path(data))
-    digest = sha256()
-    for row in rows:
-        digest.update(to_line([row[column] for column in columns]).encode())
-    return {"name": args.data.prompt_dataset, "sha256": digest.hexdigest()}

@@ -41,10 +41,10 @@ CHANGED_PROMPT = (
 )
 
 
-def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[list[Row], bool]:
-    """The rows to train or evaluate on, mixed as OpenRLHF mixes them, and whether it would read the same itself.
+def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
+    """The rows to train or evaluate on, mixed as OpenRLHF mixes them.
 
-    `--data.max_samples` cuts those to train on, in OpenRLHF the others, too: it is told of none where there are both.
+    `--data.max_samples` cuts those to train on, in OpenRLHF the others, too.
     JSON and CSV files are read row by row here: the loader of `datasets` reads all of a file or nothing, guesses the
     types of a CSV file's fields (007 becomes 7, NA nothing), and makes floats of integers of more than 64 bits.
 
@@ -56,11 +56,7 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[list
     else:
         flag, names, split = "--eval.dataset", args.eval.dataset, args.eval.split
     most = args.data.max_samples if for_training else sys.maxsize
-    parts, same = [], True
-    for name in (name.strip() for name in names.split(",")):
-        part, is_same = _read_source(name, flag, split, args)
-        parts.append(part[:most])
-        same = same and is_same and (args.eval.dataset is None or len(part) <= most)
+    parts = [_read_source(name.strip(), flag, split, args)[:most] for name in names.split(",")]
     if for_training and args.data.prompt_probs:
         rows = _interleave(parts, [float(share) for share in args.data.prompt_probs.split(",")], args.train.seed)
     else:
@@ -68,26 +64,23 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> tuple[list
     if not rows:
         raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
     check_columns(dict.fromkeys(column for row in rows for column in row), columns_of(args), names)
-    return rows[:most], same and (args.eval.dataset is None or len(rows) <= most)
+    return rows[:most]
 
 
-def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> tuple[list[Row], bool]:
-    """The rows of one data set, and whether OpenRLHF would read the same."""
+def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
     if not has_rows(Path(name)):
         printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
         with loader_errors(f"{flag} is {name}, which cannot be read: {{reason}}"):
-            return list(blending_datasets(name, None, printer, dataset_split=split)), True
+            return list(blending_datasets(name, None, printer, dataset_split=split))
     entries = read_entries(Path(name), flag)
     rows = readable_rows(entries)
     if len(rows) < len(entries):
         counts = f"{len(entries) - len(rows)} of {len(entries)} rows cannot be read"
         print(f"[swap] {name}: {counts}: {describe_faults(entries)}; left out")
     columns = dict.fromkeys(column for row in rows for column in row)
-    kinds = {(column, type(value)) for row in rows for column, value in row.items() if value is not None}
-    is_same = len(rows) == len(entries) and not name.lower().endswith(".csv") and len(kinds) <= len(columns)
-    return [{**dict.fromkeys(columns), **row} for row in rows], is_same
+    return [{**dict.fromkeys(columns), **row} for row in rows]
 
 
 def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
@@ -136,19 +129,19 @@ def write_usable_prompts(
     keeps_placeholders: bool = False,
     evaluates: bool = False,
 ) -> str:
-    """Drop the rows of the prompt data set that cannot be trained on, count them, and print the counts.
+    """Write the rows of the prompt data set that can be trained on to `prompts.jsonl` in `output`; count the others.
 
     A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
     tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded. The remaining rows get the
     normal form of their answers, the objective's own problem texts, with arguments for the chat template rendered
-    prompts and, for another grader than math-verify, labels with the columns that it may look at. Where this changes
-    anything they are written to `prompts.jsonl` in `output`.
+    prompts and, for another grader than math-verify, labels with the columns that it may look at; no other column but
+    `datasource` is written, because a loader would guess its type.
 
     If it `evaluates`, it does the same for the data set of `--eval.dataset`, and `eval_prompts.jsonl`: rows that
     nothing can answer would count as wrong. Problem texts change there for some objectives only.
 
     Returns:
-        The data set to train or evaluate on: the given one, or that file.
+        That file, the data set to train or evaluate on.
 
     Raises:
         ConfigError: for lengths that leave no room for a prompt, a model without a chat template, an output folder in
@@ -162,7 +155,7 @@ def write_usable_prompts(
         flag, name, file, kind = "--eval.dataset", args.eval.dataset, "eval_prompts.jsonl", "evaluation data"
     problem_key, answer_key = args.data.input_key, args.data.label_key
     capacity = prompt_capacity(args)
-    given, is_as_given = load_prompts(args, for_training=not evaluates)
+    given = load_prompts(args, for_training=not evaluates)
     references = read_references(given, problem_key, answer_key, grader, f"{flag} is {name}")
     rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
     for row in rows:
@@ -200,15 +193,14 @@ def write_usable_prompts(
     if args.data.chat_template_kwargs:  # OpenRLHF hands a template no arguments, so it gets rendered prompts
         texts = render_prompts(usable, args, tokenizer)
         usable = [{**row, problem_key: text} for row, text in zip(usable, texts, strict=True)]
-    if usable == given and is_as_given:
-        return str(name)
+    columns = (problem_key, answer_key, "datasource")
     if character := find_special(output):
         raise ConfigError(
             f"--swap.output_dir is {output}, but OpenRLHF is to read {file} there and takes a {character!r} "
             "in the name of a data set for something else: use a folder without one in its path"
         )
     output.mkdir(parents=True, exist_ok=True)
-    write_rows(output / file, usable)
+    write_rows(output / file, ({name: row[name] for name in columns if name in row} for row in usable))
     return str(output / file)
 
 
@@ -271,7 +263,7 @@ def reasons_to_drop(
     """
     reasons = list(faults)
     for start in tqdm(
-        range(0, len(prompts), AT_A_TIME), "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False
+        range(0, len(prompts), AT_A_TIME), "checking prompts", unit=f"{AT_A_TIME} rows", leave=False
     ):
         part = range(start, min(start + AT_A_TIME, len(prompts)))
         ids = tokenizer([prompts[number] for number in part], add_special_tokens=False)["input_ids"]

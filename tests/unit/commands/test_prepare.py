@@ -210,7 +210,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     args = training_args(output)
-    rendered = list(render_prompts(load_prompts(args)[0], args, AutoTokenizer.from_pretrained(POLICY)))
+    rendered = list(render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY)))
     assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 4
     assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
 
@@ -237,7 +237,7 @@ def test_training_reads_the_prompt_set(tmp_path):
 
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
-    assert list(load_prompts(training_args(output))[0]) == KEPT
+    assert list(load_prompts(training_args(output))) == KEPT
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

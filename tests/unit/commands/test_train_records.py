@@ -75,7 +75,7 @@ def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
     given = [*output, "--swap.close_template", "a b", "--logger.wandb.key", "secret", "--data.prompt_dataset", "d"]
     run = configure([*given, "--actor.model_name_or_path", "m"])
     (tmp_path / "swap_config.json").write_text('{"finished": {}}')
-    train._write_records(run, run, train.redacted(given), {**first, "run_name": "a"})
+    train._write_records(run, train.redacted(given), {**first, "run_name": "a"})
     written = (tmp_path / "swap_config.json").read_text()
     assert "secret" not in written + (tmp_path / "run.yaml").read_text()
     assert json.loads(written)["command"] == shlex.join(["openrlhf-swap", "train", *train.redacted(given)])

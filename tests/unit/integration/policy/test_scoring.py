@@ -9,6 +9,7 @@ from support.engine import Engine
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
@@ -21,12 +22,12 @@ NEW_KINDS = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]  # windows, latent at
 TEMPERATURE = 0.6
 
 
-def make_scorer(model, scoring="shared_prefix", packing=False, chunk=7):
+def make_scorer(model, scoring="shared_prefix", packing=False, chunk=7, stage=2):
     actor = ChunkedActor(Engine(model))
     actor.temperature, actor.packing_samples = TEMPERATURE, packing
     actor.hold_logits_of(chunk)
     said = []
-    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig(scoring=scoring))
+    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=stage), swap_run=RunConfig(scoring=scoring))
     return actor, PolicyScorer(actor, SimpleNamespace(args=args, print=said.append)), said
 
 
@@ -38,6 +39,13 @@ def micro_batch():
     mask[0, 44:] = 0
     request = ScoreRequest(0, (9, 20, 30, 43), AnswerBranch((3, 4, 5, 6), (False, True, True, True)))
     return ids, mask[:, 1:], mask, request
+
+
+def test_ranks_that_could_not_keep_in_step_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    model = small_model(CONFIG_MAPPING["bloom"](), AutoModelForCausalLM.from_config)
+    with pytest.raises(ConfigError, match=r"--ds.zero_stage is 3 with several actors: .*BloomForCausalLM .*; use 2"):
+        make_scorer(model, stage=3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -161,10 +161,6 @@ def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, to
     assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [{**rows[2], "answer": "102"}]
     report = capsys.readouterr().out
     assert "[swap] evaluation data: 1 of 4 rows usable; dropped 2 with an empty answer" in report
-    args.eval.dataset = rows_file(tmp_path / "good.jsonl", [{**rows[2], "answer": "102"}])
-    again = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "new", evaluates=True)
-    assert again == args.eval.dataset
-    assert not (tmp_path / "new").exists()
 
 
 def test_what_a_loader_failed_at_is_named(tmp_path, tokenizer):
@@ -175,11 +171,6 @@ def test_what_a_loader_failed_at_is_named(tmp_path, tokenizer):
         usable(str(path), tokenizer, tmp_path / "out")
     assert str(error.value).startswith(f"--data.prompt_dataset is {path}, which cannot be read: ")
     assert "An error occurred while generating" not in str(error.value)
-
-
-def test_a_prompt_set_without_faults_is_used_as_it_is(tmp_path, tokenizer, prompts_file):
-    assert usable(str(prompts_file), tokenizer, tmp_path / "out") == str(prompts_file)
-    assert not (tmp_path / "out").exists()
 
 
 def test_numbers_become_text(tmp_path, tokenizer):
@@ -211,7 +202,7 @@ def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path
     path = tmp_path / name
     path.write_text(CSV)
     header, *lines = (line.split(",") for line in CSV.splitlines())
-    expected = [dict(zip(header, line, strict=True)) for line in lines]
+    expected = [dict(zip(header[:2], line[:2], strict=True)) for line in lines]
     args = data_arguments(str(path))
     args.eval.dataset = str(path)
     evaluated = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", evaluates=True)
@@ -223,12 +214,8 @@ def test_the_number_of_training_prompts_does_not_cut_the_evaluation(tmp_path, to
     rows = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in (100, 101, 102)]
     path = rows_file(tmp_path / "rows.jsonl", rows)
     args = data_arguments(path, max_samples=2)
-    assert (
-        len(load_prompts(args)[0]) == 2
-        and write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path) == path
-    )
     args.eval.dataset = path
-    assert len(load_prompts(args, for_training=False)[0]) == 3
+    assert (len(load_prompts(args)), len(load_prompts(args, for_training=False))) == (2, 3)
     used = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")
     assert read(used) == rows[:2]  # OpenRLHF is not to cut it, because it would cut the other one
 
@@ -244,27 +231,17 @@ def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilit
     args = data_arguments(", ".join(names), prompt_probs=probabilities, max_samples=6)
     quiet = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
     theirs = blending_datasets(",".join(names), probabilities, quiet, args.train.seed, max_count=6)
-    ours, is_as_given = load_prompts(args)
-    assert list(ours) == list(theirs)[:6] and is_as_given
+    assert load_prompts(args) == list(theirs)[:6]
     # The same mixture where a file has a row that OpenRLHF cannot read.
     with open(names[1], "ab") as file:
         file.write(b"{\n")
-    ours, is_as_given = load_prompts(args)
-    assert list(ours) == list(theirs)[:6] and not is_as_given
+    assert load_prompts(args) == list(theirs)[:6]
 
 
 def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(all_kept, tmp_path, tokenizer):
-    """Before anything starts; where nothing has to be read there, it is a folder like others."""
-    row = {"problem": "What is 100 + 100?", "answer": "200"}
-    good, changed = rows_file(tmp_path / "a.jsonl", [row]), rows_file(tmp_path / "b.jsonl", [{**row, "answer": 200}])
-    (tmp_path / "rows.csv").write_text(CSV)
-    for path, folder, character in (
-        (changed, "lr=1e-6,theta=0.3", ","),
-        (str(tmp_path / "rows.csv"), "swap@1", "@"),
-        (str(tmp_path / "rows.csv"), "a[1]", "["),
-    ):
+    path = rows_file(tmp_path / "a.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}])
+    for folder, character in (("lr=1e-6,theta=0.3", ","), ("swap@1", "@"), ("a[1]", "[")):
         output = tmp_path / folder
-        assert usable(good, tokenizer, output) == good
         with pytest.raises(ConfigError) as error:
             usable(path, tokenizer, output)
         assert str(error.value) == (
@@ -389,7 +366,6 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(tmp_path, toke
     args.data.chat_template_kwargs = arguments
     set_template_arguments(told, arguments)
     file = write_usable_prompts(args, build(SwapConfig()), told, tmp_path / "out")
-    assert (file == source) == (arguments is None)
     args.data.apply_chat_template = arguments is None
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
