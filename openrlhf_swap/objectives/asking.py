@@ -36,10 +36,7 @@ def asked_budget(rollout: Rollout) -> tuple[int, bool]:
 
 
 class L1Exact(Objective):
-    """R = c - alpha |n - L|, normalised in the group; c only after a closed thought.
-
-    The prompt asks for n thinking tokens. After github.com/cmu-l3/l1 (2025-05-13).
-    """
+    """R = c - alpha |n - L|, in the group; c only after a closed thought. After github.com/cmu-l3/l1 (2025-05-13)."""
 
     boxes_answers = True
     rewrites_evaluation = True
@@ -67,10 +64,7 @@ class L1Exact(Objective):
 
 
 class L1Max(L1Exact):
-    """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the other half.
-
-    Meant to start from an L1-Exact policy.
-    """
+    """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the others."""
 
     slope: float = setting(0.001, "of the reward in the tokens that are left")
     delta: float = setting(0.5, "reward of a correct answer that uses its budget up")
@@ -89,9 +83,8 @@ class L1Max(L1Exact):
 class SABER(Objective):
     """R = c - .2 [bad format] - .4 [thought > n]; in the group. A wrong format earns no c, and pays for no length.
 
-    Each row asks for one of the budgets n: 0 tokens, for which the prompt closes the thought, a number, or as many as
-    it takes. The format is one thought, closed once. After github.com/bilibili/saber_rl (commit fc93067), which does
-    not hold the making of its data: the wording and the even shares of the budgets are ours.
+    The format is one thought, closed once; the prompt closes it where n is 0. After github.com/bilibili/saber_rl
+    (commit fc93067).
     """
 
     boxes_answers = True
@@ -129,9 +122,8 @@ class SABER(Objective):
 class HBPO(Objective):
     """A = GRPO(R) + weight (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
 
-    R = min(f(L) - |n - L|/L_max, f(n)) for a correct answer within L_max, -1 without the format, else 0; n is the
-    budget. Each group explores several budgets, and a response is rewarded for staying near its own. After its code
-    (commit 5c8991d).
+    R = min(f(L) - |n - L|/L_max, f(n)) for a correct answer within L_max, -1 without the format, else 0. After its
+    code (commit 5c8991d).
     """
 
     normaliser = "none"
@@ -183,8 +175,7 @@ NO_THINKING = 0  # the part of a group that is sampled first
 class AdaptThink(Objective):
     """A = c - reference accuracy of the problem + bonus [no thinking], the same on every token, not normalised.
 
-    Half of the responses skip the thought, and the policy learns when it may. After github.com/THU-KEG/AdaptThink
-    (2025-05-28).
+    After github.com/THU-KEG/AdaptThink (2025-05-28).
     """
 
     normaliser = "none"
@@ -249,8 +240,8 @@ class AdaptThink(Objective):
 class Thinkless(Objective):
     """R = 1 short and correct, .5 correct after a thought, -1 wrong, unclosed or without a mark; A = R - mean.
 
-    The first token chooses between a short answer and a thought, and has a weight of its own: the loss is .001 times
-    the mean over first tokens plus the mean over the others. After its code (commit aa225d2).
+    The loss is .001 times the mean over first tokens, which choose, plus the mean over the others. After its code
+    (commit aa225d2).
     """
 
     normaliser = "centre"

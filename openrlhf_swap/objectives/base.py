@@ -233,40 +233,16 @@ def token_advantages_of(objective: Objective, batch: Batch) -> Tensor | None:
     return values
 
 
-def sampling_of(objective: Objective, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-    """How the objective samples the responses to a prompt; ObjectiveError for another number of responses."""
-    requests = objective.sampling(prompt, count, max_new_tokens)
-    total = sum(request.count for request in requests)
-    if total != count and objective.continues != "join":
-        raise _error(objective, "sampling", f"{count} responses to a prompt", str(total))
-    return requests
-
-
-def edited_rollout(objective: Objective, rollout: Rollout, reader: ResponseReader) -> Rollout:
-    """The response that the objective trains on; ObjectiveError if no token of it is left."""
-    edited = objective.edit(rollout, reader)
-    if rollout.response_ids and not edited.response_ids:
-        raise _error(objective, "edit", "a response of at least one token", "none")
-    return edited
-
-
 def _check_tensor(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
     """Raise ObjectiveError unless the values have the shape of `counts`, and are finite where it is True."""
-    shape = tuple(counts.shape)
-    found = tuple(values.shape) if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    shape, found = tuple(counts.shape), tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+    fault = ""
     if found != shape:
         axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
-        raise _error(objective, method, f"a tensor of shape {shape}, ({', '.join(axes)})", str(found))
-    wrong = (~values.float().isfinite() & counts).nonzero().tolist()  # 1e308 is finite in float64 only
-    if wrong:
-        place, more = wrong[0], len(wrong) - 1
-        names = ", ".join(f"{axis} {i}" for axis, i in zip(("group", "response", "token"), place, strict=False))
-        first = values[tuple(place)].item()
-        raise _error(objective, method, "finite numbers", f"{first} at {names}, and {more} more that are not finite")
-
-
-def _error(objective: Objective, method: str, expected: str, found: str) -> ObjectiveError:
-    return ObjectiveError(
-        f"--swap.objective is {objective.config.objective}, whose `{method}` returned {found}; expected {expected}: "
-        f"fix {type(objective).__qualname__}.{method}"
-    )
+        fault = f"{found}; expected a tensor of shape {shape}, ({', '.join(axes)})"
+    elif wrong := (~values.float().isfinite() & counts).nonzero().tolist():  # 1e308 is finite in float64 only
+        fault = f"{values[tuple(wrong[0])].item()} at {tuple(wrong[0])}; expected finite numbers"
+    if fault:
+        where = f"{type(objective).__qualname__}.{method}"
+        name = objective.config.objective
+        raise ObjectiveError(f"--swap.objective is {name}, whose `{method}` returned {fault}: fix {where}")

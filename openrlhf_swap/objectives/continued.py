@@ -87,8 +87,7 @@ class _VSRM(Objective):
 class VSRM(_VSRM):
     """A = GRPO(outcome) + step rewards to come, from the accuracy of answers sampled where the thought is cut off.
 
-    So a step is worth what it changes in the accuracy of answers that are given right there. After its code (commit
-    e4e928b), which trains by PPO with a critic.
+    After its code (commit e4e928b).
     """
 
     continues = "grade"
@@ -132,10 +131,8 @@ class _Exits(Objective):
 class JET(_Exits):
     """R = .9 c + .1 [box] + c (.05 + .95 w (Lmax - L)/(Lmax - Lmin)), of the batch's correct lengths; in the group.
 
-    One response in six of a group is sampled whole. It is also cut at five places and told to answer there, and these
-    five join the group. So a thought that was stopped early and still led to a correct answer teaches to stop early.
-    Every response of the group ends with the end token, also one that the token limit cut off. After its code (commit
-    89cf33e; arXiv 2509.23392).
+    One response in six of a group is sampled whole, cut at five places and told to answer there; these five join the
+    group. Every response ends with the end token, also one that the limit cut off. After its code (commit 89cf33e).
     """
 
     boxes_answers = True
@@ -191,7 +188,7 @@ class JET(_Exits):
 class SGRPO(_Exits):
     """R = 2^(1 - k) for the k-th correct answer in the order of its exits, the whole response last; 0 if wrong.
 
-    After reviews of the paper: no code of the authors was found, and its constants are not verified.
+    After reviews of the paper: no code of the authors was found.
     """
 
     normaliser = "centre"

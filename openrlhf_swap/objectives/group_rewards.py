@@ -1,15 +1,11 @@
 """Objectives that compare the responses of one batch, and remember nothing; the statistics that others use, too.
 
-Some look for a format, a thought in its place, or repetition in the text of a response. The last two multiply its
-advantage by a number for each of its reasoning steps.
-
 Shapes: G groups, N responses a group. Statistics are float64.
 """
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby, pairwise
 from typing import Literal
 
@@ -54,8 +50,7 @@ def is_degenerate(text: str) -> bool:
     """Whether a text says one phrase ten times in a row, or has a word of 120 characters.
 
     The rule that the releases of GRPO-LEAD and AutoThink share. A phrase has at most 30 words; the text is cut into
-    phrases of each length from its beginning, so a repetition is seen where it fits that grid. Words are what white
-    space separates.
+    phrases of each length from its beginning, so a repetition is seen where it fits that grid.
     """
     words = text.split()
     for size in range(1, LONGEST_PHRASE + 1):
@@ -63,30 +58,6 @@ def is_degenerate(text: str) -> bool:
         if any(len(list(run)) >= LEAST_TIMES for _, run in groupby(phrases)):
             return True
     return any(len(word) >= LONGEST_WORD for word in words)
-
-
-def is_repetitive(ids: Sequence[int]) -> bool:
-    """Whether a pattern of tokens comes back, by the rule of LASER-DE's released code as it is written.
-
-    n is 2 below 30 tokens, 3 below 100, else 4. A pattern comes back when an n-gram (for n > 2 not of one token alone)
-    is there twice, from 200 tokens on three times, with two neighbours closer than a third of the length; or when 2n
-    tokens are there twice at any distance.
-    """
-    length = len(ids)
-    if length <= 8:
-        return False
-    n = 2 if length < 30 else 3 if length < 100 else 4
-    least = 2 if length < 200 else 3
-    places = defaultdict(list)
-    for start in range(length - n + 1):
-        gram = tuple(ids[start : start + n])
-        if n == 2 or len(set(gram)) > 1:
-            places[gram].append(start)
-    for starts in places.values():
-        if len(starts) >= least and any(after - before < length // 3 for before, after in pairwise(starts)):
-            return True
-    longer = [tuple(ids[start : start + 2 * n]) for start in range(length - 2 * n + 1)]
-    return length >= 4 * n and len(set(longer)) < len(longer)
 
 
 EPS = 1e-6  # a deviation below it is float noise
@@ -126,10 +97,7 @@ def relative_place(lengths: Tensor, mask: Tensor, guard: float = 0.0) -> Tensor:
 
 
 def whitened(values: Tensor, lengths: Tensor) -> Tensor:
-    """(G, N) (value - m)/sd over the whole batch, where a response of L tokens counts L times; 0 without a spread.
-
-    The deviation is unbiased.
-    """
+    """(G, N) (value - m)/sd, unbiased, over the batch; a response of L tokens counts L times; 0 without a spread."""
     tokens = lengths.sum()
     mean = (lengths * values).sum() / tokens
     variance = (lengths * (values - mean).square()).sum() / (tokens - 1).clamp(min=1)
@@ -144,10 +112,7 @@ REFLECTION = re.compile(rf"\b(?:{REFLECTION_WORDS})\b", re.IGNORECASE)
 
 
 class Kimi(Objective):
-    """R = c + weight l; l = .5 - (L - shortest)/(longest - shortest) of the group, at most 0 for a wrong answer.
-
-    The length reward of Kimi k1.5, after open-r1 (commit 1416fa0).
-    """
+    """R = c + weight l; l = .5 - (L - shortest)/(longest - shortest), at most 0 if wrong. After open-r1 (1416fa0)."""
 
     weight: float = setting(1.0, "of the length reward beside the answer's")
 
@@ -161,7 +126,7 @@ class Kimi(Objective):
 class StepGRPO(Objective):
     """R = .9 c (1 - beta tanh((k - mu)/mu)) + .1 [box]; k - 1 counts the word "Wait", mu is the correct ones' mean k.
 
-    Normalised in the group. After github.com/davidweidawang/Step-GRPO (commit df76889).
+    After github.com/davidweidawang/Step-GRPO (commit df76889).
     """
 
     boxes_answers = True
@@ -177,7 +142,7 @@ class StepGRPO(Objective):
 class O1Pruner(Objective):
     """A = z-score over the batch of clip(mean L/L - 1 + alpha (c - p), -2, 4).
 
-    O1-Pruner's reward, after github.com/StarDewXXX/O1-Pruner (commit 04c0863), which trains offline.
+    After github.com/StarDewXXX/O1-Pruner (commit 04c0863).
     """
 
     normaliser = "none"
@@ -193,7 +158,7 @@ class O1Pruner(Objective):
 
 
 class ShorterBetter(Objective):
-    """R = 2 c - rate |L - L*|, normalised in the group; L* is the shortest correct length, or the mean without any.
+    """R = 2 c - rate |L - L*|, in the group; L* is the shortest correct length, or the mean without any.
 
     After github.com/JingyangYi/ShorterBetter (commit 6399366).
     """
@@ -210,11 +175,10 @@ class ShorterBetter(Objective):
 
 
 class SmartThinker(Objective):
-    """R = c - alpha e, normalised in the group; e = max(0, L - L*) of correct answers, 0 of wrong ones.
+    """R = c - alpha e, in the group; e = max(0, L - L*) of correct answers, 0 of wrong ones.
 
-    L* is the length at which accuracy should be highest. alpha = (1 - p)/(largest e - mean e), so that no correct
-    answer falls below a wrong one; 0 unless both are there. SmartThinker (2026), after
-    github.com/SJTU-RTEAS/SmartThinker (commit e64d877; arXiv 2603.08000).
+    alpha = (1 - p)/(largest e - mean e), so that no correct answer falls below a wrong one; 0 unless both are
+    there. After github.com/SJTU-RTEAS/SmartThinker (commit e64d877).
     """
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -248,10 +212,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 
 
 class Arora(Objective):
-    """A = N/(N-1) (R - mean), R = c (1 - alpha sigmoid((L - m)/s)); m and s of the group's correct lengths.
-
-    Training Language Models to Reason Efficiently (Arora and Zanette), after the authors' code (commit e3611e4).
-    """
+    """A = N/(N-1) (R - mean), R = c (1 - alpha sigmoid((L - m)/s)); m and s of correct lengths (commit e3611e4)."""
 
     normaliser = "centre"
     alpha: float = setting(0.1, "most that a correct answer can lose", ge=0, lt=1)
@@ -268,9 +229,8 @@ class Arora(Objective):
 class ARLCP(Objective):
     """A = N/(N-1) (R - mean), R = c - w sigmoid(z of its reflections) - (.2 - w) sigmoid(z of its length).
 
-    Both z are taken among the group's correct responses. Reflections are words such as "wait" and "however"; w is .05
-    of up to 40 of them, .1 of up to 80, else .15. A thought has to be closed once, and not opened again.
-    After github.com/ZeweiYu1/ARLCP (commit c8ff44f; ICLR 2026).
+    Both z are taken among the group's correct responses; w is .05 of up to 40 reflections, .1 of up to 80, else
+    .15. After github.com/ZeweiYu1/ARLCP (commit c8ff44f).
     """
 
     normaliser = "centre"
@@ -290,10 +250,7 @@ class ARLCP(Objective):
 
 
 class GR3(Objective):
-    """R = r/(1 + alpha L/mean L), r the grader's reward and the mean the group's; normalised in the group.
-
-    After the formula of its paper (arXiv 2603.10535) as others quote it: no code of the authors was found.
-    """
+    """R = r/(1 + alpha L/mean L), r the grader's reward; in the group. As others quote arXiv 2603.10535."""
 
     alpha: float = setting(0.33, "how much the length counts", ge=0)
 
@@ -306,9 +263,8 @@ class GR3(Objective):
 class Cosine(Objective):
     """R = long + (short - long)/2 (1 + cos(pi L/L_max)), with numbers for correct and for wrong answers; in the group.
 
-    As published, a wrong answer earns more the longer it is: watch for repetition. From Demystifying Long
-    Chain-of-Thought Reasoning, after its code (commit e90cf9b), with the numbers of TRL (commit f2cd577), which counts
-    tokens and clamps.
+    As published, a wrong answer earns more the longer it is: watch for repetition. After its code (commit
+    e90cf9b), with the numbers of TRL (commit f2cd577).
     """
 
     right_short: float = setting(1.0, "reward of a correct answer of no length")
@@ -326,10 +282,7 @@ class Cosine(Objective):
 
 
 class PrimeLinear(Objective):
-    """A = R - mean, R = c - p weight L/longest, p the group's accuracy; wrong answers pay unless it is gated.
-
-    prime-rl's `linear`, after its code (commit 559b447).
-    """
+    """A = R - mean, R = c - p weight L/longest, p the group's accuracy. prime-rl's `linear` (commit 559b447)."""
 
     normaliser = "centre"
     weight: float = setting(0.25, "what the longest response of an all-correct group pays")
@@ -346,9 +299,8 @@ class PrimeLinear(Objective):
 class PassRatePenalty(Objective):
     """R = c max(0, 1 - weight p L/longest correct L), p the group's accuracy; normalised in the group.
 
-    So easy problems press on the length and hard ones do not. NeMo-RL's `pass_rate_length_penalty_weight`, after its
-    code (commit 1643600), where it is off by default and .2 in its tests. The form `alp` is that of ALP as two reviews
-    quote it: R = c - beta max(p, 1/N) L, of wrong answers too; no code of its authors was found.
+    After NeMo-RL's code (commit 1643600). The form `alp` is R = c - beta max(p, 1/N) L, of wrong answers too, as two
+    reviews of ALP quote it.
     """
 
     form: Literal["relative", "alp"] = setting("relative", "relative: NeMo-RL's; alp: ALP's")
@@ -365,20 +317,14 @@ class PassRatePenalty(Objective):
 
 
 class DrGRPO(Objective):
-    """A = c - p, p the group's accuracy.
-
-    Dr. GRPO, after its code (commit dfca49d): the group's mean is taken off, and nothing divides.
-    """
+    """A = c - p, p the group's accuracy. Dr. GRPO, after its code (commit dfca49d)."""
 
     normaliser = "centre"
     needs_all_groups = False
 
 
 class DLER(Objective):
-    """A = whiten(c - p), p the group's accuracy, whitened over the batch's tokens; cut off or unclosed is wrong.
-
-    After its verl code (commit ea7d4f7).
-    """
+    """A = whiten(c - p) over the batch's tokens; cut off or unclosed is wrong. After its code (commit ea7d4f7)."""
 
     normaliser = "none"
     needs_all_groups = False
@@ -392,10 +338,7 @@ class DLER(Objective):
 
 
 class GDPO(Objective):
-    """A = whiten(GRPO(c) + weight GRPO([L <= L_T])), whitened over the tokens of the batch.
-
-    Each reward is normalised by itself before they are added. After its verl code (commit b080e63).
-    """
+    """A = whiten(GRPO(c) + weight GRPO([L <= L_T])) over the batch's tokens. After its verl code (commit b080e63)."""
 
     normaliser = "none"
     target_length: int = setting(4000, "L_T, in tokens", ge=1)
@@ -408,29 +351,23 @@ class GDPO(Objective):
 
 
 class GFPO(Objective):
-    """A = (c - mean)/(sd + 1e-4) over the kept responses of a group, 0 for the others.
-
-    Only the best of each group, by length, are trained on. After TRL's trainer (commit 0a0b612; arXiv 2508.09726).
-    """
+    """A = (c - mean)/(sd + 1e-4) over the shortest of a group, 0 for the others. After TRL (commit 0a0b612)."""
 
     normaliser = "none"
     share: float = setting(0.5, "of a group that is kept", gt=0, le=1)
-    score: Literal["length", "efficiency"] = setting("length", "length: the shortest; efficiency: most reward a token")
 
     def rewards(self, batch: Batch) -> Tensor:
         """Of equals, the first are kept."""
         rewards, size = batch.correct.double(), batch.lengths.shape[-1]
-        worst_last = batch.lengths.double() if self.score == "length" else -rewards / batch.lengths.double()
-        best = worst_last.argsort(dim=-1, stable=True)[..., : max(1, round(size * self.share))]
+        best = batch.lengths.argsort(dim=-1, stable=True)[..., : max(1, round(size * self.share))]
         kept = torch.zeros_like(batch.correct).scatter(-1, best, True)
         return torch.where(kept, z_scores(rewards, kept, guard=1e-4), 0.0)
 
 
 class OnPolicySFT(Objective):
-    """A = T/T_correct for correct responses, 0 for the others: the loss is the cross entropy of the correct ones.
+    """A = T/T_correct for correct responses, cut off or not, 0 for the others: their cross entropy.
 
-    Every correct response is imitated, cut off or not, and nothing else is done: no baseline, no deviation, no KL
-    term. After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4; arXiv 2602.13407).
+    After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4).
     """
 
     normaliser = "none"
@@ -446,8 +383,7 @@ class GRPOLead(Objective):
     """A = GRPO(R) w(p); R = exp(-alpha z) correct, -1 wrong, 0 unformatted; z of the group's correct lengths.
 
     R = -2 for what is unformatted and repeats itself. A = 0 in a group without a correct answer, where an unclosed
-    thought (0) would be preferred to a wrong answer (-1). So short correct answers earn more, and hard problems weigh
-    more. After github.com/aeroplanepaper/GRPO-LEAD (commit 9344bef).
+    thought (0) would be preferred to a wrong answer (-1). After github.com/aeroplanepaper/GRPO-LEAD (commit 9344bef).
     """
 
     normaliser = "none"
@@ -497,10 +433,8 @@ class SAS(Objective):
     """A = GRPO(c), but 0 on some steps: the least confident of correct responses, the most confident of wrong ones.
 
     A step ends with a token that holds a blank line; its confidence is the mean log-probability of its tokens. Of K
-    steps a correct response loses ceil(share K), a wrong one keeps ceil((1 - share) K). So nothing is learned from
-    guesses that went well and sound steps that ended badly. After github.com/HanNight/SAS (commit 78b201c); there
-    `len(splits)+1 * share` lacks its parentheses: `released` does as that ran, 0 on all steps of correct responses and
-    on none of wrong ones.
+    steps a correct response loses ceil(share K), a wrong one keeps ceil((1 - share) K). After github.com/HanNight/SAS
+    (commit 78b201c), where `len(splits)+1 * share` lacks its parentheses: `released` does as that ran.
     """
 
     outcome_weight = 0.0  # `token_advantages` holds all of it
@@ -539,11 +473,9 @@ class SAS(Objective):
 class AttnPO(Arora):
     """A = Arora's; a step of a correct response that gains less than b earns less, one that gains more pays nothing.
 
-    With s the step's share of the response's gains and b = p^2 (answer tokens / all tokens), p the group's accuracy:
-    where A > 0 and s < b it is multiplied by p^2 s/b + 1 - p^2, once 1000 (1 - p) steps are over, so that easy
-    problems come first; where A < 0 and s > b, by 0. After github.com/NieSYsc20/AttnPO (commit f650665), whose s is
-    the answer's attention to the step and is not published: SWAP's gain takes its place, so results are not
-    comparable with the paper's.
+    With s the step's share of the response's gains and b = p^2 (answer tokens / all tokens): where A > 0 and s < b
+    it is multiplied by p^2 s/b + 1 - p^2, once 1000 (1 - p) steps are over; where A < 0 and s > b, by 0. After
+    github.com/NieSYsc20/AttnPO (commit f650665), with SWAP's gain in the place of its unpublished s.
     """
 
     outcome_weight = 0.0

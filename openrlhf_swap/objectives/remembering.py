@@ -1,7 +1,4 @@
-"""Objectives that remember: measurements of the policy, earlier batches, or the stage that a run is in.
-
-The authors of those with stages train each as a run of its own; here one run goes through all of them.
-"""
+"""Objectives that remember: measurements of the policy, earlier batches, or the stage that a run is in."""
 
 import math
 import random
@@ -22,7 +19,6 @@ from openrlhf_swap.objectives.group_rewards import (
     WRONG,
     base_scores,
     is_degenerate,
-    is_repetitive,
     relative_place,
     smallest_of,
     z_scores,
@@ -65,10 +61,7 @@ class Monitored(Objective):
 
 
 class LaserD(Monitored):
-    """R = s + bonus [s = 1 and L <= L_A(difficulty)], normalised in the group.
-
-    The target length of each difficulty is estimated on a monitoring set, again and again.
-    """
+    """R = s + bonus [s = 1 and L <= L_A(difficulty)], in the group; L_A is estimated on a monitoring set."""
 
     boxes_answers = True
     state = ("targets", "monitored_at")
@@ -123,25 +116,17 @@ class LaserD(Monitored):
 
 
 class LaserDE(LaserD):
-    """As LASER-D; a wrong, formatted, longer, orderly response earns the bonus too. Flags `--swap.laser_de.*`.
-
-    So a wrong answer may explore beyond the target.
-    """
-
-    orderly: int = setting(1, "1: no bonus for a repetitive wrong answer; 0: as the released code ran")
+    """As LASER-D; a wrong, formatted response above the target earns the bonus, too. Flags `--swap.laser_de.*`."""
 
     def _earns(self, scores: Tensor, batch: Batch) -> Tensor:
         explores = (scores == WRONG) & (batch.lengths > self._target_lengths(scores, batch))
-        if self.orderly:
-            for group, number in explores.nonzero().tolist():
-                explores[group, number] = not is_repetitive(list(batch.groups[group][number].response_ids))
         return super()._earns(scores, batch) | explores
 
 
 class ADLP(Objective):
     """R = c - lambda L, wrong answers too; then lambda <- max(0, lambda + eta (accuracy - target)); in the group.
 
-    So the price for each token rises while accuracy is above the target. After its code (commit afbc411).
+    After its code (commit afbc411).
     """
 
     remembers_batches = True
@@ -172,8 +157,8 @@ class ADLP(Objective):
 class ShortRL(Objective):
     """R = answer (2, -1.5 wrong, -2 unformatted) + format (1 or -1) + [accuracy is near its best] l, in the group.
 
-    l is the place of a correct answer's length among the correct ones, in .5 to -.5. After github.com/lblankl/Short-RL
-    (commit 07cea8a; arXiv 2505.12284).
+    l is the place of a correct length among the correct ones, in .5 to -.5. After github.com/lblankl/Short-RL (commit
+    07cea8a).
     """
 
     boxes_answers = True
@@ -204,8 +189,8 @@ class ShortRL(Objective):
 class HAPO(Objective):
     """R = c + weight max(-.7, f) correct, c + weight min(0, f) wrong; f = cos(pi/2 L/h), -1 from 2 h on; in the group.
 
-    h is the problem's shortest correct length of earlier encounters, or their mean; without one, f is 0. It acts from
-    a problem's second encounter on: train for several episodes. After its code (commit c91ae3b).
+    h is the problem's shortest correct length so far, or the mean of them; without one, f is 0. After its code (commit
+    c91ae3b).
     """
 
     remembers_batches = True
@@ -247,9 +232,8 @@ class HAPO(Objective):
 class AALC(Monitored):
     """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target); in the group.
 
-    The length counts once accuracy has reached its target: the second term decides in groups that are all correct or
-    all wrong, and nowhere else. Accuracy is that of a set of training prompts, sampled every so many steps. After
-    `length_reward.py` of its code (commit f12452d).
+    The second term decides in groups that are all correct or all wrong, and nowhere else. After `length_reward.py`
+    of its code (commit f12452d).
     """
 
     normaliser = "none"
@@ -307,10 +291,7 @@ class _Staged(Objective):
 
 
 class ThinkPrune(_Staged):
-    """Limits of 4,000, 3,000 and 2,000 tokens by default, 180 steps each.
-
-    The reward is plain correctness. After github.com/UCSB-NLP-Chang/ThinkPrune (2025-04-16).
-    """
+    """R = c under limits that fall in stages. After github.com/UCSB-NLP-Chang/ThinkPrune (2025-04-16)."""
 
     limits: Numbers = numbers("4000,3000,2000", "token limit of each stage")
     stage_steps: int = setting(180, "training steps of a stage; the last one goes on to the end", ge=1)
@@ -333,9 +314,9 @@ class LAPO(_Staged):
     """Two stages, both normalised in the group; the problem's median correct length m is remembered.
 
     First: R = c + .7 g of correct answers; g = 1 between the 30th and the 70th percentile of the group's correct
-    lengths, and falls to 0 within 100 tokens outside. A problem without a correct answer at its last visit has no m.
-    Second: the prompt ends with m, and R = c + .8 exp(-(L - m)^2/(2 120^2)); m only falls. So the policy learns how
-    long correct answers are, then promises that length in the thought. After its code (commit bd59dfd).
+    lengths, and falls to 0 within 100 tokens outside. A problem without a correct answer at its last visit has no
+    m. Second: the thought promises m, and R = c + .8 exp(-(L - m)^2/(2 120^2)); m only falls. After its code
+    (commit bd59dfd).
     """
 
     remembers_batches = True
@@ -400,11 +381,10 @@ class AutoThink(_Staged):
     """R = 1 or 0 with a thought, 2 or -1 without; in the group. A response without one begins with `</think>`.
 
     Without a box after a closed thought R is 0, and the answer is wrong; -2 for a wrong one without a thought that
-    repeats itself. First stage: of a mode with a share q over 1/2, R <- (1 - d) R + d R', d = min(1, 2 q - 1), where
-    R' is 0 or -1 with a thought, 1 or -2 without, so that neither mode dies out. Second: R. Third: R - 1 +
-    exp(-.05 z) correct, R + 1 - exp(-.05 z) wrong; z is the length's z-score among the correct, or the wrong, ones of
-    the group. Every thought begins with an ellipsis, after which the policy may think or not. After its code (commit
-    be0bcb0).
+    repeats itself. First stage: of a mode with a share q over 1/2, R <- (1 - d) R + d R', d = min(1, 2 q - 1),
+    where R' is 0 or -1 with a thought, 1 or -2 without. Second: R. Third: R - 1 + exp(-.05 z) correct, R + 1 -
+    exp(-.05 z) wrong; z is the length's z-score among the correct, or the wrong, ones of the group. After its code
+    (commit be0bcb0).
     """
 
     boxes_answers = True

@@ -19,7 +19,7 @@ from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError, DataError, RunError
 from openrlhf_swap.integration.generation.response import Sample, make_sample
-from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest, edited_rollout, sampling_of
+from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
@@ -311,7 +311,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             if self._evaluating:
                 requests = [SamplingRequest(self._objective.eval_prompt(prompt), count, limit)]
             else:
-                requests = sampling_of(self._objective, prompt, count, limit)
+                requests = self._objective.sampling(prompt, count, limit)
             for part, request in enumerate(requests):
                 text = request.prompt + request.forced
                 # OpenRLHF looks an evaluation's data source up by the prompt of its own.
@@ -350,7 +350,7 @@ class SwapSamplesGenerator(SamplesGenerator):
             response_ids=[*forced, *rollout.response_ids],
             metadata=metadata,
         )
-        return make_sample(edited_rollout(self._objective, rollout, self._reader), context)
+        return make_sample(self._objective.edit(rollout, self._reader), context)
 
 
 def _check_names(samples: Sequence[Sample]) -> None:

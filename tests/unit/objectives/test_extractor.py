@@ -35,9 +35,7 @@ WRONG = {
     "too many": (lambda ids, *_: len(ids) + 1, "returned 21"),
     "negative": (lambda *_: -1, "returned -1"),
     "nothing": (lambda *_: None, "returned None"),
-    "a float": (lambda *_: 12.0, "returned 12.0"),
     "not a number": (lambda *_: float("nan"), "returned nan"),
-    "a truth value": (lambda *_: True, "returned True"),
     "the tokens": (lambda ids, *_: list(ids[:2]), "returned [115, 111]"),
     "the text": (lambda ids, answer, reader: reader.text(ids[:2]), "returned 'so'"),
 }
@@ -50,25 +48,8 @@ def test_what_it_may_not_return(with_extractor, name, case):
     with pytest.raises(ObjectiveError) as error:
         use(with_extractor(name, function))
     assert str(error.value) == (
-        f"--swap.{name}.extractor is 'mine:cut', which {found} for a thought of 20 tokens and answer '42'; expected a "
-        "whole number of tokens from 0 to 20: fix the function"
+        f"--swap.{name}.extractor is 'mine:cut', which {found}; expected tokens from 0 to 20: fix the function"
     )
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda ids: 3, "takes 1 positional argument but 3 were given"),
-        (lambda ids, answer, reader: reader.texts(ids), "no attribute 'texts'"),
-    ],
-)
-def test_what_it_raises(with_extractor, name, function, reason):
-    with pytest.raises(ObjectiveError) as error:
-        use(with_extractor(name, function))
-    (line,) = str(error.value).splitlines()
-    assert line.startswith(f"--swap.{name}.extractor is 'mine:cut', which failed for a thought of 20 tokens")
-    assert reason in line and line.endswith("; fix the function")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -133,8 +133,6 @@ def test_cosine():
 def test_gfpo():
     # The three shortest: 1, 1, 0; mean 2/3, sd .57735.
     assert_rows(rewards("gfpo", share=0.75), [[0.5773, 0.5773, -1.1545, 0]], 1e-4)
-    # By reward a token the right ones are kept: no spread.
-    assert_rows(rewards("gfpo", share=0.75, score="efficiency"), [[0, 0, 0, 0]])
     # Half of four by default: 500 and 1000, both right.
     assert_rows(rewards("gfpo"), [[0, 0, 0, 0]])
 

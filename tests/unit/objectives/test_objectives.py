@@ -9,7 +9,7 @@ from support.objectives import MARKS, READER, RIGHT, UNBOXED, assert_rows, batch
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.objectives.group_rewards import is_repetitive, is_right
+from openrlhf_swap.objectives.group_rewards import is_right
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -118,37 +118,10 @@ def test_laser_d_keeps_its_targets_in_the_checkpoint():
 
 
 def test_laser_de_lets_wrong_answers_explore():
-    # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not; nor when it repeats itself.
-    repetitive = rollout("abcd" * 20 + RIGHT, correct=False)
+    # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not.
     group = [rollout(RIGHT, 30) for _ in range(6)]
-    group += [rollout(RIGHT, 31, correct=False), rollout(RIGHT, 30, correct=False), repetitive]
-    assert_rows(monitored("laser_de").rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5, -0.5]])
-    assert_rows(monitored("laser_de", orderly=0).rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5, 0.0]])
-
-
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        (list(range(100)), False),
-        ([5] * 8, False),  # too short for a pattern
-        # 12 tokens, pairs: (1, 2) twice, 3 apart, less than 12 // 3; then 10 apart.
-        ([1, 2, 9, 1, 2, *range(20, 27)], True),
-        ([1, 2, *range(20, 28), 1, 2], False),
-        # 38 tokens, triples: (1, 2, 3) twice, 34 apart, and no six tokens twice.
-        ([1, 2, 3, 4, *range(10, 40), 1, 2, 3, 4], False),
-        ([1, 2, 3, 4, 5, 6, *range(10, 40), 1, 2, 3, 4, 5, 6], True),  # six tokens twice, wherever
-        # From 200 tokens on four tokens three times, two of them closer than a third; twice is not enough.
-        ([1, 2, 3, 4, *range(10, 20), 1, 2, 3, 4, *range(30, 230), 1, 2, 3, 4], True),
-        ([1, 2, 3, 4, *range(10, 20), 1, 2, 3, 4, *range(30, 230)], False),
-        # 306 tokens, gaps of 102 and 102: not below 306 // 3 = 102.
-        ([1, 2, 3, 4, *range(10, 108), 1, 2, 3, 4, *range(200, 298), 1, 2, 3, 4, *range(400, 498)], False),
-        ([*range(100), 999, 998, *range(100, 150), *range(8), *range(200, 300)], True),  # eight tokens, 152 apart
-        ([*range(10, 300), *[7] * 8], False),  # one token alone is no pattern of four
-        ([*range(10, 300), *[7] * 9], True),  # but eight of them twice are
-    ],
-)
-def test_repetition(ids, expected):
-    assert is_repetitive(ids) == expected
+    group += [rollout(RIGHT, 31, correct=False), rollout(RIGHT, 30, correct=False)]
+    assert_rows(monitored("laser_de").rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5]])
 
 
 EXACT = "q Think for 1000 tokens.<a>"

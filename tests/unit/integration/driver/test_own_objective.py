@@ -72,12 +72,12 @@ REWARDS = {
     "flat": (lambda self, batch: batch.rewards.flatten(), "(16,); expected a tensor of shape (4, 4)"),
     "NaN": (
         lambda self, batch: nan_at(batch, 1, 2, of=batch.rewards),
-        "nan at group 1, response 2, and 0 more that are not finite; expected finite numbers",
+        "nan at (1, 2); expected finite numbers",
     ),
-    "infinite": (lambda self, batch: batch.rewards / 0, "group 0, response 0, and 15 more that are not finite"),
-    "too large for float32": (lambda self, batch: 1e308 + 0 * batch.rewards, "1e+308 at group 0, response 0"),
-    "a list": (lambda self, batch: batch.rewards.tolist(), "a list; expected a tensor of shape (4, 4)"),
-    "nothing": (lambda self, batch: None, "a NoneType; expected a tensor"),
+    "infinite": (lambda self, batch: batch.rewards / 0, "nan at (0, 0)"),
+    "too large for float32": (lambda self, batch: 1e308 + 0 * batch.rewards, "1e+308 at (0, 0)"),
+    "a list": (lambda self, batch: batch.rewards.tolist(), "list; expected a tensor of shape (4, 4)"),
+    "nothing": (lambda self, batch: None, "NoneType; expected a tensor"),
 }
 
 
@@ -116,7 +116,7 @@ def test_wrong_token_advantages(experiences_of, case):
 
 def test_a_token_advantage_that_is_not_finite(experiences_of):
     zeros = torch.zeros(GROUPS, GROUP_SIZE, LONGEST, dtype=torch.float64)
-    with pytest.raises(SwapError, match="nan at group 1, response 1, token 5, and 0 more"):
+    with pytest.raises(SwapError, match=r"nan at \(1, 1, 5\)"):
         experiences_of(objective_with(token_advantages=lambda self, batch: nan_at(batch, 1, 1, 5, of=zeros)))
     # The second response has 7 tokens: what stands behind them reaches no update.
     behind = objective_with(token_advantages=lambda self, batch: nan_at(batch, 0, 1, 7, of=zeros))

@@ -14,7 +14,7 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.generation import sampling
 from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 from openrlhf_swap.integration.generation.sampling import ContinuationRequest
-from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
+from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rollouts.reader import StepReader
@@ -253,17 +253,3 @@ def test_a_group_of_another_size_is_refused(drawn):
 def test_a_continuation_of_less_than_nothing_is_refused():
     with pytest.raises(ObjectiveError, match="keeps -1 tokens of the response; use at least 0"):
         Continuation(-1, "", 9)
-
-
-@pytest.mark.parametrize(
-    ("method", "result", "message"),
-    [
-        ("sampling", [SamplingRequest("p", 2, 9)], "2; expected 3 responses to a prompt"),
-        ("edit", Rollout("p", "a", [], [], 0.0), "none; expected a response of at least one token"),
-    ],
-)
-def test_wrong_samples_are_refused(drawn, method, result, message):
-    kind = type("Mine", (Objective,), {method: lambda self, *_: result})
-    with pytest.raises(ObjectiveError) as error:
-        drawn(kind(make_config(objective="my_module:Mine")))
-    assert f"my_module:Mine, whose `{method}` returned {message}" in str(error.value)
