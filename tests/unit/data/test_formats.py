@@ -1,16 +1,12 @@
 """Benchmarks beyond mathematics: a few rows of each kind, as their files have them."""
 
-import base64
 import json
-import os
-import pickle
-import zlib
 
 import pytest
 from support.confined import confined
 
 from openrlhf_swap.data.benchmarks import load_benchmark
-from openrlhf_swap.data.formats import CHOOSE, PROGRAM, gpqa
+from openrlhf_swap.data.formats import CHOOSE, gpqa
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.evaluation.measures import measure_benchmark
 from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
@@ -28,25 +24,6 @@ GPQA = {
     "Record ID": "rec1",
 }
 MMLU_PRO = {"question_id": 7, "question": "1 + 1?", "options": ["1", "2", "3"], "answer": "B", "answer_index": 1}
-
-
-def hidden(tests):
-    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
-
-
-STDIN = {
-    "question_content": "Double the number.",
-    "starter_code": "",
-    "public_test_cases": json.dumps([{"input": "1\n", "output": "2", "testtype": "stdin"}]),
-    "private_test_cases": hidden([{"input": "4", "output": "8", "testtype": "stdin"}]),
-    "metadata": "{}",
-}
-METHOD = {
-    "question_content": "Double each number.",
-    "starter_code": "class Solution:\n    def twice(self, xs: List[int]) -> List[int]:\n        ",
-    "public_test_cases": json.dumps([{"input": "[1, 2]", "output": "[2, 4]", "testtype": "functional"}]),
-    "metadata": json.dumps({"func_name": "twice"}),
-}
 
 
 @pytest.fixture
@@ -77,27 +54,6 @@ def test_mmlu_pro(own_file):
     assert (problem.answer, problem.grader) == ("B", "multiple_choice")
 
 
-def test_livecodebench(own_file):
-    program, method = load_benchmark(own_file(STDIN, METHOD))
-    assert program.problem == f"Double the number.\n\n{PROGRAM}" and program.metadata == {}
-    assert json.loads(program.answer) == [{"input": "1\n", "output": "2"}, {"input": "4", "output": "8"}]
-    assert method.metadata == {"fn_name": "twice"} and "def twice" in method.problem
-    assert program.grader == method.grader == "unit_tests"
-
-
-class Harmful:
-    def __reduce__(self):
-        return os.mkdir, ("should_not_exist",)
-
-
-def test_a_pickle_that_is_more_than_a_text_is_refused(own_file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = base64.b64encode(zlib.compress(pickle.dumps(Harmful()))).decode()
-    with pytest.raises(DataError, match=r"mkdir in a test case, which should be a text"):
-        load_benchmark(own_file({**STDIN, "private_test_cases": text}))
-    assert not (tmp_path / "should_not_exist").exists()
-
-
 def test_incomplete_copies_are_refused(tmp_path, own_file):
     own_file(GPQA, name="gpqa_diamond.jsonl")
     with pytest.raises(DataError, match="GPQA Diamond has 1 problems; it should have 198"):
@@ -115,15 +71,10 @@ def test_incomplete_copies_are_refused(tmp_path, own_file):
         ({**MMLU_PRO, "answer": 1}, "answer is '1', which is not text"),
         ({**MMLU_PRO, "answer": "D"}, 'an answer that is no option\'s letter: "D"; correct the row'),
         ({**MMLU_PRO, "answer": "2"}, 'an answer that is not a letter: "2"; correct the row'),
-        ({**STDIN, "public_test_cases": "[]", "private_test_cases": "[]"}, "has no tests"),
-        ({**STDIN, "public_test_cases": '[{"input": "1"}]'}, "cannot be read (KeyError: 'output')"),
-        ({**STDIN, "private_test_cases": "AAAA"}, "cannot be read (error: "),
-        ({**STDIN, "private_test_cases": base64.b64encode(zlib.compress(b"")).decode()}, "cannot be read (EOFError"),
-        ({**STDIN, "metadata": "null"}, "cannot be read (AttributeError"),
     ],
 )
 def test_a_faulty_row_is_named(own_file, row, message):
-    good = next(kind for kind in (GPQA, MMLU_PRO, STDIN) if kind.keys() >= row.keys())
+    good = next(kind for kind in (GPQA, MMLU_PRO) if kind.keys() >= row.keys())
     path = own_file(good, row)
     with pytest.raises(DataError) as raised:
         load_benchmark(path)
@@ -132,12 +83,10 @@ def test_a_faulty_row_is_named(own_file, row, message):
 
 def test_problems_of_two_graders_belong_into_two_files(own_file):
     plain = {"problem": "1 + 1?", "answer": "2"}
-    path = own_file({**GPQA, "id": 1}, {**MMLU_PRO, "id": 2}, {**plain, "id": 3}, {**STDIN, "id": 4})
+    path = own_file({**GPQA, "id": 1}, {**MMLU_PRO, "id": 2}, {**plain, "id": 3})
     with pytest.raises(DataError) as raised:
         load_benchmark(path)
-    expected = (
-        "the graders multiple_choice (row 1) and math (row 3) and unit_tests (row 4); put them into one file each"
-    )
+    expected = "the graders multiple_choice (row 1) and math (row 3); put them into one file each"
     assert str(raised.value) == f"{path} has problems for {expected}"
 
 
@@ -173,7 +122,9 @@ def test_code_is_evaluated_by_its_tests(tmp_path, own_file):
     program = "```python\nprint(2 * int(input()) if {} else 0)\n```"
     texts = [program.format("True"), program.format("int(input) < 3")]
     texts[1] = "```python\nprint(2)\n```"
-    _, grades, values = evaluate(tmp_path, own_file(STDIN, STDIN), texts)
+    tests = json.dumps([{"input": "1\n", "output": "2"}, {"input": "4", "output": "8"}])
+    path = own_file(*[{"problem": "Double the number.", "answer": tests}] * 2)
+    _, grades, values = evaluate(tmp_path, path, texts, "--swap.grader", "unit_tests")
     assert [grade["correct"] for grade in grades] == [True, False]
     assert (grades[1]["score"], grades[1]["why"]) == (0.5, "1 of 2 tests passed")
     assert (values["accuracy"], values["score"]) == (0.5, 0.75)
