@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 FIELDS = ("problem", "answer", "response")
 TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
 CUTTING = ("step_tokens", "max_steps", "newline_patience", "steps", "end_of_thought")
-SETTINGS = (*CUTTING, "close_template")
+SETTINGS = (*CUTTING, "close_template", "observation_gain")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 

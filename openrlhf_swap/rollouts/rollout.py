@@ -108,10 +108,39 @@ class Rollout:
 
         The last step of a turn ends with the observation that follows it, which opens the next turn.
         """
-        observed = Counter[int]()  # tokens after each place in the response
+        return (self.start - 1, *(int(self.positions[end]) + self._observed[end] for end in self.step_ends))
+
+    @property
+    def split_prefix_ends(self) -> tuple[int, ...]:
+        """As `prefix_ends`, with two positions for a step before an observation: before it, and after it."""
+        ends, observed = [self.start - 1], self._observed
+        for end in self.step_ends:
+            ends.append(int(self.positions[end]))
+            if observed[end]:
+                ends.append(ends[-1] + observed[end])
+        return tuple(ends)
+
+    def without_observations(self, logprobs: Sequence[float]) -> list[float]:
+        """l_0..l_K of the steps alone, from the log-probabilities at `split_prefix_ends`.
+
+        What an observation changes is taken from all that follow it, so that no step gains or loses by it.
+        """
+        values, kept, changed = iter(logprobs), [logprobs[0]], 0.0
+        next(values)
+        for end in self.step_ends:
+            before = next(values)
+            kept.append(before - changed)
+            if self._observed[end]:
+                changed += next(values) - before
+        return kept
+
+    @cached_property
+    def _observed(self) -> Counter[int]:
+        """Tokens of observations after each place in the response."""
+        observed = Counter[int]()
         for place, ids in self.observations:
             observed[place - 1] += len(ids)
-        return (self.start - 1, *(int(self.positions[end]) + observed[end] for end in self.step_ends))
+        return observed
 
     def trace(self) -> StepTrace:
         """What the step arithmetic and a critic need to know; no steps where these are neither scored nor read."""

@@ -51,6 +51,7 @@ class Scorer:
         self._tokenizer = tokenizer
         config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._close_template = config.close_template
+        self._splits_observations = config.observation_gain == "none"
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -127,10 +128,12 @@ class Scorer:
     def _score_steps(self, rollout: Rollout) -> tuple[Sequence[int], list[float]]:
         branch = answer_branch(self._tokenizer, self._close_template, rollout.answer)
         rollout, row = self._cut(rollout, len(branch.ids))
-        request = ScoreRequest(0, rollout.prefix_ends, branch)
+        places = rollout.split_prefix_ends if self._splits_observations else rollout.prefix_ends
+        request = ScoreRequest(0, places, branch)
         with _evaluating(self._model):
             (scores,) = self.backend.score(self._model, self._model.config, row, torch.ones_like(row), [request])
-        return rollout.step_ends, scores.double().tolist()
+        logprobs: list[float] = scores.double().tolist()
+        return rollout.step_ends, rollout.without_observations(logprobs) if self._splits_observations else logprobs
 
     def _rollout(
         self, problem: str, answer: str, response: str | Sequence[Mapping[str, str]], rendered: bool

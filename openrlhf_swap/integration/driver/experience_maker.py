@@ -43,6 +43,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._asked: dict[str, list[Any]] = {}  # what the policy's forward is asked beside log-probabilities
         self._scored: list[ScoredForward] = []  # its answers, one for each micro-batch; empty if nothing was asked
         self._branches: dict[str, AnswerBranch] = {}
+        self._splits_observations = objective.config.observation_gain == "none"
         self.metrics: dict[str, float] = {}
         self.rollout_table: list[dict[str, Any]] = []
 
@@ -66,7 +67,9 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         experiences = super().make_experience(samples_list)
         for number, scored in enumerate(self._scored):
             for request, logprobs in zip(requests[number], scored.answer_logprobs, strict=True):
-                self._remember(experiences[number], request.row, answer_logprobs=logprobs.tolist())
+                scores, rollout = logprobs.tolist(), self._rollouts[experiences[number].index[request.row]]
+                scores = rollout.without_observations(scores) if self._splits_observations else scores
+                self._remember(experiences[number], request.row, answer_logprobs=scores)
             for read, states in zip(reads[number], scored.states, strict=True):
                 self._remember(experiences[number], read.row, states=states)
         for experience in experiences:
@@ -151,7 +154,11 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             return []
         rollouts = [self._rollouts[index] for index in samples.index]
         return [
-            ScoreRequest(row, rollout.prefix_ends, self._branch(rollout.answer))
+            ScoreRequest(
+                row,
+                rollout.split_prefix_ends if self._splits_observations else rollout.prefix_ends,
+                self._branch(rollout.answer),
+            )
             for row, rollout in enumerate(rollouts)
             if rollout.correct and rollout.step_ends
         ]

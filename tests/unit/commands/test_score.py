@@ -249,11 +249,12 @@ AGENT = [
 ]
 
 
-def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer):
+@pytest.mark.parametrize("gain", ["call", "none"])
+def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer, gain):
     """As a run writes them: the prompt is rendered, and the response's text, which lacks observations, is there."""
     prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
     given = {"prompt": prompt, "answer": "83", "turns": AGENT, "reward": 1.0, "steps": [{"text": "ones", "end": 3}]}
-    flags = ["--swap.steps", "turns"]
+    flags = ["--swap.steps", "turns", "--swap.observation_gain", gain]
     status, (row,) = run(tmp_path, [{**given, "response": "".join(turn["action"] for turn in AGENT)}], *flags)
     assert status == 0
     assert row["steps"] == ["ones: 7+6+0=", "tens: 4+3+1="]
@@ -268,7 +269,12 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
         return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(tail)
 
     first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
-    expected = [score(), score(*first), score(*first, *second)]
+    start, after_first, after_second = score(), score(*first), score(*first, *second)
+    if gain == "call":
+        expected = [start, after_first, after_second]
+    else:
+        called, second_called = score(first[0]), score(*first, second[0])
+        expected = [start, called, called + second_called - after_first]
     assert row["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
     # Another observation is another input, and turns alone are enough.
     other = [{**AGENT[0], "observation": "14\n"}, *AGENT[1:]]

@@ -31,6 +31,9 @@ def test_where_tokens_stand():
 def test_a_turn_is_scored_after_its_observation():
     rollout = replace(TURNS, step_ends=(0, 1, 2, 3))
     assert rollout.prefix_ends == (2, 3, 7, 8, 9)  # the second step ends with 52
+    assert rollout.split_prefix_ends == (2, 3, 4, 7, 8, 9)
+    # The observation adds 2 nats: without it, the third and the fourth step are 2 lower.
+    assert rollout.without_observations([-5.0, -4.0, -3.5, -1.5, -1.0, -0.5]) == [-5.0, -4.0, -3.5, -3.0, -2.5]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))
@@ -107,7 +110,8 @@ def test_scores_of_turns_are_those_of_one_forward_for_each_prefix(tokenizer):
     reader = StepReader(tokenizer, "</think>", *SwapConfig(steps="turns").segmentation)
     rollout = replace(rollout, step_ends=reader.step_ends(response, rollout.turn_starts))
     branch, row = answer_branch(tokenizer, "</think>\n\n\\boxed{", "83"), torch.tensor([rollout.row_ids])
-    request = ScoreRequest(0, rollout.prefix_ends, branch)
-    (scores,) = score_shared_prefix(model, model.config, row, torch.ones_like(row), [request])
-    expected = score_per_prefix(model, row[0], [place + 1 for place in rollout.prefix_ends], branch)
-    torch.testing.assert_close(scores, expected, atol=5e-6, rtol=0)
+    for places in (rollout.prefix_ends, rollout.split_prefix_ends):
+        request = ScoreRequest(0, places, branch)
+        (scores,) = score_shared_prefix(model, model.config, row, torch.ones_like(row), [request])
+        expected = score_per_prefix(model, row[0], [place + 1 for place in places], branch)
+        torch.testing.assert_close(scores, expected, atol=5e-6, rtol=0)
