@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
     settings |= {"--samples": args.samples, "--max-model-len": args.max_model_len, "--model": identity(args.model)}
     settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs}
     settings |= {"--swap.end_of_thought": args.end_of_thought, "--swap.grader": args.grader}
-    record_or_compare(args.output, settings, "rows", "use another --output")
+    record_or_compare(args.output, settings)
     done = {row["key"] for row in read_rows(args.output)}
     prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
     if not prompts:

@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
     settings |= {"--swap.scoring": run.scoring, FLAG: args.grader}
     settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--system-prompt": args.system_prompt}
     settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
-    record_or_compare(args.output, settings, "rows", "use another --output")
+    record_or_compare(args.output, settings)
     refuse_other_rows(args.output, rows)
     model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
     set_template_arguments(tokenizer, args.chat_template_kwargs, args.system_prompt)

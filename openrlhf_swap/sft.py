@@ -5,23 +5,16 @@
 Takes the flags of `openrlhf.cli.train_sft` unchanged, and `--swap.trust_remote_code`.
 """
 
-import os
 import runpy
 import sys
-from pathlib import Path
-from typing import Any
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.rollouts.families import check_white_space
 from openrlhf_swap.runs.model_code import FLAG, check_model_files
-from openrlhf_swap.runs.provenance import identity, record_or_compare
 
 MODEL = "--model.model_name_or_path"
-DATA = "--data.dataset"
-FOLDER = "--ckpt.path"
-NUMBERS = ("--adam.lr", "--train.batch_size")
 
 
 def main(argv: list[str]) -> None:
@@ -29,8 +22,7 @@ def main(argv: list[str]) -> None:
     parser = stock_parser("train_sft")
     parser.prog, parser.allow_abbrev = "openrlhf_swap.sft", True  # any prefix of a flag, as OpenRLHF takes it
     args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])
-    given = {f"--{name}": value for name, value in vars(args).items()}
-    if model := given[MODEL]:
+    if model := vars(args)[MODEL.removeprefix("--")]:
         trusted = FLAG in argv
         check_model_files(MODEL, model, trusted, takes_adapters=True)
         from transformers import AutoTokenizer
@@ -38,8 +30,6 @@ def main(argv: list[str]) -> None:
         with reader_errors(f"{MODEL} is {model}, which cannot be read: {{reason}}", ConfigError):
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
         check_white_space(tokenizer)
-        if given["--ckpt.load_enable"] and given[DATA]:
-            refuse_another_training(given)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
     # The package prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration.patches import SFT, installed
@@ -49,17 +39,6 @@ def main(argv: list[str]) -> None:
         build_communication_op()
     with installed(SFT):
         runpy.run_module("openrlhf.cli.train_sft", run_name="__main__", alter_sys=True)
-
-
-def refuse_another_training(given: dict[str, Any]) -> None:
-    """Compare model, data, learning rate and batch size with those that the checkpoints to resume from were made with.
-
-    OpenRLHF would load any checkpoint, and where that has seen enough rows train nothing and export its policy.
-    """
-    if os.environ.get("RANK", "0") == "0":
-        settings = {MODEL: identity(given[MODEL]), DATA: identity(given[DATA])}
-        settings |= {flag: given[flag] for flag in NUMBERS}
-        record_or_compare(Path(given[FOLDER]), settings, "checkpoints", f"use another {FOLDER}, or remove them")
 
 
 if __name__ == "__main__":

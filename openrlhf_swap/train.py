@@ -14,11 +14,8 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 from uuid import uuid4
-
-from tabulate import tabulate
 
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
@@ -56,8 +53,8 @@ RUN_FILE = """\
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    if show := next((LISTS[word] for word in argv if word in LISTS), None):
-        show()
+    if "--list-objectives" in argv:
+        _print_objectives()
         return 0
     if {"-h", "--help"} & set(argv):
         return _print_help()
@@ -225,22 +222,10 @@ def _print_objectives() -> None:
     print("\ndocs/use/which_objective.md has three or four of them to begin with")
 
 
-def _print_metrics() -> None:
-    """Print the meaning of each metric."""
-    from openrlhf_swap.runs.metrics import METRICS
-
-    rows = [(name, fill(text, 80)) for name, text in METRICS.items()]
-    print(tabulate(rows, ("metric", "meaning"), "simple"))
-
-
-LISTS = {"--list-objectives": _print_objectives, "--help-metrics": _print_metrics}
-
-
 def _print_help() -> int:
     """Print all flags and our defaults."""
     parser = training_parser()
     parser.description = __doc__
-    parser.add_argument("--help-metrics", action="store_true", help="explain each metric that a run logs, and exit")
     parser.add_argument(
         "--list-objectives", action="store_true", help="list objectives and their own settings, and exit"
     )

@@ -5,10 +5,8 @@ OpenRLHF's own parser and main have accepted the arguments by then (`configurati
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,10 +113,6 @@ def _values(configuration: Configuration) -> Refusals:
     args, values = configuration.args, configuration.values
     for name, remedy in NEEDED.items():
         yield not values[name], f"--{name} {remedy}"
-    for name, value in values.items():
-        numbers = value if isinstance(value, list | tuple) else [value]
-        nan = any(isinstance(number, float) and math.isnan(number) for number in numbers)
-        yield nan, f"--{name} is nan; use a number"
     for text, (accepts, names) in RANGES.items():
         for name in names.split():
             value = attrgetter(name)(args)
@@ -126,10 +120,6 @@ def _values(configuration: Configuration) -> Refusals:
             yield not fits, f"--{name} is {value}; use {text}"
     for name, wanted, reason in FIXED:
         yield (values[name] or None) != (wanted or None), f"--{name} is {values[name]}; {reason}"
-    yield (
-        values["ds.use_liger_kernel"] and find_spec("liger_kernel") is None,
-        "--ds.use_liger_kernel needs liger_kernel, which is not installed: pip install liger-kernel, or leave it out",
-    )
     yield (
         prompt_capacity(args) < 1,
         f"--data.max_len is {args.data.max_len}, in which --rollout.max_new_tokens {args.rollout.max_new_tokens} "
@@ -173,8 +163,7 @@ def _texts(configuration: Configuration) -> Refusals:
 def _defines(flag: str, source: str, name: str, form: str) -> Refusals:
     try:
         text = Path(source).read_text(encoding="utf-8")
-        ast.parse(text)
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--{flag} is {source}, which cannot be read ({error}); give a file with {name}") from None
     yield name not in text, f"--{flag} is {source}, which defines no {name}; define {form}"
 
@@ -273,32 +262,16 @@ def _shares(configuration: Configuration) -> Refusals:
 def _without_effect(configuration: Configuration) -> Refusals:
     """What OpenRLHF would leave out in silence, or refuse only after the first rollouts."""
     args = configuration.args
-    reward, kl, longest = args.reward, args.algo.kl, args.rollout.max_new_tokens
-    buffer, factor = reward.overlong_buffer_len, reward.stop_properly_penalty_coef
+    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens
     yield (
         buffer is not None and not 0 < buffer <= longest,
         f"--reward.overlong_buffer_len is {buffer or 0:g}; a response has at most {longest} tokens: use fewer, at "
         "least 1",
     )
     yield (
-        factor is not None and not factor <= 1,
-        f"--reward.stop_properly_penalty_coef is {factor or 0:g}; give a factor of at most 1, or the negative reward "
-        "of a truncated response",
-    )
-    for flag, given in (("use_loss", kl.use_loss), ("target", kl.target is not None)):
-        yield (
-            given and kl.init_coef == 0,
-            f"--algo.kl.{flag} does nothing where --algo.kl.init_coef is 0, as by default here: give a coefficient "
-            "such as 1e-3 as well, or leave it out",
-        )
-    yield (
         args.eval.dataset and args.eval.steps == -1,
         f"--eval.dataset is {args.eval.dataset}, which nothing would be evaluated on: give --eval.steps, the number "
         "of training steps between evaluations, as well",
-    )
-    yield (
-        isinstance(args.ds.lora.target_modules, list) and "all-linear" in args.ds.lora.target_modules,
-        "--ds.lora.target_modules is all-linear, which PEFT takes for a module's name in a list: leave it out",
     )
 
 

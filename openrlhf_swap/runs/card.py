@@ -1,9 +1,8 @@
-"""The model card: a README.md beside a trained policy, and a picture of its training, from the files of the run."""
+"""The model card: a README.md beside a trained policy, from the files of the run."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,7 +21,7 @@ from openrlhf_swap.runs.rollout_log import EVALUATIONS, METRICS
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-CARD, PICTURE, TEMPLATE = "README.md", "training.png", Path(__file__).with_name("card.md")
+CARD, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
 TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
 FOLDERS = re.compile(r"(?<=[\s=,'])/(?:[^\s'/,]+/)+")  # of this machine, before a name in a command line
 CURVES = {"accuracy of rollouts, %": ("swap/accuracy", 100), "tokens per rollout": ("length/mean", 1)}
@@ -38,7 +37,7 @@ def try_write_card(policy: Path, run: Path) -> None:
 
 
 def write_card(policy: Path, run: Path) -> None:
-    """Write the card and its picture into the folder of a trained policy, from the run's output folder.
+    """Write the card into the folder of a trained policy, from the run's output folder.
 
     Raises DataError when there is no policy here, as on a driver that shares no disk with the policy's process.
     """
@@ -58,16 +57,12 @@ def write_card(policy: Path, run: Path) -> None:
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=TAGS,
-        **find_licence(base["name"]),
     )
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
-    curves = select_curves(steps)
     unused = {} if objective in ABLATION else SwapConfig().model_dump()
     settings = {name: _strip_folders(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
-    if len(curves):
-        draw_curves(curves, policy / PICTURE)
     card = ModelCard.from_template(
         data,
         str(TEMPLATE),
@@ -83,9 +78,7 @@ def write_card(policy: Path, run: Path) -> None:
         steps=len(steps),
         responses=f"{steps['rollout/num_samples'].sum():,.0f}" if len(steps) else "0",
         time=timedelta(seconds=round(steps["timing/step_total"].sum())) if len(steps) else "no time",
-        hardware=hardware(),
-        measures=measures(curves).to_markdown(floatfmt=",.1f") if len(curves) else "",
-        picture=PICTURE,
+        measures=measures(steps).to_markdown(floatfmt=",.1f") if len(steps) else "",
         evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g") if evaluation else "",
         evaluation_step=(evaluations or [{}])[-1].get("step"),
         flags=flags,
@@ -98,18 +91,6 @@ def write_card(policy: Path, run: Path) -> None:
     card.save(policy / CARD)
 
 
-def find_licence(base: str) -> dict[str, Any]:
-    """What the base's own card says of its licence; unknown when there is no card, or it says nothing."""
-    from huggingface_hub import ModelCard
-
-    try:
-        stated = ModelCard.load(Path(base, CARD) if Path(base).is_dir() else base, ignore_metadata_errors=True).data
-    except (OSError, ValueError):  # there is none, the Hub cannot be reached, or the name is not one of the Hub
-        return {"license": "unknown"}
-    entries = {name: stated.get(name) for name in ("license", "license_name", "license_link")}
-    return {"license": "unknown"} | {name: str(value) for name, value in entries.items() if value}
-
-
 def equation(objective: str) -> str:
     """The objective's equation, and what it changes in SWAP when it is a row of the ablation table."""
     changes = ABLATION[objective](SwapConfig(objective=objective)) if objective in ABLATION else {}
@@ -117,41 +98,15 @@ def equation(objective: str) -> str:
     return "; ".join([lines[0], *(f"{name} {value}" for name, value in changes.items())])
 
 
-def hardware() -> str:
-    """The device of the process that writes this."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name(0)
-    return "GPUs of other nodes" if torch.version.cuda else f"no GPU: {len(os.sched_getaffinity(0))} cores"
-
-
-def select_curves(steps: DataFrame) -> DataFrame:
-    """The CURVES of a run's metrics, by step."""
+def measures(steps: DataFrame) -> DataFrame:
+    """Accuracy and length of a run's rollouts: first and last value, and mean over the last tenth of the steps."""
     from pandas import DataFrame
 
-    curves = {name: scale * steps[key] for name, (key, scale) in CURVES.items() if key in steps}
-    return DataFrame(curves).set_index(steps["step"]) if curves else DataFrame()
-
-
-def measures(curves: DataFrame) -> DataFrame:
-    """Each curve's first and last value, and its mean over the last tenth of the steps."""
-    from pandas import DataFrame
-
+    curves = DataFrame({name: scale * steps[key] for name, (key, scale) in CURVES.items() if key in steps})
     tenth = max(1, round(len(curves) / 10))
     means = curves.apply(lambda curve: curve.dropna().tail(tenth).mean())
     first, last = curves.bfill().iloc[0], curves.ffill().iloc[-1]
     return DataFrame({"first step": first, "last step": last, f"mean of the last {tenth}": means})
-
-
-def draw_curves(curves: DataFrame, path: Path) -> None:
-    """Write a picture with a panel for each curve."""
-    from matplotlib import pyplot
-
-    marker, titles = "." if len(curves) < 50 else None, list(curves)
-    panels = curves.plot(subplots=True, layout=(1, -1), figsize=(8, 2.8), legend=False, title=titles, marker=marker)
-    panels[0, 0].figure.savefig(path, dpi=100, bbox_inches="tight")
-    pyplot.close(panels[0, 0].figure)
 
 
 def _is_hubs(source: Row) -> bool:

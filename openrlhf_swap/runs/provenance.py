@@ -95,21 +95,20 @@ def identity(name: str) -> Row:
     return {"name": name, "sha256": sha256(to_line(content).encode()).hexdigest() if content else None}
 
 
-def record_or_compare(output: Path, settings: Mapping[str, Any], made: str, remedy: str) -> None:
-    """Record the settings that a JSONL file or a folder is made with, or compare them if it holds something already.
+def record_or_compare(output: Path, settings: Mapping[str, Any]) -> None:
+    """Record the settings that a JSONL file is made with, or compare them if it holds rows already.
 
-    The record is OUTPUT.settings.json beside it. `refuse_other_settings` raises, with what was `made`, such as "rows".
+    The record is OUTPUT.settings.json beside it. `refuse_other_settings` raises.
     """
     record = output.with_name(output.name + ".settings.json")
-    begun = any(output.iterdir()) if output.is_dir() else any(True for _ in read_rows(output))
-    if not begun:
+    if not any(True for _ in read_rows(output)):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(record, to_line(settings, indent=1))
     elif record.exists():
-        recorded = json.loads(record.read_bytes())
-        refuse_other_settings(settings, recorded, f"the {made} in {output} were made", remedy)
+        work = f"the rows in {output} were made"
+        refuse_other_settings(settings, json.loads(record.read_bytes()), work, "use another --output")
     else:
-        print(f"note: {record} is missing: the {made} in {output} may be another model's, or of other settings")
+        print(f"note: {record} is missing: the rows in {output} may be another model's, or of other settings")
 
 
 def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str) -> None:

@@ -83,7 +83,7 @@ def assert_is_complete(run, result, events):
     assert metrics[0]["kl"] == pytest.approx(0, abs=1e-3)
     assert metrics[-1]["kl"] > 1e-3
     card = (run / "policy" / "README.md").read_text(encoding="utf-8")
-    assert "6 steps, " in card and "](training.png)" in card and (run / "policy" / "training.png").exists()
+    assert "6 steps, " in card
     trained, base = (load_file(folder / "model.safetensors") for folder in (run / "policy", POLICY))
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
     assert moved > 5e-4  # in six steps of 3e-4; that vLLM gets the weights is seen in test_families.py

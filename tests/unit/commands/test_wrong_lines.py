@@ -144,20 +144,14 @@ def test_a_wrong_command_line(tmp_path, line, message):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
 
 
-@pytest.mark.parametrize(
-    ("flag", "known"),
-    [
-        ("--list-objectives", {"swap", "grpo", "hapo", "--swap.hapo.weight"}),
-        ("--help-metrics", {"swap/accuracy", "length/p90", "timing/score"}),
-    ],
-)
-def test_objectives_and_metrics_are_listed(capsys, flag, known):
-    assert run_command(train.main, [flag]) == 0
-    assert known <= {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+def test_objectives_are_listed(capsys):
+    assert run_command(train.main, ["--list-objectives"]) == 0
+    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+    assert {"swap", "grpo", "hapo", "--swap.hapo.weight"} <= shown
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path):
-    line = f"{sys.executable} -m openrlhf_swap.train --help-metrics | head -n 1"
+    line = f"{sys.executable} -m openrlhf_swap.train --list-objectives | head -n 2"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     result = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (result.stdout.split(), result.stderr) == (["metric", "meaning"], "")
+    assert (len(result.stdout.splitlines()), result.stderr) == (2, "")

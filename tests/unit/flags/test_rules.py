@@ -1,7 +1,5 @@
 """Flags that would fail silently, wrongly or late are refused in one line, before a GPU is taken."""
 
-import sys
-
 import pytest
 import torch
 from transformers import get_scheduler
@@ -9,13 +7,11 @@ from transformers import get_scheduler
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import CHOICES, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
-from openrlhf_swap.flags.stock import stock_parser
 
 GOOD = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "a"]
 GOOD += ["--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2", "--rollout.micro_batch_size", "2"]
 KL = ["--algo.kl.init_coef", "0.1"]
 TOGETHER = ["--train.colocate_all"]
-FLOATS = {action.dest: action for action in stock_parser()._actions if action.type is float}
 VALUES = [
     ("actor.adam.lr", "-1", "-1.0; use more than 0"),
     ("actor.adam.lr", "inf", "inf; use more than 0"),
@@ -74,19 +70,12 @@ def test_choices_that_openrlhf_leaves_open(flag, value, choices):
     )
 
 
-@pytest.mark.parametrize("name", FLOATS)
-def test_no_flag_takes_nan(name):
-    count = FLOATS[name].nargs if isinstance(FLOATS[name].nargs, int) else 1
-    assert refusal(f"--{name}", *["nan"] * count).startswith(f"--{name} is nan; ")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("def reward_func(queries, prompts, labels): return {}", None),
         ("from elsewhere import grade as reward_func", None),
         ("raise SystemExit('it is not run')", "which defines no reward_func; define reward_func("),
-        ("def reward_func(:", "which cannot be read (invalid syntax"),
     ],
 )
 def test_a_reward_function_is_looked_at_and_not_run(tmp_path, text, message):
@@ -148,15 +137,6 @@ def test_packed_responses_are_shared_equally():
     )
 
 
-@pytest.mark.parametrize("flag", [["--algo.kl.use_loss"], ["--algo.kl.target", "0.1"]])
-def test_a_penalty_without_a_coefficient_is_refused(flag):
-    assert refusal(*flag) == (
-        f"{flag[0]} does nothing where --algo.kl.init_coef is 0, as by default here: give a coefficient such as 1e-3 "
-        "as well, or leave it out"
-    )
-    accepted(*flag, *KL)
-
-
 def test_an_evaluation_that_would_never_take_place_is_refused():
     assert refusal("--eval.dataset", "d") == (
         "--eval.dataset is d, which nothing would be evaluated on: give --eval.steps, the number of training steps "
@@ -174,15 +154,6 @@ def test_a_cut_distribution_is_not_corrected():
     accepted(*correction)
 
 
-def test_names_of_adapted_modules_are_names():
-    lora = ["--ds.lora.rank", "8", "--ds.lora.target_modules"]
-    assert refusal(*lora, "all-linear") == (
-        "--ds.lora.target_modules is all-linear, which PEFT takes for a module's name in a list: leave it out"
-    )
-    accepted(*lora, "q_proj", "v_proj")
-    accepted(*lora[:2])
-
-
 @pytest.mark.parametrize("name", CHOICES["actor.lr_scheduler"])
 def test_a_scheduler_that_is_accepted_can_be_made(name):
     # As OpenRLHF 0.11.2 makes it.
@@ -190,17 +161,6 @@ def test_a_scheduler_that_is_accepted_can_be_made(name):
     accepted("--actor.lr_scheduler", name)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     get_scheduler(name, optimizer, num_warmup_steps=1, num_training_steps=9, scheduler_specific_kwargs=more)
-
-
-def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path):
-    flag, module = "--ds.use_liger_kernel", "liger_kernel"
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, module, None)  # as if it were not there
-        refused = refusal(flag)
-    assert refused == f"{flag} needs {module}, which is not installed: pip install liger-kernel, or leave it out"
-    (tmp_path / f"{module}.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    accepted(flag)
 
 
 @pytest.mark.parametrize("objective", ["swap", "vsrm_scores", "lc_r1", "autothink", "hbpo", "grpo_lead", "short_rl"])

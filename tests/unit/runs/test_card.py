@@ -13,7 +13,7 @@ from support.paths import POLICY
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.objectives.registry import OBJECTIVES
-from openrlhf_swap.runs.card import equation, measures, select_curves, try_write_card, write_card
+from openrlhf_swap.runs.card import equation, measures, try_write_card, write_card
 from openrlhf_swap.runs.provenance import fingerprint
 
 FLAGS = {
@@ -81,9 +81,8 @@ def test_a_card(run):
     )
     assert str(folder) not in text  # folders of the machine
     assert "--swap.close_template 'a|b' --data.prompt_dataset=train.jsonl 'x'\n" in text
-    assert (policy / "training.png").read_bytes().startswith(b"\x89PNG") and "](training.png)" in text
     data = ModelCard.load(policy / "README.md").data
-    assert (data.license, data.base_model, data.datasets) == ("unknown", None, None)
+    assert (data.base_model, data.datasets) == (None, None)
     settings = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
     assert settings["swap.process_weight"] == 0.3 and settings["swap.output_dir"] == folder.name
 
@@ -119,33 +118,11 @@ def test_evaluations_during_training(run):
     assert re.search(r"\| eval_gsm8k_pass1 +\| +0.8125 \|\n\n## Limits", card_of(policy))
 
 
-@pytest.mark.parametrize(
-    ("stated", "license", "words"),
-    [
-        ("license: mit", "mit", "| licence | mit, as the base |"),
-        (
-            "license: other\nlicense_name: big\nlicense_link: https://example.org/big",
-            "other",
-            "| licence | [big](https://example.org/big), as the base |",
-        ),
-        ("tags: [a]", "unknown", "| licence | unknown: the base has no card that says so |"),
-    ],
-)
-def test_the_licence_is_the_base_s(run, tmp_path, stated, license, words):
-    base = tmp_path / "base"
-    base.mkdir()
-    (base / "README.md").write_text(f"---\n{stated}\n---\n# Base\n")
-    policy, folder = run(base=str(base))
-    write_card(policy, folder)
-    assert ModelCard.load(policy / "README.md").data.license == license
-    assert words in card_of(policy)
-
-
 def test_a_base_of_the_hub(run):
     policy, folder = run(base="some/base")  # neither here nor in the Hub's cache, and the Hub cannot be reached
     write_card(policy, folder)
     data = ModelCard.load(policy / "README.md").data
-    assert (data.base_model, data.license) == ("some/base", "unknown")
+    assert data.base_model == "some/base"
     assert "[some/base](https://huggingface.co/some/base)" in card_of(policy)
 
 
@@ -194,6 +171,6 @@ def test_a_finished_run_never_fails_for_its_card(run, damage, reason, capsys):
 
 def test_means_of_the_last_tenth():
     rows = [{"step": n, "swap/accuracy": n / 100} for n in range(20)]
-    table = measures(select_curves(DataFrame(rows)))
+    table = measures(DataFrame(rows))
     assert table.columns.tolist() == ["first step", "last step", "mean of the last 2"]
     assert table.T["accuracy of rollouts, %"].tolist() == [0.0, 19.0, 18.5]

@@ -104,7 +104,6 @@ SETTINGS = [
     (["--swap.outcome_weight", "0.5", "--algo.kl.init_coef", "0.1"], "--algo.kl.init_coef is 0.1; swap multiplies"),
     (["--swap.objective", "decs", "--reward.overlong_buffer_len", "9"], "--reward.overlong_buffer_len or --reward"),
     (["--reward.overlong_buffer_len", "99999"], "--reward.overlong_buffer_len is 99999; a response has at most"),
-    (["--reward.stop_properly_penalty_coef", "2"], "--reward.stop_properly_penalty_coef is 2; give a factor of at"),
     (
         ["--algo.advantage.is_correction_threshold", "0.5", "1", "2"],
         "OpenRLHF refuses these flags: --algo.advantage.is_correction_threshold takes HIGH or LOW HIGH",
