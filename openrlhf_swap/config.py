@@ -224,7 +224,6 @@ class RunConfig(FlagSettings):
         "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
         ge=0,
     )
-    engine_batched_tokens: int = setting(0, "tokens that it processes at a time; 0: 8,192 (CPU: vLLM's 2,048)", ge=0)
     self_test_steps: int = setting(5, "stop if no process term reached an update in this many steps; 0: never", ge=0)
     max_skipped_steps: int = setting(
         5,
@@ -246,11 +245,3 @@ class RunConfig(FlagSettings):
     output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
     verbose: bool = setting(False, "print everything on the console, library output too, instead of to train.log")
     trust_remote_code: bool = setting(False, "allow a model's own Python code, which OpenRLHF runs without asking")
-
-    def model_post_init(self, _: Any) -> None:
-        """Check rules about several settings."""
-        if 0 < self.engine_batched_tokens < self.engine_sequences:
-            raise ConfigError(
-                f"--swap.engine_batched_tokens is {self.engine_batched_tokens}, less than --swap.engine_sequences "
-                f"{self.engine_sequences}; each takes a token at a time: use at least {self.engine_sequences}"
-            )

@@ -30,7 +30,7 @@ from openrlhf_swap.flags.configuration import (
     training_parser,
     use_whole_paths,
 )
-from openrlhf_swap.flags.placement import crowded, policy_ranks
+from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
@@ -117,8 +117,6 @@ def _check_quickly(configuration: Configuration) -> None:
 
 
 def _train(configuration: Configuration, words: list[str]) -> None:
-    if configuration.on_cpu and (warning := crowded(configuration.args)):
-        print(f"[swap] warning: {warning}", flush=True)  # before the imports, which take long themselves
     print(f"{command_line(COMMAND, words)}\n{configuration.notes}", end="")  # a resumed run appends to the log
     from openrlhf_swap.integration import patches
 

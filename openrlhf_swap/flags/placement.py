@@ -1,7 +1,6 @@
 """How many processes and GPUs each part of a run takes, and what each vLLM engine is given."""
 
 import math
-import os
 from types import SimpleNamespace
 
 from openrlhf_swap.flags.configuration import Configuration
@@ -52,14 +51,12 @@ def engine_limits(configuration: Configuration) -> dict[str, int]:
     """
     args, run = configuration.args, configuration.run
     if configuration.on_cpu:
-        given = {"max_num_seqs": run.engine_sequences, "max_num_batched_tokens": run.engine_batched_tokens}
-        limits = {name: number for name, number in given.items() if number}
+        limits = {"max_num_seqs": run.engine_sequences} if run.engine_sequences else {}
         if args.vllm.enable_prefix_caching:
             limits["block_size"] = CPU_PREFIX_BLOCK
         return {**limits, "kv_cache_memory_bytes": _cpu_cache(args)}
     sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
-    tokens = run.engine_batched_tokens or max(BATCHED_TOKENS, sequences)
-    return {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
+    return {"max_num_seqs": sequences, "max_num_batched_tokens": max(BATCHED_TOKENS, sequences)}
 
 
 def _cpu_cache(args: SimpleNamespace) -> int:
@@ -75,15 +72,3 @@ def _cpu_cache(args: SimpleNamespace) -> int:
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     token = 2 * BYTES * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size
     return int(min(max(responses_of_an_engine(args) * args.data.max_len * token, LEAST_CACHE), MOST_CACHE))
-
-
-def crowded(args: SimpleNamespace, cores: int | None = None) -> str | None:
-    """A warning when a CPU run has twice as many processes as cores, or more: they start one after the other."""
-    processes = policy_ranks(args) + engine_gpus(args) + reference_ranks(args)
-    there = cores or len(os.sched_getaffinity(0))
-    if processes < 2 * there or "RAY_ADDRESS" in os.environ:
-        return None
-    return (
-        f"{processes} processes (--actor.num_gpus_per_node {args.actor.num_gpus_per_node}, --vllm.num_engines "
-        f"{args.vllm.num_engines}) share {there} cores: the start takes minutes; use 1 of each to begin sooner"
-    )

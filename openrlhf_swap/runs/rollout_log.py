@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +32,11 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 def drop_metrics_after(folder: Path, step: int) -> None:
     """Remove from `metrics.jsonl` and `evaluations.jsonl` the steps that a run resumed after `step` will repeat.
 
-    A run from the beginning moves both to `metrics.before.jsonl` and the like, that after it to
-    `metrics.before2.jsonl`, and so on: nothing is lost.
+    A run from the beginning moves both to `metrics.before.jsonl` and the like.
     """
-    files = [folder / METRICS, folder / EVALUATIONS]
-    endings = (f".before{number if number > 1 else ''}.jsonl" for number in count(1))
-    free = next(ending for ending in endings if not any(path.with_suffix(ending).exists() for path in files))
-    for path in filter(Path.exists, files):
+    for path in filter(Path.exists, (folder / METRICS, folder / EVALUATIONS)):
         if step == 0:
-            path.replace(path.with_suffix(free))
+            path.replace(path.with_suffix(".before.jsonl"))
         else:
             write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
 

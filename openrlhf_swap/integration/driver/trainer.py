@@ -22,7 +22,7 @@ from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import guards
-from openrlhf_swap.runs.metrics import step_line, throughput
+from openrlhf_swap.runs.metrics import step_line
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
 GIB = 2**30
@@ -63,7 +63,6 @@ class TrainerMixin(BasePPOTrainer):
     """The part of a trainer that learns from batches, whether it samples them itself or receives them."""
 
     _last_step: int | None = None  # of the run, where it is known
-    _memory_reported = False
     best_eval_metric_key: str
     experience_maker: Any
 
@@ -85,9 +84,6 @@ class TrainerMixin(BasePPOTrainer):
 
     def fit(self, global_step: int = 0) -> None:
         """Overrides OpenRLHF's: raises if the last step was skipped, so that no policy is exported."""
-        tokens = ray.get(self.vllm_engines[0].cache_tokens.remote())
-        sequences = f"{tokens // self.args.data.max_len:,} sequences of --data.max_len"
-        print(f"[swap] memory: a vLLM engine's cache holds {tokens:,} tokens, {sequences}", flush=True)
         super().fit(global_step)
         self._skipped.end()
 
@@ -122,15 +118,9 @@ class TrainerMixin(BasePPOTrainer):
         After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
         """
         metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / GIB}
-        metrics |= throughput(metrics)
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
-            if not self._memory_reported:
-                policy = f"{metrics.get('memory/policy_peak_gib', math.nan):.1f} GiB in the policy's process"
-                host = f"{metrics['memory/host_used_gib']:.1f} of {psutil.virtual_memory().total / GIB:.1f} GiB in use"
-                print(f"[swap] memory: at most {policy}; {host} on this machine, after one step", flush=True)
-                self._memory_reported = True
         every = self.args.swap_run.rollouts_every
         if every and global_step % every == 0 and self.experience_maker.rollout_table:
             write_rollouts(self._folder, global_step, self.experience_maker.rollout_table)

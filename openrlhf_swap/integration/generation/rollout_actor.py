@@ -152,11 +152,6 @@ class SwapRolloutActor(_StockRolloutActor):
         """Raise vLLM's EngineDeadError when the engine has ended."""
         await self.llm.check_health()
 
-    async def cache_tokens(self) -> int:
-        """How many tokens the engine's cache holds."""
-        cache = self.llm.vllm_config.cache_config
-        return int((cache.num_gpu_blocks or 0) * cache.block_size)
-
     def configure_reward(self, **settings: str) -> None:
         """Give a reward function the settings that it has parameters for, such as `end_of_thought`."""
         function = getattr(self.executor, "reward_func", None)  # an agent's environment gives the rewards itself

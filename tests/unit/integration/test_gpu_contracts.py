@@ -85,16 +85,6 @@ def test_expandable_segments_are_refused(monkeypatch, name):
         patches.check_versions()
 
 
-@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_pinned_blocks_that_are_not_rounded_are_refused(monkeypatch, name):
-    """torch looks for a free block by the power of two that its size is rounded up to, whatever it really holds."""
-    monkeypatch.setenv(name, "pinned_max_round_threshold_mb:16,pinned_max_cached_size_mb:16")  # none is kept
-    patches.check_versions()
-    monkeypatch.setenv(name, "pinned_max_round_threshold_mb:16")
-    with pytest.raises(CompatibilityError, match=f"^{name} is pinned_max.*: unset pinned_max_round_threshold_mb$"):
-        patches.check_versions()
-
-
 def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeypatch):
     """In its own `create_vllm_engines`, as far as Ray and vLLM."""
     import vllm
@@ -170,9 +160,11 @@ def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
         assert config == made and "zero_force_ds_cpu_optimizer" not in config
 
 
-@pytest.mark.parametrize(("place", "limits"), [("actor", (math.inf, math.inf)), ("model", (3, 100))])
-def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits):
-    """`PolicyCheckpoints` does it behind a complete one; those of the supervised training are OpenRLHF's."""
+@pytest.mark.parametrize(
+    ("place", "limits", "latest"), [("actor", (math.inf, math.inf), {"save_latest": False}), ("model", (3, 100), {})]
+)
+def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits, latest):
+    """`PolicyCheckpoints` does it after a complete one; those of the supervised training are OpenRLHF's."""
     from openrlhf_swap.integration.policy import strategy
 
     saved = []
@@ -181,7 +173,7 @@ def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place,
     ds, model = SimpleNamespace(attn_implementation="eager"), SimpleNamespace(model_name_or_path=str(POLICY))
     ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, **{place: model}))
     ours.save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
-    assert saved == [(("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0})]
+    assert saved == [(("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0, **latest})]
 
 
 # Experts

@@ -1,4 +1,4 @@
-"""Patches where another version is installed; what processes have really replaced: tests/stack/test_inventory.py."""
+"""Patches where another version is installed."""
 
 import pydoc
 from pathlib import Path

@@ -12,7 +12,7 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.runs.metrics import METRICS, meaning, step_line, step_metrics, throughput
+from openrlhf_swap.runs.metrics import METRICS, meaning, step_line, step_metrics
 
 # What OpenRLHF 0.11.2 logs in a step, without ours.
 STOCK = "policy_loss actor_lr actor_grad_norm ppo_clip_ratio ppo_kl kl logprobs_diff reward score return"
@@ -39,7 +39,7 @@ def test_every_metric_is_declared():
     status = {**dict.fromkeys(STOCK.split(), 1.0), **of_a_batch(), "timing/step_total": 2.0, "timing/score": 0.5}
     status |= reward_func(["no"], ["q"], ["1"])["extra_logs"]
     status |= dict.fromkeys(EVALUATION.split(), 1.0)
-    assert [name for name in {**status, **throughput(status)} if meaning(name) is None] == []
+    assert [name for name in status if meaning(name) is None] == []
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -47,13 +47,6 @@ def test_every_objectives_metrics_are_declared(name):
     source = "".join(inspect.getsource(kind) for kind in objective_class(name).__mro__[:-1])
     for found in re.findall(r'"(swap/[^"]+)"', source):
         assert meaning(found.replace("{name}", name).replace("{band}", "high")), found
-
-
-def test_tokens_per_second_by_hand():
-    status = {"length/mean": 100.0, "rollout/num_samples": 8.0, "timing/generation": 2.0, "timing/step_total": 10.0}
-    rates = {"timing/tokens_per_second": 80.0, "timing/generated_tokens_per_second": 400.0}
-    assert throughput({**status, "generated_samples": ["text", 1.0]}) == rates
-    assert throughput({"swap/skipped_steps": 1}) == {}
 
 
 def test_a_step_in_a_line():

@@ -10,7 +10,7 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.runs.metrics import step_metrics
-from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after
+from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after
 from openrlhf_swap.train import redacted
 
 
@@ -92,22 +92,6 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
     drop_metrics_after(tmp_path, 0)
     assert not (tmp_path / "metrics.jsonl").exists()
     assert [row["step"] for row in read_rows(tmp_path / "metrics.before.jsonl")] == [1, 2]
-
-
-def test_no_start_from_the_beginning_loses_what_an_earlier_run_measured(tmp_path):
-    """The files of one run have the same number, also where the run before had one of them only."""
-    for run in (1, 2, 3, 4):
-        append_metrics(tmp_path, 1, {"run": run})
-        if run != 1:
-            append_metrics(tmp_path, 1, {"run": run}, EVALUATIONS)
-        drop_metrics_after(tmp_path, 0)
-        drop_metrics_after(tmp_path, 0)  # of a start that failed before its first step
-    found = {path.name: [row["run"] for row in read_rows(path)] for path in tmp_path.iterdir()}
-    assert found == {
-        **{"metrics.before.jsonl": [1], "metrics.before2.jsonl": [2], "evaluations.before2.jsonl": [2]},
-        **{"metrics.before3.jsonl": [3], "evaluations.before3.jsonl": [3]},
-        **{"metrics.before4.jsonl": [4], "evaluations.before4.jsonl": [4]},
-    }
 
 
 def test_keys_are_not_written_down():
