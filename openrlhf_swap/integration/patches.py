@@ -1,4 +1,4 @@
-"""The names, modules and variables that this project replaces in other packages: the table, and what applies it.
+"""The names, modules and variables that this project replaces in other packages: the tables, and what applies them.
 
 A method of one object is replaced where the object is, by `packages.versions.replace`, which checks versions, too.
 """
@@ -8,26 +8,14 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.packages import versions
 from openrlhf_swap.packages.versions import replace
 
-
-class Group(NamedTuple):
-    """What the replacements of a group have in common."""
-
-    kind: str  # of their targets
-    where: str  # the processes in which they are in force, and for how long
-    package: str | None  # whose version in `VERSIONS` they are written for; None where any will do
-    why: str
-
-
-# Kinds: names in modules, modules, environment variables.
-NAME, MODULE, VARIABLE = "NAME", "MODULE", "VARIABLE"
+# Processes in which replacements are in force, and for how long.
 EVERY = "every process that imports `openrlhf_swap.integration`"
-NO_FLASH = f"{EVERY}, without flash-attn"
 EVERY_CPU = f"{EVERY}, on CPU"
 NO_CLUSTER = f"{EVERY}, on CPU without RAY_ADDRESS"
 CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
@@ -43,92 +31,69 @@ ENGINE_STARTS = "rollout actor, while its engine starts"
 TRAINS = "driver and the processes it starts"
 TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 
-# Dotted names and their replacements, below `openrlhf_swap.integration` where they begin with a dot; a VARIABLE's is
-# its value.
-PATCHES: dict[Group, dict[str, str]] = {
-    Group(NAME, DRIVER, "openrlhf", "OpenRLHF's command imports the name and starts actors of the class"): {
+# Of dotted names: their replacements, below `openrlhf_swap.integration` where they begin with a dot. They are written
+# for the version of the name's package in `VERSIONS`.
+NAMES: dict[str, dict[str, str]] = {
+    DRIVER: {
+        # OpenRLHF's command imports these names and starts actors of the classes.
         "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
         "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.async_trainer.SwapTrainerAsync",
         "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.actors.IntrinsicRewardActor",
         "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.actors.SwapReferenceActor",
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
+        # The policy's process starts while engines do; they sleep before it loads.
+        "openrlhf.trainer.ray.vllm_engine.batch_vllm_engine_call": ".startup.launch.leave_awake",
+        # Its `args` carry our settings to every actor.
+        "openrlhf.utils.get_strategy": ".startup.launch.run_openrlhf",
+        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy",
     },
-    Group(NAME, DRIVER, "openrlhf", "the policy's process starts while engines do; they sleep before it loads"): {
-        "openrlhf.trainer.ray.vllm_engine.batch_vllm_engine_call": ".startup.launch.leave_awake"
-    },
-    Group(NAME, DRIVER, "openrlhf", "its `args` carry our settings to every actor"): {
-        "openrlhf.utils.get_strategy": ".startup.launch.run_openrlhf"
-    },
-    Group(NAME, DRIVER, "openrlhf", "installed attention, Adam without a compiler"): {
-        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
-    },
-    Group(NAME, SFT, "openrlhf", "installed attention, Adam without a compiler"): {
-        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"
-    },
-    Group(NAME, TRAINER, "openrlhf", "every setting but the key, runs that resume"): {
-        "openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb"
-    },
-    Group(NAME, ASYNC_TRAINER, "openrlhf", "it starts actors of the classes that it finds in its own process"): {
+    SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},
+    TRAINER: {"openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb"},
+    ASYNC_TRAINER: {  # it starts actors of the classes that it finds in its own process
         "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",
         "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.async_trainer.SwapTrainingActor",
     },
-    Group(NAME, POLICY_LOADS, "openrlhf", "log-probabilities in chunks of tokens; updates that DeepSpeed completes"): {
+    POLICY_LOADS: {
         "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
         "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.trainer.SwapPolicyTrainer",
     },
-    Group(NAME, REFERENCE_LOADS, "openrlhf", "log-probabilities in chunks of tokens"): {
-        "openrlhf.trainer.ray.launcher.Actor": ".policy.chunked_actor.ChunkedActor"
-    },
-    Group(NAME, STAGE_3_SLEEPS, "deepspeed", "DeepSpeed only moves its own Adam's moments"): {
+    REFERENCE_LOADS: {"openrlhf.trainer.ray.launcher.Actor": ".policy.chunked_actor.ChunkedActor"},
+    STAGE_3_SLEEPS: {  # DeepSpeed only moves its own Adam's moments
         "deepspeed.ops.adam.fused_adam.FusedAdam": "torch.optim.AdamW"
     },
-    Group(NAME, EVERY_CPU, "torch", "OpenRLHF calls it, and there is no CUDA"): {
+    EVERY_CPU: {  # OpenRLHF calls these, and there is no CUDA
         f"torch.cuda.{name}": f".runtime.cpu.{name}"
         for name in ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
     },
-    Group(NAME, CPU_RANKS_MEET, "openrlhf", "the device mesh is on the CPU"): {
-        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"
+    CPU_RANKS_MEET: {"openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"},
+    ENGINE_STARTS: {  # vLLM would look at the model's class in a process of its own: 9 s of imports
+        "vllm.model_executor.models.registry._run_in_subprocess": ".generation.rollout_actor.run_here"
     },
-    Group(
-        NAME, ENGINE_STARTS, "vllm", "vLLM would look at the model's class in a process of its own: 9 s of imports"
-    ): {"vllm.model_executor.models.registry._run_in_subprocess": ".generation.rollout_actor.run_here"},
-    Group(MODULE, NO_FLASH, "openrlhf", "OpenRLHF needs them; compiling flash-attn takes hours"): {
-        f"flash_attn.{name}": ".runtime.flash_attention"
-        for name in ("bert_padding", "utils.distributed", "ops.triton.cross_entropy")
-    },
-    Group(VARIABLE, EVERY, None, "FlashInfer's sampler is compiled with nvcc when an engine starts"): {
-        "VLLM_USE_FLASHINFER_SAMPLER": "0"
-    },
-    Group(VARIABLE, EVERY_CPU, None, "DeepSpeed's accelerator"): {"DS_ACCELERATOR": "cpu"},
-    # Ray reads it when it is imported, on Linux too, whatever the name says.
-    Group(VARIABLE, NO_CLUSTER, None, "Ray listens on 127.0.0.1 only"): {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
-    Group(VARIABLE, CPU_COMMAND, None, "nothing is compiled, no warnings about forks"): {
-        "TORCHDYNAMO_DISABLE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    },
-    Group(VARIABLE, CPU_COMMAND, None, "no copies of tensors; `num_gpus=0` hides no device"): {
+}
+
+# OpenRLHF imports these; compiling flash-attn takes hours.
+FLASH_ATTENTION = ("flash_attn.bert_padding", "flash_attn.utils.distributed", "flash_attn.ops.triton.cross_entropy")
+
+VARIABLES: dict[str, dict[str, str]] = {
+    EVERY: {"VLLM_USE_FLASHINFER_SAMPLER": "0"},  # it is compiled with nvcc when an engine starts
+    EVERY_CPU: {"DS_ACCELERATOR": "cpu"},
+    # Ray then listens on 127.0.0.1 only; it reads this when it is imported, on Linux too, whatever the name says.
+    NO_CLUSTER: {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    CPU_COMMAND: {
+        "TORCHDYNAMO_DISABLE": "1",  # nothing is compiled
+        "TOKENIZERS_PARALLELISM": "false",  # no warnings about forks
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # `num_gpus=0` hides no device
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # another process would repeat all imports, on fewer cores
+        # Spinning threads take cores from the processes they wait for: two then take longer for products than one.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # it keeps 1,024 programs for products of other sizes: 290 MiB
     },
-    Group(VARIABLE, CPU_COMMAND, None, "another process would repeat all imports, on fewer cores"): {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0"
-    },
-    # Matrix products then take longer with two threads than with one.
-    Group(VARIABLE, CPU_COMMAND, None, "spinning threads take cores from the processes they wait for"): {
-        "OMP_WAIT_POLICY": "PASSIVE"
-    },
-    Group(VARIABLE, CPU_COMMAND, None, "oneDNN keeps 1,024 programs for products of other sizes: 290 MiB"): {
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"
-    },
-    Group(VARIABLE, TRAINS, None, "a killed Ray actor takes along what it has started, such as vLLM's engine"): {
-        "RAY_process_group_cleanup_enabled": "true"
-    },
-    # Ray's own 60 s are for a network; here only a killed driver ends the server.
-    Group(VARIABLE, TRAINS_ALONE, None, "Ray's agents end at once with a killed driver"): {
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "5"
-    },
-    Group(VARIABLE, TRAINS_ALONE, None, "Ray's GCS would keep a record of every call: 0.2 MiB more at each step"): {
-        "RAY_task_events_report_interval_ms": "0"
+    TRAINS: {"RAY_process_group_cleanup_enabled": "true"},  # a killed actor takes along what it started: vLLM's engine
+    TRAINS_ALONE: {
+        # Ray's agents end at once with a killed driver; Ray's own 60 s are for a network.
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+        "RAY_task_events_report_interval_ms": "0",  # a record of every call would take 0.2 MiB more at each step
     },
 }
 
@@ -162,35 +127,29 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
     written for.
     """
     with ExitStack() as restoring:
-        for package, targets in _find(NAME, where):
-            for target, replacement in targets.items():
-                module, name = target.rsplit(".", 1)
-                owner = importlib.import_module(module)
-                value = (computed or {}).get(target) or _in_place_of(getattr(owner, name), replacement)
-                restoring.callback(replace(owner, name, value, package))
+        for target, replacement in NAMES.get(where, {}).items():
+            module, name = target.rsplit(".", 1)
+            owner, package = importlib.import_module(module), target.partition(".")[0]
+            value = (computed or {}).get(target) or _in_place_of(getattr(owner, name), replacement)
+            restoring.callback(replace(owner, name, value, package))
         return restoring.pop_all()
 
 
 def install(where: str) -> None:
-    """Put the variables, modules and names for `where` in force for good; variables that are set stay.
+    """Put the variables and names for `where` in force for good; variables that are set stay.
 
     Raises CompatibilityError as `installed` does.
     """
-    for name, value in variables(where).items():
+    for name, value in VARIABLES.get(where, {}).items():
         os.environ.setdefault(name, value)
-    for package, targets in _find(MODULE, where):
-        versions.check_version(package or "")
-        sys.modules.update({name: importlib.import_module(value, __package__) for name, value in targets.items()})
     installed(where)
 
 
-def variables(where: str) -> dict[str, str]:
-    """The environment variables for `where`."""
-    return {name: value for _, targets in _find(VARIABLE, where) for name, value in targets.items()}
-
-
-def _find(kind: str, where: str) -> list[tuple[str | None, dict[str, str]]]:
-    return [(group.package, targets) for group, targets in PATCHES.items() if group[:2] == (kind, where)]
+def replace_flash_attention() -> None:
+    """Give the modules of a missing flash-attn a stand-in; raises CompatibilityError for another OpenRLHF."""
+    versions.check_version("openrlhf")
+    stand_in = importlib.import_module(".runtime.flash_attention", __package__)
+    sys.modules.update(dict.fromkeys(FLASH_ATTENTION, stand_in))
 
 
 def _in_place_of(original: Any, replacement: str) -> Any:

@@ -24,7 +24,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, Attent
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from openrlhf_swap.integration.patches import EVERY, NO_FLASH, install
+from openrlhf_swap.integration.patches import EVERY, install, replace_flash_attention
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.packages.versions import installed_version
 
@@ -49,7 +49,7 @@ def prepare() -> None:
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, bounds_or_mask)
     if not is_installed() and installed_version("openrlhf"):
-        install(NO_FLASH)
+        replace_flash_attention()
 
 
 @cache

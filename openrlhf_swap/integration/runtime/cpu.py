@@ -22,7 +22,7 @@ from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, NO_CLUSTER
 from openrlhf_swap.packages.kernels import speed_up_products
 
 # Every process of a CPU run inherits these; values that are already set take precedence.
-CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.variables(CPU_COMMAND)}
+CPU_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", **patches.VARIABLES[CPU_COMMAND]}
 LOADING_SECONDS = 20  # that a process holds the lock of a compiled op of DeepSpeed's to load it
 THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
 

@@ -9,13 +9,11 @@ import torch
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.patches import NAME, PATCHES
+from openrlhf_swap.integration.patches import NAMES
 from openrlhf_swap.packages import versions
 
-NAMES = [(group.where, list(targets)) for group, targets in PATCHES.items() if group.kind == NAME and group.package]
 
-
-@pytest.mark.parametrize(("where", "targets"), NAMES)
+@pytest.mark.parametrize(("where", "targets"), NAMES.items())
 def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where, targets):
     before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
