@@ -29,7 +29,6 @@ from pathlib import Path
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
 from openrlhf_swap.data.clean import (
-    REASONS,
     Reason,
     find_reasons,
     has_special_tokens,
@@ -44,7 +43,7 @@ from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.golds import examples
-from openrlhf_swap.rewards.verifiers import MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import find_verifier
 
 SHOWN = 12  # wrappers that the summary names
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
@@ -173,8 +172,7 @@ def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iter
     kept = len(reasons) - len(dropped)
     counts = Counter(reason["reason"] for reason in dropped)
     yield f"{len(reasons):6} rows read from {args.input}"
-    for reason in dict.fromkeys((*(REASONS if args.grader == MATH else ()), *counts)):
-        yield f"{counts[reason]:6} dropped: {reason}"
+    yield from (f"{count:6} dropped: {reason}" for reason, count in counts.most_common())
     if args.no_benchmarks:
         yield "       not compared with the benchmarks (--no-benchmarks)"
     else:

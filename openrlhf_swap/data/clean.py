@@ -13,7 +13,6 @@ from openrlhf_swap.data.near_duplicates import BenchmarkIndex, RowSet, read_row,
 from openrlhf_swap.data.references import EMPTY_PROBLEM, find_faults
 from openrlhf_swap.data.rows import read_column
 from openrlhf_swap.files import Row
-from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
-ANSWER_REASONS = (EMPTY_ANSWER, LONG_ANSWER, PROSE_ANSWER, PLACEHOLDER_ANSWER, UNPARSABLE_ANSWER)
-REASONS = (EMPTY_PROBLEM, SAME_AS_BENCHMARK, NEAR_BENCHMARK, *ANSWER_REASONS, DUPLICATE)
 
 Reason = dict[str, Any]
 """Why a row is dropped: `reason`, and the benchmark problem or the earlier row that it repeats."""
@@ -79,8 +76,8 @@ def find_reasons(
 ) -> list[Reason | None]:
     """Find why each row is dropped, None for a row that is kept.
 
-    If several reasons apply, the first in REASONS is given. Of rows with the same problem, the first usable one is
-    kept. Chat templates do not count. `known` are the faults that the rows' chats had.
+    A reason of the problem goes before one of the answer. Of rows with the same problem, the first usable one is kept.
+    Chat templates do not count. `known` are the faults that the rows' chats had.
     """
     reading = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
     texts = {problem: read_row(strip_template(problem)) for problem in reading}  # a set may repeat a problem 100 times

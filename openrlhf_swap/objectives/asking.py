@@ -16,7 +16,7 @@ from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
-from openrlhf_swap.objectives.group_rewards import EPS, is_right
+from openrlhf_swap.objectives.group_rewards import EPS, right_answers
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought, opens_thought, thought_opening
@@ -151,14 +151,13 @@ class HBPO(Objective):
         lengths, longest, best = batch.lengths.double(), self.max_length, self._best(budgets)
         near = (self._best(lengths) - (budgets - lengths).abs() / longest).minimum(best)
         rewards = torch.where(batch.correct & (lengths <= longest), near, 0.0)
-        end = batch.reader.end_of_thought
 
-        def is_formatted(rollout: Rollout) -> bool:
+        def is_formatted(text: str) -> bool:
             """A box after the first end of a thought, and before a second one."""
-            pieces = batch.reader.text(rollout.response_ids).split(end)
+            pieces = text.split(batch.reader.end_of_thought)
             return len(pieces) > 1 and last_boxed(pieces[1]) is not None
 
-        rewards = torch.where(batch.each(is_formatted).bool(), rewards, -1.0)
+        rewards = torch.where(batch.each_text(is_formatted).bool(), rewards, -1.0)
         same = budgets.unsqueeze(-1) == budgets.unsqueeze(-2)
         means = (same * rewards.unsqueeze(-2)).sum(-1) / same.sum(-1)
         return outcome_advantages(rewards, EPS) + self.budget_weight * (means - best)
@@ -228,13 +227,9 @@ class AdaptThink(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """C - c_ref(x) + bonus; a response with a thought in the wrong place counts as wrong."""
-
-        def reward(rollout: Rollout) -> float:
-            correct = is_right(rollout.correct, rollout.prompt, batch.reader.text(rollout.response_ids), self.config)
-            skipped = rollout.metadata["part"] == NO_THINKING
-            return correct - self._accuracy(rollout.prompt) + self.bonus * skipped
-
-        return batch.each(reward)
+        reference = batch.each(lambda rollout: self._accuracy(rollout.prompt))
+        skipped = batch.each(lambda rollout: rollout.metadata["part"] == NO_THINKING)
+        return right_answers(batch, self.config).double() - reference + self.bonus * skipped
 
 
 class Thinkless(Objective):

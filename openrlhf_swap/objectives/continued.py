@@ -64,7 +64,7 @@ class _VSRM(Objective):
     least_change: float
 
     def rewards(self, batch: Batch) -> Tensor:
-        is_open = batch.each(lambda r: batch.reader.end_of_thought not in batch.reader.text(r.response_ids)).bool()
+        is_open = batch.each_text(lambda text: batch.reader.end_of_thought not in text).bool()
         return torch.where(is_open, -10.0, torch.where(boxed(batch).bool(), batch.correct.double(), -9.5))
 
     def token_advantages(self, batch: Batch) -> Tensor:

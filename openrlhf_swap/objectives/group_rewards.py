@@ -32,7 +32,7 @@ def base_scores(batch: Batch) -> Tensor:
 
 def boxed(batch: Batch) -> Tensor:
     """(G, N) float64, 1 for a response with a box, in its thought or after it."""
-    return batch.each(lambda rollout: last_boxed(batch.reader.text(rollout.response_ids)) is not None)
+    return batch.each_text(lambda text: last_boxed(text) is not None)
 
 
 def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
@@ -44,6 +44,12 @@ def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
     if not opens_thought(prompt, start):
         text = text.lstrip().removeprefix(start.rstrip())
     return correct and start not in text and text.count(config.end_of_thought) == 1
+
+
+def right_answers(batch: Batch, config: SwapConfig) -> Tensor:
+    """(G, N) bool, the responses for which `is_right`."""
+    text = batch.reader.text
+    return batch.each(lambda r: is_right(r.correct, r.prompt, text(r.response_ids), config)).bool()
 
 
 def is_degenerate(text: str) -> bool:
@@ -133,7 +139,7 @@ class StepGRPO(Objective):
     beta: float = setting(0.5, "most that many steps can cost, or few can earn", ge=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
-        steps = batch.each(lambda r: 1 + len(_WAIT.findall(batch.reader.text(r.response_ids))))
+        steps = batch.each_text(lambda text: 1 + len(_WAIT.findall(text)))
         mean = mean_of(steps, batch.correct)
         earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
         return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed(batch)
@@ -237,12 +243,10 @@ class ARLCP(Objective):
     penalty: float = setting(0.2, "most that a correct answer can lose", gt=0, lt=1)
 
     def correct(self, batch: Batch) -> Tensor:
-        return batch.each(
-            lambda r: is_right(r.correct, r.prompt, batch.reader.text(r.response_ids), self.config)
-        ).bool()
+        return right_answers(batch, self.config)
 
     def rewards(self, batch: Batch) -> Tensor:
-        counts = batch.each(lambda r: len(REFLECTION.findall(batch.reader.text(r.response_ids))))
+        counts = batch.each_text(lambda text: len(REFLECTION.findall(text)))
         share = torch.where(counts <= 40, 0.25, torch.where(counts <= 80, 0.5, 0.75)).double()
         places = [z_scores(values, batch.correct).sigmoid() for values in (counts, batch.lengths)]
         lost = self.penalty * (share * places[0] + (1 - share) * places[1])
@@ -411,7 +415,7 @@ class GRPOLead(Objective):
         correct = scores == CORRECT
         counts = lengths.sort(-1).values[..., :3].mean(-1, keepdim=True) > self.least_length
         earned = torch.where(counts, torch.exp(-self.alpha * z_scores(lengths, correct)), 1.0)
-        repeats = batch.each(lambda rollout: is_degenerate(batch.reader.text(rollout.response_ids))).bool()
+        repeats = batch.each_text(is_degenerate).bool()
         unformatted = torch.where(repeats, -2.0, 0.0)
         return torch.where(correct, earned, torch.where(scores == UNFORMATTED, unformatted, -1.0).double())
 

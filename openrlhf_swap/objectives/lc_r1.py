@@ -81,7 +81,7 @@ class LCR1(_Extracting):
 
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought
-        formatted = batch.each(lambda r: batch.reader.text(r.response_ids).count(end) == 1)
+        formatted = batch.each_text(lambda text: text.count(end) == 1)
         base = formatted + batch.correct.double()
         correct = base == 2
         # The released code counts the tokens before the end token.

@@ -401,15 +401,17 @@ class AutoThink(_Staged):
         return [SamplingRequest(self.eval_prompt(prompt), count, self.limit or max_new_tokens)]
 
     def correct(self, batch: Batch) -> Tensor:
-        """Correct is what is boxed after a closed thought."""
-        return batch.correct & batch.each(lambda r: boxes_answer(r.response_ids, batch.reader)).bool()
+        return batch.correct & self._boxed(batch)
+
+    def _boxed(self, batch: Batch) -> Tensor:
+        return batch.each(lambda rollout: boxes_answer(rollout.response_ids, batch.reader)).bool()
 
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought  # it has no more tokens than letters
         skipped = batch.each(lambda r: batch.reader.text(r.response_ids[: len(end)]).startswith(end)).bool()
-        boxed = batch.each(lambda r: boxes_answer(r.response_ids, batch.reader)).bool()
+        boxed = self._boxed(batch)
         correct = batch.correct & boxed
-        repeats = batch.each(lambda r: is_degenerate(batch.reader.text(r.response_ids))).bool()
+        repeats = batch.each_text(is_degenerate).bool()
         wrong = torch.where(boxed, torch.where(repeats, -2.0, -1.0), 0.0).double()  # without a thought
         rewards = torch.where(skipped, torch.where(correct, 2.0, wrong), correct.double())
         if self.stage == 0:

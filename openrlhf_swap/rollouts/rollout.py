@@ -197,6 +197,10 @@ class Batch:
         """The step signals computed from the markers."""
         return step_signals(self.steps, self.coefficients)
 
+    def each_text(self, function: Callable[[str], float]) -> Tensor:
+        """Apply a function to the text of every response; (G, N) float64."""
+        return self.each(lambda rollout: function(self.reader.text(rollout.response_ids)))
+
     def each(self, function: Callable[[Rollout], float]) -> Tensor:
         """Apply a function to every rollout; (G, N) float64."""
         return torch.tensor([[function(rollout) for rollout in group] for group in self.groups], dtype=torch.float64)

@@ -10,7 +10,7 @@ from support.paths import POLICY
 from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.data.clean import DUPLICATE, NEAR_BENCHMARK
+from openrlhf_swap.data.clean import DUPLICATE
 from openrlhf_swap.data.formats import Problem
 from openrlhf_swap.data.references import EMPTY_PROBLEM
 from openrlhf_swap.prepare import main, removed_path
@@ -99,7 +99,7 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
             "prompts.jsonl.source.json",
         ]
         summary = capsys.readouterr().out
-        for line in ("6 rows read", f"1 dropped: {DUPLICATE}", f"0 dropped: {NEAR_BENCHMARK}", "3 rows written"):
+        for line in ("6 rows read", f"1 dropped: {DUPLICATE}", "3 rows written"):
             assert line in summary
 
 
