@@ -58,16 +58,18 @@ def private_ray() -> Iterator[None]:
 def locked(folders: Mapping[str, Path]) -> Iterator[None]:
     """Hold a lock on each folder. The kernel drops it with the process, so a killed run blocks nobody.
 
-    The folders, by the flags that name them, are created. Raises ConfigError when another run holds one of them.
+    The folders, by the flags that name them, are created, and removed if nothing was written there. Raises ConfigError
+    when another run holds one of them.
     """
     from filelock import FileLock, Timeout
 
     with ExitStack() as held:
         for folder, flag in {folder.resolve(): flag for flag, folder in folders.items()}.items():
+            created = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 held.enter_context(FileLock(folder / LOCK, timeout=0, fallback_to_soft=False))
-                held.callback((folder / LOCK).unlink, missing_ok=True)
+                held.callback(_clean_up, folder / LOCK, created)
             except Timeout:
                 raise ConfigError(
                     f"{flag} is {folders[flag]}, where another run is under way ({LOCK}); wait until it has ended, or "
@@ -78,3 +80,11 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
                     raise
                 print(f"[swap] the file system of {folders[flag]} has no locks; start no second run there")
         yield
+
+
+def _clean_up(lock: Path, created: list[Path]) -> None:
+    """Remove a lock that is held, and the new folders, the innermost first, that hold nothing now."""
+    lock.unlink(missing_ok=True)
+    with suppress(OSError):
+        for folder in created:
+            folder.rmdir()

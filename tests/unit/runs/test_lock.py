@@ -45,10 +45,18 @@ def test_a_second_run_is_refused_until_the_first_has_ended_or_was_killed(tmp_pat
         first.kill()
 
 
-def test_the_file_of_a_lock_goes_with_it(tmp_path):
-    with locked({"--swap.output_dir": tmp_path / "run"}):
-        assert (tmp_path / "run" / "run.lock").exists()
-    assert list((tmp_path / "run").iterdir()) == []
+def test_folders_that_nothing_was_written_to_are_removed_again(tmp_path):
+    flags = {"--swap.output_dir": tmp_path / "new" / "run", "--ckpt.path": tmp_path / "new" / "run" / "checkpoints"}
+    with locked(flags):
+        assert (tmp_path / "new" / "run" / "run.lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with locked(flags):
+        (tmp_path / "new" / "run" / "train.log").touch()
+    assert (tmp_path / "new" / "run" / "train.log").exists()
+    (tmp_path / "empty").mkdir()
+    with locked({"--swap.output_dir": tmp_path / "empty"}):
+        pass
+    assert (tmp_path / "empty").exists()  # the user's own
 
 
 def test_one_folder_under_two_flags_is_locked_once(tmp_path):
