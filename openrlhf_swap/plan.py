@@ -123,6 +123,11 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
     machine = Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
     settings = place_optimizer(model, given, machine)
     prompt, response = own.prompt or min(PROMPT, settings.context // 2), own.response or settings.longest // 2
+    if prompt + response > settings.context:
+        raise ConfigError(
+            f"--prompt is {prompt}, with responses of {response} tokens more than --data.max_len {settings.context}; "
+            "use fewer tokens or a larger context"
+        )
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     steps = min(config.max_steps, math.ceil(response / config.step_tokens))
     flops = step_flops(model, settings, prompt, response, steps, args.train.max_epochs)

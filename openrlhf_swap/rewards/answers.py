@@ -22,19 +22,10 @@ _WRAPPER = re.compile(
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WORD = re.compile(r"[^\W\d_]{3,}")  # a word, though it may have a π in it
 _FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
-_SYMBOLS = {
-    **{"\u2212": "-", "°": r"^{\circ}", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne "},
-    **{"\u00d7": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "±": r"\pm ", "∈": r"\in "},
-    **{
-        "⟨": r"\langle ",
-        "⟩": r"\rangle ",
-        "\u211d": r"\mathbb{R}",
-        "\u2124": r"\mathbb{Z}",
-        "\u211a": r"\mathbb{Q}",
-        "µ": "μ",
-    },
-    **{"\u222a": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⌊": r"\lfloor ", "⌋": r"\rfloor "},
-}
+_NAMES = "pi infty le ge ne times cdot cdot div pm in langle rangle cup cap emptyset lfloor rfloor"
+_SYMBOLS = {sign: rf"\{name} " for sign, name in zip("π∞≤≥≠\u00d7·⋅÷±∈⟨⟩\u222a∩∅⌊⌋", _NAMES.split(), strict=True)}
+_SYMBOLS |= {letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}" for letter in "\u211d\u2124\u211a"}
+_SYMBOLS |= {"\u2212": "-", "°": r"^{\circ}", "µ": "μ"}
 _ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]|(?=\{)))")
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _GROUP = r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
@@ -72,7 +63,8 @@ _POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+\.\d+)[eE]([-+]?)0*(\d{1,3})(?!\w)")
 _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
-_BOLD_OR_BRACE = re.compile(rf"({_BOLD}\{{?|(?<!\\)[{{}}])")
+_BOLD_GROUP = re.compile(rf"([A-Za-z^_])?{_BOLD}\{{((?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*)\}}")
+_BOLD_NAME = re.compile(_BOLD)
 
 
 def strip_answer(answer: str) -> str:
@@ -166,18 +158,10 @@ def _remove_bold(text: str) -> str:
 
     Their braces go, too, because the parser takes `{42}` for a set; not after `^`, `_` or a letter (`2^\bm{10}`).
     """
-    pieces = _BOLD_OR_BRACE.split(_BOLD_WORDS.sub(r"\\text", text))
-    kept: list[bool] = []  # of each brace that is open
-    for i in range(1, len(pieces), 2):
-        if pieces[i] == "}":
-            pieces[i] = "}" if not kept or kept.pop() else ""
-        elif pieces[i].endswith("{"):
-            before = pieces[i - 1].rstrip()[-1:]
-            kept.append(pieces[i] == "{" or before.isalpha() or before in ("^", "_"))
-            pieces[i] = "{" if kept[-1] else ""
-        else:
-            pieces[i] = " "
-    return "".join(pieces)
+    plain = _BOLD_WORDS.sub(r"\\text", text)
+    while (lighter := _BOLD_GROUP.sub(lambda bold: f"{bold[1]}{{{bold[2]}}}" if bold[1] else bold[2], plain)) != plain:
+        plain = lighter
+    return _BOLD_NAME.sub(" ", plain)
 
 
 def _make_fraction(number: re.Match[str]) -> str:

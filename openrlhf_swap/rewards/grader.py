@@ -113,8 +113,6 @@ class Grader:
             self._idle.put(child)
 
     def _ask_all(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        if len(requests) == 1:
-            return [self._ask(requests[0])]
         with ThreadPoolExecutor(len(self._children)) as threads:
             return list(threads.map(self._ask, requests))
 

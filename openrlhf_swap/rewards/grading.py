@@ -35,24 +35,17 @@ EXACT_DIGITS = 300  # to which exact numbers are compared
 CHOPPED = 1e-14  # math-verify takes what is smaller for nothing
 SHARE = 5e-4  # of smaller decimal numbers, by which they may differ: half of the fourth digit
 _BASE = re.compile(r"\d_\{?(\d+)\}?")
-_QUANTITY = re.compile(  # a number without a sum or a variable, then a unit, perhaps in \text{} and with a power
-    r"(?:[A-Za-z]\s*=\s*)?-?(?:\\[A-Za-z]+|[\d.,{}/!^\s])*[\d}](?:\\[,; ]|[~\s])*"
-    r"(?:\\(?:text|mbox|mathrm)\s*\{)?(?:\\ |[~\s])*(\\?%|[A-Za-z][A-Za-z/ ]*)\s*\}?(?:\^\{?\d\}?)?"
-)
 LONGEST_QUANTITY = 60  # characters
 _CURRENCY = re.compile(r"[€£¥₹₽₩₺₴]|\\\$")
-_UNIT = re.compile(  # after a number, be it a fraction or a mixed number, that is all of an answer; not after a sum
-    r"((?:\A|\\(?:boxed|text)\s*\{|[=$]|\\[(\[])(?:\s*-)?(?:\\[dt]?frac|[\d.,/{}\s])*[\d}])(?:\\ |\s)*"
-    r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent"
-    r"|(?<=\s)(?:dollars?|euros?|people|persons?|(?:m|km|mi|ft|cm)/(?:s|h|hr|min)))(?=\s*(?:\}|\$|\\[)\]]|\Z))"
-)
-_WORDS = re.compile(  # a number, then words of any language, which may be a unit
+_MEASURED = re.compile(  # a number, then words of any language, which may be a unit
     r"((?:[A-Za-z]\s*=\s*)?-?(?:\\(?:[dt]?frac|sqrt|pi(?![A-Za-z]))|[\d.,/{}\s])*(?:[\d}]|\\pi(?![A-Za-z])))"
     r"(?:\\[,; ]|[~\s])*"
     r"(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
-    r"([^\W\d_][^\d=+*<>(),;\\^{}$|]*|\^\{?\\circ\}?\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF]|[℃℉])\s*\}?(?:\^\{?\d\}?)?"
+    r"(\\?%|[^\W\d_][^\d=+*<>(),;\\^{}$|]*|\^\{?\\circ\}?\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF]|[℃℉])\s*\}?(?:\^\{?\d\}?)?"
 )
-_WORD_OF_UNIT = re.compile(r"[\u00c0-\u024f\u0400-\uffff]|\u03bc[A-Za-z]|\u2126|\u03a9|[A-Za-z]{3}|circ")  # not \theta
+_WORD_OF_UNIT = re.compile(
+    r"[\u00c0-\u024f\u0400-\uffff]|\u03bc[A-Za-z]|\u2126|\u03a9|[A-Za-z]{3}|circ|%|\A[kc]?[mf][it]?/(?:s|hr?|min)\b"
+)  # not \theta
 _OF_NUMBER = re.compile(  # words that make it another number, or a range
     r"\b(?:hundred|thousand|[mb]illion|trillion|dozen|or|and|more|less|fewer|least|most|not)s?\b|[百千万萬億亿]|以[上下内內]"
 )
@@ -60,6 +53,7 @@ _CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
 _SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
+_FORMULA = re.compile(r"(?<=\$)[^$]+(?=\$)")
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
 _WAVERING = re.compile(
@@ -166,15 +160,15 @@ def _readings(bare: str, stated: str, text: str) -> Iterator[tuple[list[Any], li
 
 
 def _strip_unit(text: str) -> str:
-    """The text less signs and units that an answer may lack and that the parser does not take off."""
+    """The text less signs of currencies, and less a unit that an answer may lack and the parser does not take off."""
     plain = _CURRENCY.sub("", text)
-    return words[1] if (words := _unit_words(plain)) else _UNIT.sub(r"\1", plain)
-
-
-def _unit_words(text: str) -> re.Match[str] | None:
-    words = _WORDS.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
+    words = _measured(plain)
     is_unit = words and _WORD_OF_UNIT.search(words[2]) and not _OF_NUMBER.search(words[2])
-    return words if is_unit else None
+    return words[1] if words and is_unit else _FORMULA.sub(lambda formula: _strip_unit(formula[0]), plain)
+
+
+def _measured(text: str) -> re.Match[str] | None:
+    return _MEASURED.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
 
 
 def _parse_answer(bare: str) -> list[Any]:
@@ -258,14 +252,10 @@ def _differ_in_unit(gold: str, prediction: str) -> bool:
 
 def _unit(text: str) -> str | None:
     """The unit of a quantity; None for any other text."""
-    if len(text) > LONGEST_QUANTITY:
-        return None
-    if sign := _CURRENCY.search(text):
+    if len(text) <= LONGEST_QUANTITY and (sign := _CURRENCY.search(text)):
         return sign[0]
-    if words := _unit_words(text):
-        return _UNITS.get(unit := words[2].strip(), unit)
-    quantity = _QUANTITY.fullmatch(text)
-    return _UNITS.get(unit := quantity[1].strip(), unit) if quantity else None
+    words = _measured(text)
+    return _UNITS.get(unit := words[2].strip(), unit) if words else None
 
 
 verify.find_fault = find_fault  # type: ignore[attr-defined]

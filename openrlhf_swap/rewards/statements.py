@@ -258,25 +258,18 @@ def answer_start(text: str) -> int | None:
     below a heading that does. Headings right above ("**Final Answer**") and lines without a word belong to it.
     """
     boxes = [box.start() for box in _FILLED_BOX.finditer(text)]
-    place = boxes[-1] if boxes else _announcement(text)
-    if place is None:
-        return None
+    place = boxes[-1] if boxes else len(text.rstrip())
     line = text.rfind("\n", 0, place) + 1
+    if not boxes:
+        above = _above_headings(text, line)
+        said = last_announcement(text[above:place])
+        if said is None or said[1] is None:
+            return None
+        place = max(above + said[0], line)
     start = max((end.end() for end in _SENTENCE_END.finditer(text, line, place)), default=line)
     if start == line:
         start = _above_headings(text, line)
     return start + len(text[start:]) - len(text[start:].lstrip())
-
-
-def _announcement(text: str) -> int | None:
-    """Where the last line announces an answer, or begins below a heading that does."""
-    end = len(text.rstrip())
-    line = text.rfind("\n", 0, end) + 1
-    start = _above_headings(text, line)
-    place = last_announcement(text[start:end])
-    if place is None or place[1] is None:
-        return None
-    return max(start + place[0], line)
 
 
 def _above_headings(text: str, line: int) -> int:
