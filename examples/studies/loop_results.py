@@ -38,6 +38,8 @@ MAP = {
     "steps, anti": ("steps.anti",),
     "weights, tau 1": ("weights.tau1",),
     "weights, 0.25sd": ("weights.0.25sd+floor", "weights.0.25sd"),
+    "weights, shuffled": ("weights.shuffled",),
+    "weights, 1sd": ("weights.1sd",),
     "weights, monotone 0.25sd": ("weights.mono0.25sd+floor", "weights.mono0.25sd"),
     "weights, oracle": ("weights.oracle",),
     "weights, anti": ("weights.anti",),
