@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 from openrlhf_swap.errors import RunError, SwapError, first_line
 
 SECONDS = 0.2  # between two reads of the log
+BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
 LEAST_SPACE = 2**20  # bytes that the log must find free
 _OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
 
@@ -77,14 +79,27 @@ def _redirect_outputs(number: int) -> None:
 
 def _follow(log: Path, start: int, mark: str, console: int, done: threading.Event) -> None:
     """Show the lines with the mark that are written to a log after byte `start`."""
-    rest = b""
+    is_terminal, bar_at, rest = os.isatty(console), time.monotonic(), b""
     with open(log, "rb") as file:
         file.seek(start)
         while True:
             last = done.is_set()
             *lines, rest = (rest + file.read()).split(b"\n")
-            texts = (_OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace")) for line in lines)
-            os.write(console, "".join(f"{text}\n" for text in texts if text.startswith(mark)).encode())
+            shown = [own for line in lines if (own := _own(line, mark))]
+            text = "".join(("\r\x1b[K" if is_terminal else "") + line + "\n" for line in shown)
+            if bar := _own(rest, mark):
+                if is_terminal:
+                    text += f"\r{bar}\x1b[K"
+                elif time.monotonic() - bar_at > BAR_SECONDS:
+                    text, bar_at = text + bar + "\n", time.monotonic()
+            os.write(console, text.encode())
             if last:
                 return
             done.wait(SECONDS)
+
+
+def _own(line: bytes, mark: str) -> str:
+    """The text after a progress bar's last carriage return, without an actor's prefix; "" if it lacks the mark."""
+    text = _OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace"))
+    foreign_end = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
+    return text if text.startswith(mark) and not foreign_end else ""

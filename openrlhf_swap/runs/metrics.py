@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # the names are read without torch
 
 PAGE = Path(__file__).with_name("metrics.md")  # a link to docs/use/metrics.md
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
+SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
 # Name -> meaning; a `*` stands for the part that differs between runs.
@@ -106,15 +108,28 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
     return (penalties[chosen] / mass[chosen] - uniform).abs().sum(-1) / 2
 
 
-def turn_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
-    """Mean turns and tokens of observations of an agent's responses; nothing for responses of one turn."""
+def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict[str, float]:
+    """Turns and observations of an agent's responses, and which turns pay; nothing for responses of one turn.
+
+    From G groups of N rollouts, and (G, N, K) P w_k.
+    """
     rollouts = [rollout for group in groups for rollout in group]
     if not any(rollout.observations for rollout in rollouts):
         return {}
-    return {
+    paid: dict[int, list[float]] = {}
+    for rollout, shares in zip(rollouts, penalties.flatten(0, 1).tolist(), strict=True):
+        if (mass := sum(shares)) > 0:
+            for turn in range(min(len(rollout.turns), SHOWN_TURNS)):
+                paid.setdefault(turn + 1, []).append(0.0)
+            for end, share in zip(rollout.step_ends, shares, strict=False):
+                turn = bisect_right(rollout.turn_starts, end) + 1
+                if turn <= SHOWN_TURNS:
+                    paid[turn][-1] += share / mass
+    metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
         "swap/observation_tokens": fmean(sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts),
     }
+    return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
 
 
 def meaning(name: str) -> str | None:

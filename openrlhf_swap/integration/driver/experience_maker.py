@@ -112,7 +112,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         weight = self._objective.process_weight
         self.metrics = step_metrics(batch.steps, batch.signals, advantages, outcome, process, weight)
         self.metrics["timing/score"] = sum(scored.seconds for scored in self._scored) / policy_ranks(self.args)
-        self.metrics |= turn_metrics(batch.groups)
+        self.metrics |= turn_metrics(batch.groups, batch.signals.penalties)
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
         left = self._objective.predicted_tokens_left

@@ -11,6 +11,7 @@ Shapes: T tokens of a row, H heads, of which H_kv for keys.
 """
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AttentionMaskInterface, AutoConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -30,7 +31,7 @@ from openrlhf_swap.packages.versions import installed_version
 
 FLASH, NAME = "flash_attention_2", "swap_rows"
 WIDEST, ALIGNED = 256, 8  # heads that FlashAttention takes
-AMPERE = (8, 0)  # the oldest GPUs that it runs on
+TOLERANCE = 0.02  # of the norms of outputs and gradients in bfloat16
 
 
 @cache
@@ -152,7 +153,7 @@ def attend(
 def takes_kernels(query: Tensor, value: Tensor) -> bool:
     """Whether torch's kernels for rows of several responses serve these heads on this device."""
     fits = max(query.shape[-1], value.shape[-1]) <= WIDEST and query.dtype in (torch.bfloat16, torch.float16)
-    return query.is_cuda and fits and torch.cuda.get_device_capability(query.device) >= AMPERE
+    return query.is_cuda and fits and kernels_work(query.device)
 
 
 def attend_by_kernels(
@@ -175,3 +176,38 @@ def attend_by_kernels(
 def _widened(part: Tensor, width: int) -> Tensor:
     missing = width - part.shape[-1]
     return pad(part, (0, missing)) if missing else part  # it would copy for nothing
+
+
+@cache
+def kernels_work(device: torch.device) -> bool:
+    """Try the kernels, forward and backward, beside SDPA: a GPU may be too old for them, or a build without them."""
+    generator = torch.Generator(device).manual_seed(0)
+    places = [0, 5, 40]
+    bounds = Bounds(places, torch.tensor(places, dtype=torch.int32, device=device))
+    query, key, value = (
+        torch.randn(1, heads, 40, 64, generator=generator, device=device).bfloat16().requires_grad_()
+        for heads in (4, 2, 2)
+    )
+
+    def one_by_one() -> Tensor:
+        outputs = []
+        for start, stop in pairwise(places):
+            q, k, v = (part[:, :, start:stop] for part in (query, key, value))
+            outputs.append(scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+        return torch.cat(outputs, dim=2).transpose(1, 2)
+
+    results = []
+    try:
+        with torch.enable_grad():
+            for output in (attend_by_kernels(query, key, value, bounds, None, None), one_by_one()):
+                results.append(
+                    [output.detach(), *torch.autograd.grad(output.float().square().sum(), (query, key, value))]
+                )
+        error = max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(*results, strict=True))
+        if error < TOLERANCE:
+            return True
+        reason = f"they are off by {error:.1%}"
+    except RuntimeError as failure:
+        reason = str(failure).partition("\n")[0]
+    warnings.warn(f"packed responses are attended one by one: torch's kernels for them fail ({reason})", stacklevel=2)
+    return False

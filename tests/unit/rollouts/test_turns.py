@@ -86,12 +86,15 @@ def test_a_group_of_two_turns_worked_by_hand():
     a, b, c = normalised.tolist()
     assert first.tolist() == pytest.approx([outcome + a + b] * 2 + [b] * 2 + [0.0] * 2)
     assert second.tolist() == pytest.approx([c, 0.0])
+    penalties = torch.tensor([[[0.25, 0.25], [0.0, 0.0]]])
     expected = {
         "swap/turns": 1.5,
         "swap/observation_tokens": 50.0,
+        "swap/penalty_turn_1": 0.5,
+        "swap/penalty_turn_2": 0.5,
     }
-    assert turn_metrics([[long, short]]) == expected
-    assert turn_metrics([[short]]) == {}
+    assert turn_metrics([[long, short]], penalties) == expected
+    assert turn_metrics([[short]], penalties) == {}
 
 
 def test_scores_of_turns_are_those_of_one_forward_for_each_prefix(tokenizer):

@@ -1,6 +1,7 @@
 """The console, in separate processes, because it redirects both outputs of its own."""
 
 import os
+import pty
 import resource
 import subprocess
 import sys
@@ -9,10 +10,10 @@ import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.errors import RunError
-from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.console import _own, quiet_console
 
 PROGRAM = """
-import atexit, os, subprocess, sys
+import atexit, os, subprocess, sys, time
 from pathlib import Path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
@@ -27,7 +28,9 @@ def command(argv):
         print("a library's line")
         os.write(2, b"(SwapTrainer pid=12, ip=10.0.0.2) [swap] step 1\\n(SwapTrainer pid=12) its noise\\n")
         subprocess.run(["echo", "[swap] from a child"])
-        sys.stderr.write("\\r[swap] bar:  0%|   | 0/2\\r           \\r")
+        sys.stderr.write("\\r[swap] bar:  0%|   | 0/2\\r[swap] bar: 50%|#  | 1/2 [00:01<00:01]")
+        time.sleep(0.5)
+        sys.stderr.write("\\r           \\r")
         print("[swap] last line")
         if argv == ["killed"]:
             os.kill(os.getpid(), 9)
@@ -75,6 +78,25 @@ def test_an_error_is_one_line(tmp_path, what, error):
 def test_the_log_of_a_killed_process_is_whole(tmp_path):
     assert run(tmp_path, "killed").returncode == -9
     assert (tmp_path / "out" / "train.log").read_text().endswith("[swap] last line\n")
+
+
+def test_a_terminal_shows_a_moving_bar(tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM]
+    subprocess.run(command, cwd=tmp_path, env=environment, stdout=theirs, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = b""
+    while b"a table" not in shown:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    assert b"\r[swap] bar: 50%|#  | 1/2 [00:01<00:01]\x1b[K" in shown
+    assert b"\r\x1b[K[swap] last line\r\n" in shown
+
+
+def test_a_bars_line_that_ends_with_something_else_is_not_shown():
+    assert _own(b"\r[swap] bar: 100%|##| 2/2 [00:01<00:00]", "[swap]") == "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
+    assert _own(b"\r[swap] bar: 0%|  | 0/2 [00:00<?]WARNING of a library", "[swap]") == ""
 
 
 def test_a_full_disk_is_named_before_the_console_goes_quiet(tmp_path):

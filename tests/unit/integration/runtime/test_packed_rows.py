@@ -115,14 +115,35 @@ def exact(query, key, value, *spans, scale, window_size, enable_gqa):
     ).to(query.dtype)
 
 
+def unpacked(query, key, value, starts, *rest, **options):
+    """Kernels that let responses see one another."""
+    whole = starts[[0, -1]]
+    return exact(query, key, value, whole, whole, len(query), len(query), **options)
+
+
+def absent(*_, **__):
+    raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.\nmore")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"), [(exact, None), (unpacked, "they are off by"), (absent, "FlashAttention only supports")]
+)
+def test_kernels_are_tried_before_they_are_used(function, reason, monkeypatch, recwarn):
+    monkeypatch.setattr(attention, "varlen_attn", function)
+    attention.kernels_work.cache_clear()
+    assert attention.kernels_work(torch.device("cpu")) == (reason is None)
+    messages = [str(warning.message) for warning in recwarn]
+    assert len(messages) == (reason is not None) and all("\n" not in message for message in messages)
+    assert all(f"one by one: torch's kernels for them fail ({reason}" in message for message in messages)
+    attention.kernels_work.cache_clear()
+
+
 def test_heads_and_numbers_that_the_kernels_do_not_take(monkeypatch):
     def takes(width, dtype, on_gpu=True):
         head = torch.ones(1, dtype=dtype).expand(1, 1, 1, width)
         query = type("Query", (), {"shape": head.shape, "dtype": dtype, "is_cuda": on_gpu, "device": "gpu"})
         return attention.takes_kernels(query, head)
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(attention, "kernels_work", lambda _: True)
     assert takes(256, torch.bfloat16) and takes(80, torch.float16)
     assert not takes(264, torch.bfloat16) and not takes(64, torch.float32) and not takes(64, torch.bfloat16, False)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert not takes(64, torch.bfloat16)
