@@ -262,7 +262,9 @@ def reasons_to_drop(
     tokenizer.
     """
     reasons = list(faults)
-    for start in tqdm(range(0, len(prompts), AT_A_TIME), "checking prompts", unit=f"{AT_A_TIME} rows", leave=False):
+    for start in tqdm(
+        range(0, len(prompts), AT_A_TIME), "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False
+    ):
         part = range(start, min(start + AT_A_TIME, len(prompts)))
         ids = tokenizer([prompts[number] for number in part], add_special_tokens=False)["input_ids"]
         for number, own in zip(part, ids, strict=True):

@@ -56,7 +56,10 @@ def places(name):
 
 
 @needs_scipy
-@pytest.mark.parametrize(("number", "world", "seeds"), [(0, "columns", range(101, 113)), (1, "addition", range(1, 4))])
+@pytest.mark.parametrize(
+    ("number", "world", "seeds"),
+    [(0, "columns", range(101, 113)), (1, "addition", range(201, 213)), (2, "addition", range(1, 4))],
+)
 def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch, number, world, seeds):
     monkeypatch.syspath_prepend(SCIPY)
     from scipy import stats
