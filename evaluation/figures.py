@@ -4,6 +4,7 @@ openrlhf-swap eval figures pareto outputs/eval/* --output figures/pareto
 openrlhf-swap eval figures budget outputs/eval/base outputs/eval/swap --output figures/budget
 openrlhf-swap eval figures gains outputs/eval/base outputs/eval/swap --output figures/gains
 openrlhf-swap eval figures sweep outputs/theta --output figures/theta
+openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
-from openrlhf_swap.evaluation.traces import label_of, read_scored
+from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,7 +131,17 @@ def sweep(folders: Sequence[Path]) -> Figure:
     return figure
 
 
-FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, sweep)}
+def dynamics(files: Sequence[Path]) -> Figure:
+    """Accuracy and length of the rollouts of each training step, from metrics.jsonl."""
+    figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens per rollout"}, xlabel="step")
+    for file in files:
+        rows = read_steps(file)
+        for panel, key, scale in zip(panels, ("swap/accuracy", "length/mean"), (100, 1), strict=True):
+            panel.plot([row["step"] for row in rows], [scale * row[key] for row in rows], label=file.parent.name)
+    return figure
+
+
+FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, sweep, dynamics)}
 
 
 def _by_benchmark(

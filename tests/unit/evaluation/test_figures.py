@@ -26,8 +26,13 @@ def test_accuracy_within_a_budget(evaluated):
 
 def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     rows = [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)]
-    file = tmp_path / "base.scored.jsonl"
+    file, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
     write_rows(file, rows)
+    # Step 2 done again after a resume, step 3 skipped for its scores.
+    steps = [{"step": s, "swap/accuracy": 0.01 * n, "length/mean": 9} for n, s in enumerate((1, 2, 2))]
+    write_rows(metrics, [*steps, {"step": 3}])
+    accuracy, _ = figures.dynamics([metrics]).axes
+    assert accuracy.lines[0].get_xydata().tolist() == [[1, 0], [2, 2]]
     for value in (0.1, 0.3):
         for seed in (1, 2):
             folder = tmp_path / "sweep" / f"theta_{value}" / f"seed_{seed}"
@@ -46,6 +51,7 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
         "budget": [evaluated / "base", evaluated / "short"],
         "gains": [file],
         "sweep": [tmp_path / "sweep"],
+        "dynamics": [metrics],
     }
     assert inputs.keys() == figures.FIGURES.keys()
     for name, paths in inputs.items():
