@@ -53,7 +53,7 @@ _CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
 _SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
-_FORMULA = re.compile(r"(?<=\$)[^$]+(?=\$)")
+_INSIDE = re.compile(r"(?<=\$)[^$]+(?=\$)|(?<=\\text\{)[^{}]+(?=\})")  # a formula, or text that holds the number, too
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
 _WAVERING = re.compile(
@@ -164,7 +164,7 @@ def _strip_unit(text: str) -> str:
     plain = _CURRENCY.sub("", text)
     words = _measured(plain)
     is_unit = words and _WORD_OF_UNIT.search(words[2]) and not _OF_NUMBER.search(words[2])
-    return words[1] if words and is_unit else _FORMULA.sub(lambda formula: _strip_unit(formula[0]), plain)
+    return words[1] if words and is_unit else _INSIDE.sub(lambda part: _strip_unit(part[0]), plain)
 
 
 def _measured(text: str) -> re.Match[str] | None:
