@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -118,6 +119,10 @@ def _check_quickly(configuration: Configuration) -> None:
 
 def _train(configuration: Configuration, words: list[str]) -> None:
     print(f"{command_line(COMMAND, words)}\n{configuration.notes}", end="")  # a resumed run appends to the log
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in the middle of torch's import Ctrl-C would abort
+    import torch  # noqa: F401
+
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from openrlhf_swap.integration import patches
 
     patches.check_versions()
