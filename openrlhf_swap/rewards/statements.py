@@ -24,7 +24,7 @@ _FILLED_BOX = re.compile(rf"\\(?:boxed|fbox)\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
 _COPULA = (
     r"(?:\b(?:is|are|was|were|equals|comes\s+(?:out\s+)?to(?:\s+be)?|turns\s+out\s+to\s+be"
     r"|(?:would|must|should|will|could|might|may|has\s+to)(?:\s+\w+)?\s+be"
-    r"|ist|lautet|beträgt|est|es|è|é|to|là|adalah|är|er|je|on|este|είναι|это|рав(?:ен|на|но)|هي|היא)(?!\w)\s*[:\uff1a]?)"
+    r"|ist|lautet|beträgt|est|es|è|é|to(?!\s+be\b)|là|adalah|är|er|je|on|este|είναι|это|рав(?:ен|на|но)|هي|היא)(?!\w)\s*[:\uff1a]?)"
 )
 _IS = (
     rf"{_COPULA}|[:\uff1a=→⇒]|->|(?<=\s)[-\u2013\u2014](?=\s)|是|为|為|は|은|는|คือ"

@@ -146,6 +146,7 @@ def test_equality(answer, given, correct):
         ("6", "The answer is 5, not 6.", False),
         ("41", "The answer is 41. No, the answer is 42.", False),
         ("(2, 3)", "The answer comes out to (2, 3).", True),
+        ("(2, 3)", "The answer comes to be (2, 3).", True),
         ("(2, 3)", "The answer to this problem is (2, 3).", True),
         ("(2, 3)", "The answer, as computed, is (2, 3).", True),
         ("(2, 3)", "__Answer__: (2, 3)", True),
