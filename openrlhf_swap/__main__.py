@@ -22,7 +22,6 @@ COMMANDS = {
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
     "merge": "openrlhf_swap.runs.merge",
-    "gpu-check": "openrlhf_swap.gpu_check",
     "eval run": "openrlhf_swap.evaluation.run",
     "eval report": "openrlhf_swap.evaluation.report",
     "eval figures": "openrlhf_swap.evaluation.figures",

@@ -5,7 +5,7 @@ import torch
 from support.paths import POLICY
 from transformers import GenerationMixin
 
-from openrlhf_swap.gpu_check import Findings, check_scoring
+from benchmarks.gpu_check import Findings, check_scoring
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -14,8 +14,8 @@ from support.disturbing import Run
 from support.paths import POLICY, ROOT
 from support.running import SMALL_STEPS, run_training, train_by
 
+from benchmarks.gpu_check import SHARED_GPU, Gpu, check
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.gpu_check import SHARED_GPU, Gpu, check
 from openrlhf_swap.runs.merge import merge
 
 pytestmark = pytest.mark.slow

@@ -29,7 +29,7 @@ def test_the_help_of_the_quickstart_names_every_flag():
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
-@pytest.mark.parametrize("module", COMMANDS)
+@pytest.mark.parametrize("module", [*COMMANDS, "benchmarks.gpu_check"])
 def test_every_command_explains_itself(module, monkeypatch, capsys):
     """In this process, where the heavy imports are paid once."""
     monkeypatch.setattr(sys, "argv", [module, "--help"])

@@ -9,9 +9,7 @@ import pytest
 import torch
 from support.paths import POLICY, ROOT
 
-from openrlhf_swap.command import run_command
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.gpu_check import (
+from benchmarks.gpu_check import (
     CLOSE_TEMPLATE,
     STEPS,
     Findings,
@@ -28,6 +26,8 @@ from openrlhf_swap.gpu_check import (
     training_flags,
     watch,
 )
+from openrlhf_swap.command import run_command
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.sizing.models import GIB
 
 
@@ -141,7 +141,7 @@ def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch)
     def broken(name, device):
         raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with ...")
 
-    monkeypatch.setattr("openrlhf_swap.gpu_check.largest_difference", broken)
+    monkeypatch.setattr("benchmarks.gpu_check.largest_difference", broken)
     findings = Findings()
     with pytest.raises(WrongError):
         check_scoring(findings, str(POLICY), torch.device("cpu"))
@@ -206,7 +206,7 @@ def test_a_training_is_ended_when_it_has_done_enough(tmp_path, monkeypatch):
 
 
 def test_the_report_of_a_failed_check_is_complete(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("openrlhf_swap.gpu_check.check_scoring", lambda *_: None)
+    monkeypatch.setattr("benchmarks.gpu_check.check_scoring", lambda *_: None)
     training(tmp_path, monkeypatch, "echo error: an engine died >&2; exit 2")
     gpu = Gpu(torch.device("cpu"), lambda: 5, 10)
     assert check("policy", tmp_path / "run", gpu).print_table() == 1

@@ -37,7 +37,7 @@ from openrlhf_swap.sizing.models import gib
 from openrlhf_swap.sizing.remedies import Machine, place_optimizer
 from openrlhf_swap.sizing.settings import read_run
 
-POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"  # of a checkout
+POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 REPORT = "gpu_check.json"
 MACHINE = ("os", "python_version", "cuda_compiled_version", "nvidia_driver_version", "nvidia_gpu_models")
 STEP_TOKENS = 8
@@ -111,7 +111,7 @@ class Findings:
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    parser = Parser("openrlhf-swap gpu-check", __doc__)
+    parser = Parser("python -m benchmarks.gpu_check", __doc__)
     parser.add_argument("--output", type=Path, default=Path("outputs/gpu_check"), help="folder, which must be new")
     parser.add_argument("--model", default=str(POLICY), help="folder or hub id; by default the embedded policy")
     own, extra = parser.parse_known_args(argv)
@@ -152,7 +152,7 @@ def check(model: str, output: Path, gpu: Gpu, extra: Sequence[str] = ()) -> Find
             resumed = watch(findings, flags, output)
         check_weights(findings, resumed)
         check_steps(findings, [row for _, row in [*steps, *resumed]], len(resumed))
-    machine, made = get_env_info()._asdict(), made_of("openrlhf-swap gpu-check", [])
+    machine, made = get_env_info()._asdict(), made_of("python -m benchmarks.gpu_check", [])
     report = {
         "passed": not findings.wrong,
         "commit": made["commit"],
