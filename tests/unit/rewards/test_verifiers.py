@@ -7,7 +7,7 @@ from support.confined import confined
 
 from openrlhf_swap.data.references import try_grader
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rewards import Grade, Grader, sandbox, unit_tests
+from openrlhf_swap.rewards import Grade, Grader, unit_tests
 from openrlhf_swap.rewards.multiple_choice import stated_letter
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
@@ -293,7 +293,7 @@ def test_all_tests_together_have_seven_seconds_each_and_five_more(monkeypatch):
 
     def run(code, given, cpu, wall):
         clock[0] += float(given)
-        return sandbox.Run("ok", given)
+        return unit_tests.Run("ok", given)
 
     monkeypatch.setattr(unit_tests, "find_bwrap", lambda: "bwrap")
     monkeypatch.setattr(unit_tests, "run_python", run)

@@ -46,7 +46,7 @@ def test_most_faults_wait_for_a_runs_first_step():
         ("ray::SwapRolloutActor", "rollout actor"),
         ("VLLM::EngineCore", "engine"),
         ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=68)", "engine"),
-        ("python -c import json, sys; from openrlhf_swap.rewards.worker import serve; serve(*limits)", "grader"),
+        ("python -c import json, sys; from openrlhf_swap.rewards.grader import serve; serve(*limits)", "grader"),
         ("/ray/core/src/ray/raylet/raylet --raylet_socket_name=x", "raylet"),
         ("/ray/core/src/ray/gcs/gcs_server --log_dir=x", "gcs"),
         ("ray::IDLE", UNNAMED),
