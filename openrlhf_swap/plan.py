@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,14 +28,9 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.memory import OF_BYTES, OF_OPERATIONS, generation_seconds, step_flops, step_seconds
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
-from openrlhf_swap.sizing.remedies import Machine, find_remedy, place_optimizer
-from openrlhf_swap.sizing.settings import PROMPT, read_run
 
 DEEPSCALER_ROWS = 40_315
-Size = tuple[int, tuple[float, ...]]
-"""Bytes of a GPU; operations and bytes a second, if it is a known one."""
 SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
     "train.colocate_all": True,
     "vllm.enable_sleep": True,
@@ -59,18 +55,17 @@ def _parser() -> Parser:
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
     add("--gpus", type=int, help="plan one node of N GPUs: used in turn, or halved with --train.async_enable")
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
-    prompt, response = f"mean prompt length (default: {PROMPT})", "mean response length (default: half of the maximum)"
-    add("--prompt", type=int, metavar="TOKENS", help=prompt)
-    add("--response", type=int, metavar="TOKENS", help=response)
+    add("--prompt", type=int, metavar="TOKENS", help=f"mean prompt length (default: {memory.PROMPT})")
+    add("--response", type=int, metavar="TOKENS", help="mean response length (default: half of the maximum)")
     correct = "share of correct responses, the only ones that are scored (default: 1)"
     add("--correct", type=float, default=1.0, metavar="SHARE", help=correct)
-    node = "main memory of a node; warns if it is too small"
-    add("--node-memory", type=float, metavar="GIB", help=node)
+    add("--node-memory", type=float, metavar="GIB", help="main memory of a node; warns if it is too small")
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
 
-def _gpu(name: str) -> Size:
+def _gpu(name: str) -> tuple[int, tuple[float, ...]]:
+    """Bytes of a GPU; operations and bytes a second, if it is a known one."""
     if name.lower() in GPUS:
         size, *peaks = GPUS[name.lower()]
         return int(size * GIB), tuple(peaks)
@@ -114,15 +109,16 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
     `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be planned.
     """
     (gpu, peaks), config, args = own.gpu, training.method, training.args
-    model, given = read_run(training)
+    model, given = memory.read_run(training)
     if model.heads % given.tensor_parallel:
         raise ConfigError(
             f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the {model.heads} "
             "attention heads; use a divisor"
         )
-    machine = Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
-    settings = place_optimizer(model, given, machine)
-    prompt, response = own.prompt or min(PROMPT, settings.context // 2), own.response or settings.longest // 2
+    machine = memory.Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
+    settings = memory.place_optimizer(model, given, machine)
+    prompt = own.prompt or min(memory.PROMPT, settings.context // 2)
+    response = own.response or settings.longest // 2
     if prompt + response > settings.context:
         raise ConfigError(
             f"--prompt is {prompt}, with responses of {response} tokens more than --data.max_len {settings.context}; "
@@ -130,14 +126,14 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         )
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     steps = min(config.max_steps, math.ceil(response / config.step_tokens))
-    flops = step_flops(model, settings, prompt, response, steps, args.train.max_epochs)
+    flops = memory.step_flops(model, settings, prompt, response, steps, args.train.max_epochs)
     flops["score"] *= own.correct
     vllm = memory.engine_capacity(model, settings, gpu, prompt + response)
     seconds: dict[str, float] | None = None
     if peaks:
-        generation = generation_seconds(model, settings, prompt, response, vllm["most_sequences"], peaks)
+        generation = memory.generation_seconds(model, settings, prompt, response, vllm["most_sequences"], peaks)
         training_flops = responses * sum(value for phase, value in flops.items() if phase != "generate")
-        seconds = step_seconds(settings, generation, training_flops, peaks)
+        seconds = memory.step_seconds(settings, generation, training_flops, peaks)
     plan = {
         "model": args.actor.model_name_or_path,
         "parameters": model.parameters,
@@ -163,7 +159,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
     }
     warnings, remedy = list(_warnings(plan)), None
     if warnings:
-        remedy = find_remedy(model, given, machine) or "more or larger GPUs, or nodes with more main memory"
+        remedy = memory.find_remedy(model, given, machine) or "more or larger GPUs, or nodes with more main memory"
     if plan["run"].get("steps") == 0:
         warnings.append(
             f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
@@ -173,20 +169,19 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
 
 
 def _run(
-    own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int], step_seconds: float | None
+    own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int], seconds: float | None
 ) -> dict[str, Any]:
-    """Steps, hours and disk of the whole run, where the number of prompts is known."""
+    """Steps, hours and disk of the whole run, where the number of prompts is known; from the seconds of a step."""
     rows, path = own.rows, Path(args.data.prompt_dataset)
-    assumed = rows is None and not path.is_file() and "deepscaler" in args.data.prompt_dataset.lower()
-    if rows is None and path.is_file() and path.suffix == ".jsonl":
-        with open(path, encoding="utf-8") as file:
-            rows = sum(1 for line in file if line.strip())
-    run: dict[str, Any] = {"rows": DEEPSCALER_ROWS if assumed else rows, "rows_assumed": assumed}
-    run["checkpoint_bytes"] = disk
-    if run["rows"] is None:
+    if rows is None and path.suffix == ".jsonl" and path.is_file():
+        rows = sum(1 for line in path.read_bytes().split(b"\n") if line.strip())
+    assumed = rows is None and not path.is_file() and "deepscaler" in str(path).lower()
+    rows = DEEPSCALER_ROWS if assumed else rows
+    run: dict[str, Any] = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
+    if rows is None:
         return run
     rollout, train, ckpt = args.rollout, args.train, args.ckpt
-    rows = min(run["rows"], args.data.max_samples)
+    rows = min(rows, args.data.max_samples)
     steps = rows // rollout.batch_size * train.num_episodes  # an episode's incomplete last batch is dropped
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
     kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
@@ -194,7 +189,7 @@ def _run(
     return run | {
         "rows": rows,
         "steps": steps,
-        "hours": step_seconds and steps * step_seconds / 3600,
+        "hours": seconds and steps * seconds / 3600,
         "updates": responses // train.batch_size,
         "saves": saves,
         "disk_bytes": kept * disk["deepspeed"] + (saves * ckpt.save_hf + 1) * disk["model"],
@@ -203,30 +198,27 @@ def _run(
 
 def _warnings(plan: dict[str, Any]) -> Iterator[str]:
     """What does not fit."""
-    gpu, held, vllm = plan["gpu_bytes"], sum(plan["host_bytes"].values()), plan["vllm"]
+    gpu, held, vllm, node = plan["gpu_bytes"], sum(plan["host_bytes"].values()), plan["vllm"], plan["node_bytes"]
     for phase, parts in plan["phases"].items():
         if (total := sum(parts.values())) > gpu:
-            largest = max(parts, key=lambda part: parts[part])
-            share = f"{gib(parts[largest])} of it for {largest}"
-            yield f"{memory.PHASES[phase]} needs {gib(total)} GiB of {gib(gpu)}, {share}"
+            part, size = max(parts.items(), key=itemgetter(1))
+            yield f"{memory.PHASES[phase]} needs {gib(total)} GiB of {gib(gpu)}, {gib(size)} of it for {part}"
     if not vllm["full_sequences"]:
         yield (
             f"vLLM has {gib(vllm['cache_bytes'])} GiB for keys and values, less than one response of "
             f"{plan['settings']['context']} tokens needs"
         )
-    if plan["node_bytes"] and held > plan["node_bytes"]:
-        has = gib(plan["node_bytes"])
-        yield f"a node needs {gib(held)} GiB of main memory in addition to the processes, but has {has}"
+    if node and held > node:
+        yield f"a node needs {gib(held)} GiB of main memory in addition to the processes, but has {gib(node)}"
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
     """A plan as text."""
-    settings, vllm, step = plan["settings"], plan["vllm"], plan["step"]
-    held, node = plan["host_bytes"], plan["node_bytes"]
+    settings, vllm, step, run, seconds = (plan[part] for part in ("settings", "vllm", "step", "run", "seconds"))
+    held, node, shared = plan["host_bytes"], plan["node_bytes"], settings["shared"]
     trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
     yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
-    ranks = f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
-    place = "vLLM and DeepSpeed in turn" if settings["shared"] else ranks
+    place = "vLLM and DeepSpeed in turn" if shared else f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
     yield f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}"
     yield "Computed from the settings, for the longest sequences they allow. Nothing was measured.\n"
     yield _memory_table(plan) + "\n"
@@ -241,16 +233,14 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         "a step": f"{step['responses']:,} responses of {step['mean_response']:,} tokens: {step['tokens'] / 1e6:.1f}M "
         f"(at most {step['most_tokens'] / 1e6:.1f}M), {sum(step['flops'].values()):.2e} FLOPs, "
         f"{step['scoring_of_the_step']:.1%} of them for scoring",
-        "seconds": "unknown: give --gpu by its name",
-        "the run": _describe_run(plan["run"]),
+        "seconds": f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training "
+        f"{seconds['train']:.0f}{'' if shared else ', at the same time'}). Assumes {memory.OF_OPERATIONS:.0%} of the "
+        f"GPU's peak operations and {memory.OF_BYTES:.0%} of its bandwidth"
+        if seconds
+        else "unknown: give --gpu by its name",
+        "the run": _describe_run(run) if run["rows"] is not None else "prompts unknown: give --rows",
     }
-    if seconds := plan["seconds"]:
-        facts["seconds"] = (
-            f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training {seconds['train']:.0f}"
-            f"{'' if settings['shared'] else ', at the same time'}). Assumes {OF_OPERATIONS:.0%} of the GPU's peak "
-            f"operations and {OF_BYTES:.0%} of its bandwidth"
-        )
-    if settings["shared"] and not settings["adam_offload"]:
+    if shared and not settings["adam_offload"]:
         stays = f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
         facts["optimizer"] = "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
     for label, text in [*facts.items(), *(("warning:", text) for text in plan["warnings"])]:
@@ -259,8 +249,6 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _describe_run(run: dict[str, Any]) -> str:
-    if run["rows"] is None:
-        return "prompts unknown: give --rows"
     time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); " if run["hours"] is not None else ""
     assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
     return (

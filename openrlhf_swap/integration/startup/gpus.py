@@ -11,10 +11,9 @@ from vllm.platforms import current_platform
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import gpu_actors, policy_ranks
-from openrlhf_swap.sizing import remedies
-from openrlhf_swap.sizing.memory import host_bytes
+from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.memory import host_bytes, read_run
 from openrlhf_swap.sizing.models import gib
-from openrlhf_swap.sizing.settings import read_run
 
 
 def check(configuration: Configuration) -> Configuration:
@@ -58,7 +57,7 @@ def place_optimizer(configuration: Configuration, gpu: int) -> Configuration:
     except ConfigError as error:
         print(f"{leaves} {error}")
         return configuration
-    placed = remedies.place_optimizer(model, given, remedies.Machine(gpu, args.actor.num_gpus_per_node))
+    placed = memory.place_optimizer(model, given, memory.Machine(gpu, args.actor.num_gpus_per_node))
     if placed.actor_sleeps:
         print(f"{leaves} both do not fit into {gib(gpu)} GiB")
         return configuration

@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.shared_prefix import MAX_MASK, score_shared_prefix
-from openrlhf_swap.sizing.memory import forward_flops, scoring_flops, step_flops
+from openrlhf_swap.sizing.memory import ANSWER, BRANCH, forward_flops, scoring_flops, step_flops
 from openrlhf_swap.sizing.models import Model, read_model
-from openrlhf_swap.sizing.settings import ANSWER, BRANCH
 
 
 def count_flops(function):

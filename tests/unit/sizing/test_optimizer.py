@@ -4,9 +4,8 @@ import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.sizing.memory import Machine, place_optimizer, read_run
 from openrlhf_swap.sizing.models import GIB
-from openrlhf_swap.sizing.remedies import Machine, place_optimizer
-from openrlhf_swap.sizing.settings import read_run
 
 
 def stays(gib, *flags, size="1gpu", gpus=1):
