@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.objectives.base import Continuation
-from openrlhf_swap.objectives.continued import VSRM, step_rewards
+from openrlhf_swap.objectives.sampling import VSRM, step_rewards
 from openrlhf_swap.rollouts.reader import ResponseReader, StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 

@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from world import CLOSE, EOS, NAMES, Problem, World, load, rendered
 
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.objectives.asking import EXACT, MAXIMUM, PROMISE
+from openrlhf_swap.objectives.sampling import EXACT, MAXIMUM, PROMISE
 
 ASKED, PROMISED = (40, 140), (40, 320)  # tokens: requested in L1's prompts, promised in HBPO's thoughts
 ELLIPSIS = "...\n"  # AutoThink's

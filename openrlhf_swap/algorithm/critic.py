@@ -1,7 +1,7 @@
 """A critic of length: what is left is predicted from the policy's states; a step costs its tokens less those it saved.
 
-Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of the longest response, n rows (states of
-all responses of a batch), d numbers of a state. Everything is float64.
+Shapes: K steps (padded at the end), n rows (states of all responses of a batch), d numbers of a state. Everything is
+float64.
 """
 
 from __future__ import annotations
@@ -12,23 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import per_token, target_lengths
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.errors import NonFiniteError
 
 
 class Prediction(NamedTuple):
-    """What the states predict.
-
-    Attributes:
-        values: (n,) the predicted return of each row.
-        r2: share of the returns' variance that the predictions explain; 0 where the returns do not vary.
-        solved: whether the regression could be solved; if not, each row got the mean return of its group.
-    """
-
-    values: Tensor
-    r2: float
-    solved: bool
+    values: Tensor  # (n,) the predicted return of each row
+    r2: float  # share of the returns' variance that the predictions explain; 0 where the returns do not vary
+    solved: bool  # whether the regression could be solved; if not, each row got the mean return of its group
 
 
 class StateCritic:
@@ -56,7 +47,9 @@ class StateCritic:
             NonFiniteError: for a state or return that is NaN or infinite.
         """
         states, returns = states.double(), returns.double()
-        _check_finite(states, returns)
+        for name, wrong in ("hidden state", ~states.isfinite().all(-1)), ("return", ~returns.isfinite()):
+            if wrong.any():
+                raise NonFiniteError(f"row {int(wrong.nonzero()[0])} of {len(states)}: its {name} is not finite")
         # One, the state and the return in a row: their products are all that a regression needs.
         rows = torch.cat([torch.ones_like(returns)[:, None], states, returns[:, None]], dim=-1)
         fold_of_row = groups % self._folds
@@ -76,16 +69,18 @@ class StateCritic:
                 break
             values[fold_of_row == fold] = part[:, :-1] @ weights
         if not solved:
-            values = _group_means(returns, groups)
+            sums = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add(0, groups, returns)
+            values = (sums / groups.bincount().clamp(min=1))[groups]
         self._earlier = self._decay * (torch.stack(products).sum(0) + earlier)
-        return Prediction(values, _r2(values, returns), solved)
+        variance = (returns - returns.mean()).square().sum()
+        r2 = float(1 - (values - returns).square().sum() / variance) if variance > 0 else 0.0
+        return Prediction(values, r2, solved)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The faded sums of products of all batches so far; empty before the first."""
         return {} if self._earlier is None else {"products": self._earlier.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from such sums."""
         self._earlier = state["products"].clone() if state else None
 
 
@@ -113,23 +108,6 @@ def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
     return torch.cat([(mean[-1] - weights @ mean[:-1])[None], weights])
 
 
-def _group_means(returns: Tensor, groups: Tensor) -> Tensor:
-    sums = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add(0, groups, returns)
-    return (sums / groups.bincount().clamp(min=1))[groups]
-
-
-def _r2(values: Tensor, returns: Tensor) -> float:
-    variance = (returns - returns.mean()).square().sum()
-    return float(1 - (values - returns).square().sum() / variance) if variance > 0 else 0.0
-
-
-def _check_finite(states: Tensor, returns: Tensor) -> None:
-    for name, values in (("hidden state", states), ("return", returns.unsqueeze(-1))):
-        wrong = (~values.isfinite()).any(-1).nonzero()
-        if len(wrong):
-            raise NonFiniteError(f"row {int(wrong[0])} of {len(values)}: its {name} is not finite")
-
-
 def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
     """The generalised advantage of length: delta_k = tokens of step k + V_k - V_{k-1}, a_k = delta_k + lambda a_{k+1}.
 
@@ -150,37 +128,6 @@ def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
         following = delta[..., step] + gae_lambda * following
         costs[..., step] = following
     return costs
-
-
-def paying(batch: StepBatch, only_correct: bool, over_target: bool) -> Tensor:
-    """(G, N) bool: the responses that pay for their length; `over_target`: only those longer than L_target."""
-    pays = batch.correct if only_correct else torch.ones_like(batch.correct)
-    if over_target:  # a group without a correct response has a target of NaN, which no length exceeds
-        pays = pays & (batch.lengths > target_lengths(batch.lengths, batch.correct).unsqueeze(-1))
-    return pays
-
-
-def length_advantages(batch: StepBatch, costs: Tensor, pays: Tensor, unit: float) -> Tensor:
-    """(G, N, A) float64, the negative costs of the responses that pay, and 0 for the others.
-
-    Args:
-        batch: the responses.
-        costs: (G, N, K+1) as `step_costs` returns them.
-        pays: (G, N) bool.
-        unit: the tokens that cost 1, such as `spread` of the costs; 0 if nothing is to be paid.
-    """
-    used = batch.state_mask & pays.unsqueeze(-1)
-    scaled = torch.where(used, costs / unit, 0.0) if unit else torch.zeros_like(costs)
-    tokens = int(batch.lengths.max())
-    # The state after a response's last step stands for its rest: the padding after that is the same.
-    return -per_token(scaled, batch.step_ends, batch.state_mask[..., 1:], tokens)
-
-
-def spread(batch: StepBatch, costs: Tensor, pays: Tensor, eps: float) -> float:
-    """The deviation, over all steps of those who pay, of what they cost, plus eps; 0 if it is below eps."""
-    paid = costs[batch.state_mask & pays.unsqueeze(-1)]
-    deviation = float(paid.std()) if len(paid) > 1 else 0.0
-    return deviation + eps if deviation > eps else 0.0
 
 
 def predict_tokens(traces: Sequence[StepTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:

@@ -1,7 +1,5 @@
 """The objective: what a run rewards, and what it changes on the way there.
 
-The functions at the end check what an objective returns, where a mistake would otherwise pass for a training signal.
-
 Shapes: G groups, N responses a group, A tokens of the longest response.
 """
 
@@ -95,9 +93,7 @@ class Objective:
     rewrites_evaluation: ClassVar[bool] = False  # whether `rewrite_problem` also writes the evaluation's rows
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
-    state: ClassVar[
-        tuple[str, ...]
-    ] = ()  # the attributes that make up the state; checkpoints hold them as plain values
+    state: ClassVar[tuple[str, ...]] = ()  # the attributes that a checkpoint holds, as plain values
     outcome_weight: float = 1.0
     process_weight: float = 1.0
     critic: Any = None
@@ -105,7 +101,7 @@ class Objective:
 
     It changes nothing in the sampling: in an asynchronous run it stays with the training."""
     predicted_tokens_left: Sequence[Sequence[float]] | None = None
-    """Predicted to be left at each state of each response of the last batch, for the table of rollouts."""
+    """At each state of each response of the last batch, for the table of rollouts."""
     Settings: ClassVar[type[FlagSettings]] = FlagSettings
     """The attributes declared by `setting(...)`, here and in base classes: each a flag `--swap.<objective>.<name>`."""
 
@@ -124,10 +120,8 @@ class Objective:
         self.name = short_name(config.objective)
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
-        self.coefficients: Coefficients = plain_coefficients(config)
-        """What `Batch.signals` is computed with."""
-        self.step = 0
-        """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
+        self.coefficients: Coefficients = plain_coefficients(config)  # `Batch.signals` is computed with them
+        self.step = 0  # batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted
 
     @property
     def reads_answers(self) -> bool:
@@ -214,35 +208,29 @@ def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[st
     return {name: str(Path(text).absolute()) if name in paths and text else text for name, text in options.items()}
 
 
-def rewards_of(objective: Objective, batch: Batch) -> Tensor:
-    """(G, N) the objective's rewards; ObjectiveError for another shape, or a number that is not finite."""
-    rewards = objective.rewards(batch)
-    _check_tensor(objective, "rewards", rewards, torch.ones_like(batch.correct))
-    return rewards
-
-
-def token_advantages_of(objective: Objective, batch: Batch) -> Tensor | None:
-    """(G, N, A) what the objective adds to each token, or None; ObjectiveError as in `rewards_of`.
+def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """`rewards` and `token_advantages` of a batch; ObjectiveError for another shape, or a number that is not finite.
 
     What stands after the end of a response reaches no update, so it may be anything.
     """
+    rewards = objective.rewards(batch)
+    _check(objective, "rewards", rewards, torch.ones_like(batch.correct))
     values = objective.token_advantages(batch)
     if values is not None:
         is_token = torch.arange(int(batch.lengths.max())) < batch.lengths.unsqueeze(-1)
-        _check_tensor(objective, "token_advantages", values, is_token)
-    return values
+        _check(objective, "token_advantages", values, is_token)
+    return rewards, values
 
 
-def _check_tensor(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
-    """Raise ObjectiveError unless the values have the shape of `counts`, and are finite where it is True."""
+def _check(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
+    """The values must have the shape of `counts`, and be finite where it is True."""
     shape, found = tuple(counts.shape), tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-    fault = ""
     if found != shape:
         axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
         fault = f"{found}; expected a tensor of shape {shape}, ({', '.join(axes)})"
     elif wrong := (~values.float().isfinite() & counts).nonzero().tolist():  # 1e308 is finite in float64 only
         fault = f"{values[tuple(wrong[0])].item()} at {tuple(wrong[0])}; expected finite numbers"
-    if fault:
-        where = f"{type(objective).__qualname__}.{method}"
-        name = objective.config.objective
-        raise ObjectiveError(f"--swap.objective is {name}, whose `{method}` returned {fault}: fix {where}")
+    else:
+        return
+    where, name = f"{type(objective).__qualname__}.{method}", objective.config.objective
+    raise ObjectiveError(f"--swap.objective is {name}, whose `{method}` returned {fault}: fix {where}")

@@ -5,7 +5,7 @@ Shapes: G groups, N responses a group. Statistics are float64.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Literal
 
@@ -31,7 +31,7 @@ def base_scores(batch: Batch) -> Tensor:
 
 
 def boxed(batch: Batch) -> Tensor:
-    """(G, N) float64, 1 for a response with a box, in its thought or after it."""
+    """(G, N) 1 for a response with a box, in its thought or after it."""
     return batch.each_text(lambda text: last_boxed(text) is not None)
 
 
@@ -55,8 +55,8 @@ def right_answers(batch: Batch, config: SwapConfig) -> Tensor:
 def is_degenerate(text: str) -> bool:
     """Whether a text says one phrase ten times in a row, or has a word of 120 characters.
 
-    The rule that the releases of GRPO-LEAD and AutoThink share. A phrase has at most 30 words; the text is cut into
-    phrases of each length from its beginning, so a repetition is seen where it fits that grid.
+    The rule of the releases of GRPO-LEAD and AutoThink, which cut the text into phrases of each length, 30 words at
+    most, from its beginning: a repetition is seen where it fits that grid.
     """
     words = text.split()
     for size in range(1, LONGEST_PHRASE + 1):
@@ -155,7 +155,6 @@ class O1Pruner(Objective):
     alpha: float = setting(5.0, "weight of the answer; low values make short wrong answers attractive")
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself; the deviation is the population's."""
         lengths, correct = batch.lengths.double(), batch.correct.double()
         shortness = lengths.mean(-1, keepdim=True) / lengths - 1
         weights = (shortness + self.alpha * (correct - correct.mean(-1, keepdim=True))).clamp(-2, 4)
@@ -183,12 +182,11 @@ class ShorterBetter(Objective):
 class SmartThinker(Objective):
     """R = c - alpha e, in the group; e = max(0, L - L*) of correct answers, 0 of wrong ones.
 
-    alpha = (1 - p)/(largest e - mean e), so that no correct answer falls below a wrong one; 0 unless both are
-    there. After github.com/SJTU-RTEAS/SmartThinker (commit e64d877).
+    alpha = (1 - p)/(largest e - mean e), so that no correct answer falls below a wrong one; 0 unless the group has
+    both. After github.com/SJTU-RTEAS/SmartThinker (commit e64d877).
     """
 
     def rewards(self, batch: Batch) -> Tensor:
-        """As above; groups that are all correct get no signal, as published."""
         correct, lengths = batch.correct, batch.lengths.double()
         excess = torch.where(correct, (lengths - best_lengths(lengths, correct)).clamp(min=0), 0.0)
         accuracy = correct.double().mean(-1, keepdim=True)
@@ -259,7 +257,6 @@ class GR3(Objective):
     alpha: float = setting(0.33, "how much the length counts", ge=0)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """A multiple of the reward: nothing is to be gained by a short wrong answer."""
         lengths = batch.lengths.double()
         return batch.rewards / (1 + self.alpha * lengths / lengths.mean(-1, keepdim=True))
 
@@ -293,9 +290,7 @@ class PrimeLinear(Objective):
     gated: int = setting(0, "1: only correct answers pay; 0: all, as merged", ge=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Nothing is paid in a group without a correct answer."""
-        correct = batch.correct.double()
-        lengths = batch.lengths.double()
+        correct, lengths = batch.correct.double(), batch.lengths.double()
         price = correct.mean(-1, keepdim=True) * self.weight * lengths / lengths.amax(-1, keepdim=True)
         return correct - price * (correct if self.gated else 1.0)
 
@@ -361,7 +356,6 @@ class GFPO(Objective):
     share: float = setting(0.5, "of a group that is kept", gt=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Of equals, the first are kept."""
         rewards, size = batch.correct.double(), batch.lengths.shape[-1]
         best = batch.lengths.argsort(dim=-1, stable=True)[..., : max(1, round(size * self.share))]
         kept = torch.zeros_like(batch.correct).scatter(-1, best, True)
@@ -371,13 +365,12 @@ class GFPO(Objective):
 class OnPolicySFT(Objective):
     """A = T/T_correct for correct responses, cut off or not, 0 for the others: their cross entropy.
 
-    After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4).
+    T and T_correct are the batch's tokens. After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4).
     """
 
     normaliser = "none"
 
     def rewards(self, batch: Batch) -> Tensor:
-        """T_correct are the batch's tokens of correct responses."""
         correct = batch.correct.double()
         imitated = (batch.lengths * correct).sum()
         return correct * (batch.lengths.sum() / imitated.clamp(min=1))
@@ -397,7 +390,6 @@ class GRPOLead(Objective):
     least_length: int = setting(4000, "the length counts where a group's three shortest responses are longer", ge=0)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Normalised in the group, then weighted by the problem's difficulty."""
         rewards = self._shaped(batch)
         advantages = outcome_advantages(rewards, EPS)
         correct = rewards > 0
@@ -407,7 +399,7 @@ class GRPOLead(Objective):
         return torch.where(correct.any(-1, keepdim=True), advantages * weight, 0.0)
 
     def filter_scores(self, batch: Batch) -> Tensor:
-        """R, at most 1 and at least 0: what passes is what the code keeps, groups of R = 1 alone excluded."""
+        """What passes is what the code keeps, groups of R = 1 alone excluded."""
         return self._shaped(batch).clamp(0, 1)
 
     def _shaped(self, batch: Batch) -> Tensor:
@@ -415,22 +407,23 @@ class GRPOLead(Objective):
         correct = scores == CORRECT
         counts = lengths.sort(-1).values[..., :3].mean(-1, keepdim=True) > self.least_length
         earned = torch.where(counts, torch.exp(-self.alpha * z_scores(lengths, correct)), 1.0)
-        repeats = batch.each_text(is_degenerate).bool()
-        unformatted = torch.where(repeats, -2.0, 0.0)
+        unformatted = torch.where(batch.each_text(is_degenerate).bool(), -2.0, 0.0)
         return torch.where(correct, earned, torch.where(scores == UNFORMATTED, unformatted, -1.0).double())
 
 
-Scale = tuple[int, int, float]  # of the tokens from the first to before the second
+Span = tuple[int, int, float]  # first token, the one after the last, and the value of each of them
 
 
-def scale_steps(batch: Batch, advantages: Tensor, scales_of: Callable[[int, int, Rollout], list[Scale]]) -> Tensor:
-    """(G, N, A) the (G, N) advantages, times the scales of the steps of response n of group g; 1 outside of them."""
-    scales = torch.ones(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
+def fill_spans(
+    batch: Batch, default: Tensor | float, spans_of: Callable[[int, int, Rollout], Iterable[Span]]
+) -> Tensor:
+    """(G, N, A) float64, the values of the spans of response n of group g, and the default outside of them."""
+    values = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64) + default
     for g, group in enumerate(batch.groups):
         for n, rollout in enumerate(group):
-            for start, end, scale in scales_of(g, n, rollout):
-                scales[g, n, start:end] = scale
-    return advantages.unsqueeze(-1) * scales
+            for start, end, value in spans_of(g, n, rollout):
+                values[g, n, start:end] = value
+    return values
 
 
 class SAS(Objective):
@@ -452,17 +445,17 @@ class SAS(Objective):
 
     def token_advantages(self, batch: Batch) -> Tensor:
         advantages = outcome_advantages(batch.correct.double(), EPS)
-        return scale_steps(batch, advantages, lambda g, n, rollout: self._scales(rollout, batch.reader))
+        scales = fill_spans(batch, 1.0, lambda g, n, rollout: self._scales(rollout, batch.reader))
+        return advantages.unsqueeze(-1) * scales
 
-    def _scales(self, rollout: Rollout, reader: ResponseReader) -> list[Scale]:
+    def _scales(self, rollout: Rollout, reader: ResponseReader) -> list[Span]:
         steps = self.steps(rollout, reader)
         if self.variant == "released":
             return [(start, end, 0.0) for start, end in steps if rollout.correct]
         assert rollout.logprobs is not None
         confidence = [rollout.logprobs[start:end].mean().item() for start, end in steps]
         order = sorted(range(len(steps)), key=confidence.__getitem__)
-        lost = math.ceil(self.share * len(steps))
-        kept = math.ceil((1 - self.share) * len(steps))
+        lost, kept = (math.ceil(share * len(steps)) for share in (self.share, 1 - self.share))
         return [(*steps[k], 0.0) for k in (order[:lost] if rollout.correct else order[kept:])]
 
     def steps(self, rollout: Rollout, reader: ResponseReader) -> list[tuple[int, int]]:
@@ -493,19 +486,17 @@ class AttnPO(Arora):
         accuracy = batch.correct.double().mean(-1)
         shares = batch.signals.gains / batch.signals.gains.sum(-1, keepdim=True)
 
-        def scales_of(g: int, n: int, rollout: Rollout) -> list[Scale]:
+        def scales_of(g: int, n: int, rollout: Rollout) -> Iterator[Span]:
             thought, length = batch.reader.thought_length(rollout.response_ids), len(rollout.response_ids)
             ends = [end + 1 for end in rollout.step_ends]
             if not rollout.correct or thought is None or len(ends) < 2:
-                return []
+                return
             p, advantage = accuracy[g].item(), advantages[g, n].item()
             least = p**2 * (length - thought - 1) / (len(rollout.prompt_ids) + length)
-            scales = []
             for start, end, share in zip([0, *ends[:-1]], ends, shares[g, n, : len(ends)].tolist(), strict=True):
                 if advantage > 0 and share < least and self.delay * (1 - p) < self.step:
-                    scales.append((start, end, p**2 * share / least + 1 - p**2))
+                    yield start, end, p**2 * share / least + 1 - p**2
                 elif advantage < 0 and share > least:
-                    scales.append((start, end, 0.0))
-            return scales
+                    yield start, end, 0.0
 
-        return scale_steps(batch, advantages, scales_of)
+        return advantages.unsqueeze(-1) * fill_spans(batch, 1.0, scales_of)

@@ -5,7 +5,7 @@ rule (the first place where the reference answer appears), so results are not co
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.group_rewards import Span, fill_spans
 from openrlhf_swap.packages.named import import_named
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
@@ -92,15 +93,14 @@ class LCR1(_Extracting):
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """The share of the thought that was cut, at `</think>`; -1 where a correct thought shows no valid part."""
-        term = torch.zeros(*batch.lengths.shape, int(batch.lengths.max()), dtype=torch.float64)
-        for g, group in enumerate(batch.groups):
-            for n, rollout in enumerate(group):
-                seen = rollout.metadata
-                if seen["lc_r1_correct"]:
-                    kept, thought = seen["lc_r1_kept"], seen["lc_r1_thought"]
-                    share = 1 - kept / (thought + 1e-4) if kept else -1.0
-                    term[g, n, int(kept or thought)] = self.compress_weight * share
-        return term
+
+        def at_the_end(g: int, n: int, rollout: Rollout) -> Iterator[Span]:
+            if rollout.metadata["lc_r1_correct"]:
+                kept, thought = rollout.metadata["lc_r1_kept"], rollout.metadata["lc_r1_thought"]
+                end = int(kept or thought)
+                yield end, end + 1, self.compress_weight * (1 - kept / (thought + 1e-4) if kept else -1.0)
+
+        return fill_spans(batch, 0.0, at_the_end)
 
 
 class DECS(_Extracting):
@@ -116,21 +116,11 @@ class DECS(_Extracting):
     max_length: int = setting(16384, "L_max: the run's longest response, in tokens", ge=1)
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        tokens, bonus = int(batch.lengths.max()), self.bonus
-        groups = []
-        for group in batch.groups:
-            rewards = torch.tensor([[rollout.correct * (1 + bonus)] for rollout in group], dtype=torch.float64)
-            rewards = rewards.repeat(1, tokens)
-            for row, rollout in enumerate(group):
-                first, end = self._redundant(rollout, batch)
-                rewards[row, first:end] = 1 + bonus * (1 - len(rollout.response_ids) / self.max_length)
-            groups.append((rewards - rewards.mean(0)) / (rewards.std(0) + 1e-6))
-        return torch.stack(groups)
+        def redundant(g: int, n: int, rollout: Rollout) -> Iterator[Span]:
+            thought = batch.reader.reasoning_length(rollout.response_ids)
+            if rollout.correct:
+                kept = self._needed(rollout.response_ids[:thought], rollout.answer, batch.reader)
+                yield kept or thought, thought, 1 + self.bonus * (1 - len(rollout.response_ids) / self.max_length)
 
-    def _redundant(self, rollout: Rollout, batch: Batch) -> tuple[int, int]:
-        """The first redundant token and the first after them; the same where there is none."""
-        thought = batch.reader.reasoning_length(rollout.response_ids)
-        if not rollout.correct:
-            return thought, thought
-        kept = self._needed(rollout.response_ids[:thought], rollout.answer, batch.reader)
-        return kept or thought, thought
+        rewards = fill_spans(batch, batch.correct.double().unsqueeze(-1) * (1 + self.bonus), redundant)
+        return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)

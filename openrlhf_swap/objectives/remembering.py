@@ -79,7 +79,6 @@ class LaserD(Monitored):
         self.targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
 
     def observe_monitor(self, batch: Batch) -> None:
-        """Choose each difficulty's target: the shortest that is expected to hold one correct answer."""
         super().observe_monitor(batch)
         accuracy = batch.correct.double().mean(-1)
         low, high = accuracy <= 1 / 3, accuracy > 2 / 3
@@ -87,7 +86,7 @@ class LaserD(Monitored):
             self.targets[band] = self._choose(batch.lengths[members].flatten(), EXPECTED_RIGHT[band])
 
     def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
-        """The shortest target for which int(share of all responses within it * expected_right) is at least 1."""
+        """The shortest target within which one correct answer is expected: int(share within * expected_right) >= 1."""
         for target in range(self.shortest, self.longest + self.grid, self.grid):
             target = min(target, self.longest)
             if len(lengths) and int((lengths <= target).double().mean().item() * expected_right) >= 1:
@@ -111,8 +110,7 @@ class LaserD(Monitored):
         return torch.where(accuracy >= 2 / 3, known["high"], target)
 
     def metrics(self) -> dict[str, float]:
-        name = self.name
-        return {f"swap/{name}_target_{band}": float(t) for band, t in self.targets.items() if t is not None}
+        return {f"swap/{self.name}_target_{band}": float(t) for band, t in self.targets.items() if t is not None}
 
 
 class LaserDE(LaserD):
@@ -143,7 +141,6 @@ class ADLP(Objective):
         return batch.correct & batch.closed
 
     def rewards(self, batch: Batch) -> Tensor:
-        """At the price before this batch."""
         correct = self.correct(batch).double()
         rewards = correct - self.price * batch.lengths.double()
         accuracy = correct.mean().item()
@@ -169,7 +166,6 @@ class ShortRL(Objective):
     accuracy_margin: float = setting(0.05, "the length counts while accuracy is at most this far below its best")
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The best accuracy so far includes this batch."""
         scores = base_scores(batch)
         formatted, correct = scores != UNFORMATTED, scores == CORRECT
         answer = torch.where(formatted, torch.where(correct, 2.0, -1.5), -2.0)
@@ -208,22 +204,16 @@ class HAPO(Objective):
         known = batch.each(lambda rollout: self.lengths.get(prompt_key(rollout.prompt), math.nan))
         f = torch.cos(math.pi / 2 * (batch.lengths / known).clamp(max=2)).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))
-        self._remember(batch)
-        return batch.correct.double() + self.weight * length_reward
-
-    def _remember(self, batch: Batch) -> None:
-        """The least length, or the mean in which every correct response of every encounter counts once."""
         for group in batch.groups:
-            lengths = [float(len(rollout.response_ids)) for rollout in group if rollout.correct]
-            if not lengths:
-                continue
             key = prompt_key(group[0].prompt)
+            lengths = [float(len(rollout.response_ids)) for rollout in group if rollout.correct]
             count = self.counts.get(key, 0)
-            self.counts[key] = count + len(lengths)
-            if self.memory == "shortest":
-                self.lengths[key] = min(self.lengths.get(key, math.inf), *lengths)
-            else:
-                self.lengths[key] = (self.lengths.get(key, 0.0) * count + sum(lengths)) / self.counts[key]
+            if lengths:
+                self.counts[key] = count + len(lengths)
+                sums = self.lengths.get(key, 0.0) * count + sum(lengths)
+                least = min(self.lengths.get(key, math.inf), *lengths)
+                self.lengths[key] = least if self.memory == "shortest" else sums / self.counts[key]
+        return batch.correct.double() + self.weight * length_reward
 
     def metrics(self) -> dict[str, float]:
         return {"swap/hapo_known_problems": float(len(self.lengths))}
@@ -232,8 +222,7 @@ class HAPO(Objective):
 class AALC(Monitored):
     """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target); in the group.
 
-    The second term decides in groups that are all correct or all wrong, and nowhere else. After `length_reward.py`
-    of its code (commit f12452d).
+    The second term decides in groups that are all correct or all wrong alone. After its code (commit f12452d).
     """
 
     normaliser = "none"
@@ -249,7 +238,6 @@ class AALC(Monitored):
         self.accuracy = batch.correct.double().mean().item()
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The advantage itself: the deviation may be as small as the second term."""
         reached = min(1.0, self.accuracy / self.target)
         shortness = 1 - (batch.lengths / self.long).clamp(max=min(1.0, reached**128)).double()
         rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
@@ -315,8 +303,8 @@ class LAPO(_Staged):
 
     First: R = c + .7 g of correct answers; g = 1 between the 30th and the 70th percentile of the group's correct
     lengths, and falls to 0 within 100 tokens outside. A problem without a correct answer at its last visit has no
-    m. Second: the thought promises m, and R = c + .8 exp(-(L - m)^2/(2 120^2)); m only falls. After its code
-    (commit bd59dfd).
+    m. Second: the thought promises m, and R = c + .8 exp(-(L - m)^2/(2 120^2)); m only falls. Where it is not known
+    the group's median takes its place. After its code (commit bd59dfd).
     """
 
     remembers_batches = True
@@ -342,10 +330,13 @@ class LAPO(_Staged):
     def rewards(self, batch: Batch) -> Tensor:
         """By what was known before this batch; then remembers its correct lengths."""
         medians = target_lengths(batch.lengths, batch.correct)
-        if self.stage == 1:
-            shortness = self.promise_weight * self._kept_promises(batch, medians)
-        else:
+        if self.stage == 0:
             shortness = self.range_weight * _within_range(batch.lengths, batch.correct)
+        else:
+            promised = batch.each(lambda rollout: self.medians.get(self._key(rollout.prompt), math.nan)).floor()
+            promised = torch.where(promised.isnan(), medians.unsqueeze(-1), promised)
+            shortness = torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.promise_width**2))
+            shortness = self.promise_weight * shortness
         for group, median in zip(batch.groups, medians.tolist(), strict=True):
             key = self._key(group[0].prompt)
             if not math.isnan(median):
@@ -353,12 +344,6 @@ class LAPO(_Staged):
             elif self.stage == 0:
                 self.medians.pop(key, None)
         return batch.correct.double() + torch.where(batch.correct, shortness, 0.0)
-
-    def _kept_promises(self, batch: Batch, medians: Tensor) -> Tensor:
-        """(G, N) how well each length met the promise; an unknown one is the group's own median."""
-        promised = batch.each(lambda rollout: self.medians.get(self._key(rollout.prompt), math.nan)).floor()
-        promised = torch.where(promised.isnan(), medians.unsqueeze(-1), promised)
-        return torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.promise_width**2))
 
     def _key(self, prompt: str) -> str:
         """Of the problem, whether its prompt has a promise or not, and whoever opens its thought."""
@@ -409,9 +394,8 @@ class AutoThink(_Staged):
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought  # it has no more tokens than letters
         skipped = batch.each(lambda r: batch.reader.text(r.response_ids[: len(end)]).startswith(end)).bool()
-        boxed = self._boxed(batch)
+        boxed, repeats = self._boxed(batch), batch.each_text(is_degenerate).bool()
         correct = batch.correct & boxed
-        repeats = batch.each_text(is_degenerate).bool()
         wrong = torch.where(boxed, torch.where(repeats, -2.0, -1.0), 0.0).double()  # without a thought
         rewards = torch.where(skipped, torch.where(correct, 2.0, wrong), correct.double())
         if self.stage == 0:

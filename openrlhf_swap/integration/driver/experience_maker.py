@@ -14,7 +14,7 @@ from openrlhf_swap.algorithm.advantages import unified_advantages
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
-from openrlhf_swap.objectives.base import Objective, rewards_of, token_advantages_of
+from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import step_metrics, turn_metrics
@@ -87,9 +87,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         objective, size = self._objective, self.args.rollout.n_samples_per_prompt
         groups = [self._rollouts[start : start + size] for start in range(0, len(self._rollouts), size)]
         batch = Batch(groups, objective.coefficients, self._reader)
-        rewards = rewards_of(objective, batch).flatten()
-        process = token_advantages_of(objective, batch)
-
+        rewards, process = evaluate(objective, batch)
+        rewards = rewards.flatten()
         for experience in experiences:
             experience.rewards = rewards.float()[experience.index]
         experiences = super().compute_advantages_and_returns(experiences)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from openrlhf_swap import StateCritic, StepTrace, SwapConfig, length_critic_advantages
 from openrlhf_swap.algorithm.batch import StepBatch
-from openrlhf_swap.algorithm.critic import paying, step_costs
+from openrlhf_swap.algorithm.critic import step_costs
 from openrlhf_swap.errors import ConfigError
 
 CONFIG = SwapConfig(objective="length_critic", process_weight=1.0)
@@ -68,15 +68,21 @@ def trace(length, ends, correct=True, states=None):
     return StepTrace(length, correct, (), ends, states)
 
 
-def test_who_pays():
-    batch = StepBatch.from_traces(
-        [[trace(4, [1]), trace(8, [2]), trace(9, [], correct=False)], [trace(3, [], correct=False)] * 3]
-    )
-    assert paying(batch, only_correct=True, over_target=False).tolist() == [[True, True, False], [False] * 3]
-    assert paying(batch, only_correct=False, over_target=False).all()
-    # The first group's target is 6, the median of 4 and 8; the second group has none.
-    assert paying(batch, only_correct=True, over_target=True).tolist() == [[False, True, False], [False] * 3]
-    assert paying(batch, only_correct=False, over_target=True).tolist() == [[False, True, True], [False] * 3]
+@pytest.mark.parametrize(
+    ("pays", "target", "expected"),
+    [
+        ("correct", "none", [[True, True, False], [False] * 3]),
+        ("all", "none", [[True] * 3] * 2),
+        # The first group's target is 6, the median of 4 and 8; the second group has none.
+        ("correct", "group", [[False, True, False], [False] * 3]),
+        ("all", "group", [[False, True, True], [False] * 3]),
+    ],
+)
+def test_who_pays(pays, target, expected):
+    groups = [[trace(4, [1]), trace(8, [2]), trace(9, [], correct=False)], [trace(3, [], correct=False)] * 3]
+    config = CONFIG.replaced(outcome_weight=0.0, options={"pays": pays, "target": target})
+    found = length_critic_advantages(groups, config, StateCritic())
+    assert [[bool(row.any()) for row in rows] for rows in found] == expected
 
 
 def slow_advantages(groups, theta, gae_lambda, by_length=False):

@@ -9,7 +9,7 @@ from support.objectives import READER, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Continuation
-from openrlhf_swap.objectives.continued import cut_places, step_rewards
+from openrlhf_swap.objectives.sampling import cut_places, step_rewards
 
 
 def probed(text, probes, correct=True):
