@@ -76,9 +76,10 @@ class L1Max(L1Exact):
         return EXACT if rng.random() < self.exact_share else MAXIMUM
 
     def rewards(self, batch: Batch) -> Tensor:
-        budgets, is_maximum = (batch.each(lambda rollout, i=i: asked_budget(rollout)[i]) for i in (0, 1))
-        within = self.correct(batch) * (self.slope * (budgets - batch.lengths) + self.delta).clamp(0, 1)
-        return within.where(is_maximum.bool(), super().rewards(batch))
+        left = batch.each(lambda rollout: asked_budget(rollout)[0]) - batch.lengths
+        within = self.correct(batch) * (self.slope * left + self.delta).clamp(0, 1)
+        is_maximum = batch.each(lambda rollout: asked_budget(rollout)[1]).bool()
+        return within.where(is_maximum, super().rewards(batch))
 
 
 class SABER(Objective):
