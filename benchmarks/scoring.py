@@ -25,8 +25,7 @@ from typing import NamedTuple
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 
 PROMPT_TOKENS = 100

@@ -1,7 +1,11 @@
-"""The answer branch: the text that closes a thought and opens the answer, and the answer's tokens after it."""
+"""The answer branch, and the slow and obvious way to score it, against which everything else is tested."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.errors import ConfigError, DataError
@@ -38,6 +42,29 @@ def answer_branch(tokenizer: PreTrainedTokenizerBase, close_template: str, answe
     if not tokenizer.is_fast:
         raise ConfigError(f"{type(tokenizer).__name__} is a slow tokenizer; scoring needs a fast one (tokenizer.json)")
     encoded = tokenizer(close_template + bare, add_special_tokens=False, return_offsets_mapping=True)
-    start = len(close_template)
-    scored = tuple(end > start for _, end in encoded["offset_mapping"])
+    scored = tuple(end > len(close_template) for _, end in encoded["offset_mapping"])
     return AnswerBranch(tuple(encoded["input_ids"]), scored)
+
+
+@torch.no_grad()
+def score_per_prefix(
+    model: Callable[..., Any], input_ids: Tensor, prefix_lengths: Sequence[int], branch: AnswerBranch
+) -> Tensor:
+    """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far), at temperature 1.
+
+    Takes a causal language model, called as `model(input_ids, logits_to_keep=n).logits`, the (T,) int64 ids of prompt
+    and response without padding, and K+1 numbers of tokens, prompt included. Runs a forward for each prefix. Returns
+    (K+1,) float32, or float64 for a float64 model.
+    """
+    ids, scored = (torch.tensor(values, device=input_ids.device) for values in (branch.ids, branch.scored))
+    scores = []
+    for length in prefix_lengths:
+        sequence = torch.cat([input_ids[:length], ids]).unsqueeze(0)
+        logits = widen(model(sequence, logits_to_keep=len(ids) + 1).logits[0, :-1])
+        scores.append(logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)[scored].mean())
+    return torch.stack(scores)
+
+
+def widen(logits: Tensor) -> Tensor:
+    """At least float32: a log-softmax over a large vocabulary is not safe in half precision."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

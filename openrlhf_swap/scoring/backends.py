@@ -10,8 +10,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 

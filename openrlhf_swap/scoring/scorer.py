@@ -40,10 +40,8 @@ class Scorer:
         """Take a causal language model, SWAP's settings (its defaults if None), and `scoring` of RunConfig.
 
         From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a CPU that has no
-        instructions for them are computed in float32.
-
-        Raises:
-            ConfigError: for a tokenizer that loses white space, or does not know the end of the thought.
+        instructions for them are computed in float32. Raises ConfigError for a tokenizer that loses white space, or
+        does not know the end of the thought.
         """
         leave_out_cudnn()
         speed_up_products()
@@ -112,10 +110,8 @@ class Scorer:
     def state_trace(self, prompt: Sequence[int], response: Sequence[int], correct: bool) -> StepTrace:
         """Read the model's states at the ends of a response's steps, for `length_critic_advantages`.
 
-        `prompt` and `response` are token ids, the end token included.
-
-        Raises:
-            DataError: when prompt and response exceed the model's context.
+        `prompt` and `response` are token ids, the end token included. Raises DataError when they exceed the model's
+        context.
         """
         return self._read_states(Rollout("", "", response, prompt, float(correct)))
 
@@ -141,20 +137,13 @@ class Scorer:
         ids = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response
         actions = [ids(turn["action"]) for turn in turns]
-        return Rollout(
-            prompt=problem,
-            answer=answer,
-            response_ids=list(chain.from_iterable(actions)),
-            prompt_ids=ids(problem) if rendered else prompt_ids(self._tokenizer, problem),
-            reward=1.0,
-            observations=[
-                (place, ids(turn["observation"]))
-                for place, turn in zip(accumulate(map(len, actions)), turns[:-1], strict=False)
-            ],
-        )
+        prompt = ids(problem) if rendered else prompt_ids(self._tokenizer, problem)
+        places = zip(accumulate(map(len, actions)), turns[:-1], strict=False)
+        observations = [(place, ids(turn["observation"])) for place, turn in places]
+        return Rollout(problem, answer, [*chain(*actions)], prompt, reward=1.0, observations=observations)
 
     def _cut(self, rollout: Rollout, branch_tokens: int = 0) -> tuple[Rollout, torch.Tensor]:
-        """The rollout in steps, and its row, which fits the context with a branch of so many tokens."""
+        """The rollout in steps, and its row, which must fit the context with a branch of so many tokens."""
         ids = rollout.row_ids
         if self._context is not None and len(ids) + branch_tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")

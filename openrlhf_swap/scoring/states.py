@@ -9,7 +9,7 @@ Shapes: B rows, T tokens a row, D the model's width.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -51,21 +51,19 @@ def recording_states(
     layer, head = middle_layer(model), model.get_output_embeddings()
     parts: list[Tensor] = []
 
-    def keep(hidden: Tensor) -> None:
+    def keep(_module: nn.Module, inputs: Any, output: Any = None) -> None:
+        """After the layer, or before the head."""
+        found = inputs if output is None else output
         if len(parts) < (1 if layer is None else 2):
-            parts.append(projected(hidden[rows, columns]))
+            parts.append(projected((found if isinstance(found, Tensor) else found[0])[rows, columns]))
 
-    def after_layer(_layer: nn.Module, _inputs: Any, output: Any) -> None:
-        keep(output if isinstance(output, Tensor) else output[0])
-
-    def before_head(_head: nn.Module, inputs: Any) -> None:
-        keep(inputs[0])
-
-    with ExitStack() as hooks:
-        if layer is not None:
-            hooks.callback(layer.register_forward_hook(after_layer).remove)
-        hooks.callback(head.register_forward_pre_hook(before_head).remove)
+    hooks = [] if layer is None else [layer.register_forward_hook(keep)]
+    hooks.append(head.register_forward_pre_hook(keep))
+    try:
         yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
     states += torch.split(torch.cat(parts, dim=-1).cpu(), [len(request.positions) for request in requests])
 
 
@@ -74,13 +72,8 @@ def read_states(
 ) -> list[Tensor]:
     """Run a forward and return the (K+1, d) float32 states of each request, for a trainer of your own.
 
-    Where a forward over the same rows runs anyway, run it within `recording_states` instead.
-
-    Args:
-        model: a causal language model.
-        sequences: (B, T) int64 token ids, padded on either side.
-        attention_mask: (B, T), 1 for tokens.
-        requests: for these rows.
+    Takes a causal language model, (B, T) int64 token ids, padded on either side, and their mask, 1 for tokens. Where a
+    forward over the same rows runs anyway, run it within `recording_states` instead.
     """
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad(), recording_states(model, attention_mask, requests) as states:
@@ -106,6 +99,6 @@ def projected(states: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _projection(size: int, device: torch.device) -> Tensor:
-    """(size, `WIDTH`) the same in every process and run."""
+    """(size, `WIDTH`), the same in every process and run."""
     matrix: Tensor = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(0))
     return (matrix / math.sqrt(size)).to(device)

@@ -14,8 +14,7 @@ from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.scoring.answer import answer_branch
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import answer_branch, score_per_prefix
 
 pytestmark = pytest.mark.slow
 CALCULATOR = str(ROOT / "examples" / "agents" / "calculator.py")

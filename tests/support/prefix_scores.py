@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from openrlhf_swap.scoring import shared_prefix
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
 

@@ -35,8 +35,7 @@ def rank_main(rank, world, families):
 
     from openrlhf_swap.config import RunConfig
     from openrlhf_swap.integration.policy import scoring as policy_scoring
-    from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-    from openrlhf_swap.scoring.per_prefix import score_per_prefix
+    from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
 
     deepspeed.init_distributed("gloo")

@@ -133,7 +133,7 @@ def test_what_leads_nowhere_is_found():
     assert missing_link(page, "use/nothing.md") and missing_link(page, "use/cluster.md#nowhere")
     assert not missing_link(page, "use/cluster.md#what-has-been-run") and not missing_link(page, "../README.md")
     assert missing_file("docs/nothing.md") and missing_file("scoring/nothing.py") and missing_file("nothing.sh")
-    assert not missing_file("scoring/per_prefix.py") and not missing_file("swap_config.json")
+    assert not missing_file("scoring/answer.py") and not missing_file("swap_config.json")
     assert missing_command("openrlhf_swap.nothing") and missing_command("openrlhf_swap.sizing")
     assert not missing_command("openrlhf_swap.train") and not missing_command("pytest")
     assert missing_name("algorithm.advantages.nothing") and missing_name("test_nothing")

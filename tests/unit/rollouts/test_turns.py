@@ -14,8 +14,7 @@ from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.runs.metrics import turn_metrics
-from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
 # Prompt 7 8 9; the policy: 1 2, the environment: 50 51 52, the policy: 3, the environment: nothing, the policy: 4 5.

@@ -9,8 +9,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AutoModelForCausalLM, Gemma3TextConfig, Qwen2Config
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.branch_attention import Branch, BranchAttention
-from openrlhf_swap.scoring.shared_prefix import MAX_MASK, group_branches, score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import (
+    MAX_MASK,
+    Branch,
+    BranchAttention,
+    group_branches,
+    score_shared_prefix,
+)
 
 LAYERS, HEADS, KEY_HEADS, BRANCH = 3, 4, 2, 5
 SIZES = {

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.prefix_scores import largest_difference, masks_of, ragged_case
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -62,8 +61,8 @@ SHARED_KEYS = {
 }
 FAMILIES = {
     # keys and values of all tokens
-    "llama": {},
-    "qwen2": {},
+    "llama": {"num_key_value_heads": 1},
+    "qwen2": {"tie_word_embeddings": True},
     "qwen3": {"head_dim": 16},
     "qwen3_moe": {"head_dim": 16, "num_experts": 4, **EXPERTS},
     "smollm3": {"no_rope_layer_interval": 2},
@@ -186,7 +185,17 @@ def test_any_shape(seed, rows, left, family):
         assert largest_difference(model, case) < PARTLY_FLOAT32.get(family, 1e-9)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
+def test_a_forward_for_each_by_hand():
+    """Against the definition: the mean log-probability of the answer's tokens, from full logits."""
+    model = build("llama", torch.float64)
+    branch = AnswerBranch((1, 2, 3), (False, True, True))
+    (score,) = score_per_prefix(model, torch.tensor([5, 6, 7, 8, 9]), [4], branch)
+    logprobs = model(torch.tensor([[5, 6, 7, 8, 1, 2, 3]])).logits[0].log_softmax(-1)
+    # Token 2 is predicted at position 4 (after 1), token 3 at position 5 (after 2).
+    assert score.item() == pytest.approx((logprobs[4, 2] + logprobs[5, 3]).item() / 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
 def test_eager_attention_agrees(family):
     """It caps the scores where SDPA leaves the cap out."""
     config = config_of(family)

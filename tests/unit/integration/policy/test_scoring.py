@@ -12,8 +12,7 @@ from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scoring import PolicyScorer
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.per_prefix import score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import StateRequest, read_states
 
