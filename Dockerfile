@@ -35,7 +35,6 @@ COPY scripts/common.sh scripts/setup.sh scripts/
 COPY openrlhf_swap/__init__.py openrlhf_swap/errors.py openrlhf_swap/
 COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/kernels.py openrlhf_swap/packages/versions.py \
     openrlhf_swap/packages/
-COPY openrlhf_swap/flags/__init__.py openrlhf_swap/flags/device.py openrlhf_swap/flags/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/patches.py openrlhf_swap/integration/
 COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \
     openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/flash_attention.py \

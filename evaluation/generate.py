@@ -14,8 +14,8 @@ from tqdm import tqdm
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, rows_path, sampling
 from openrlhf_swap.files import Row, appending
-from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.generate import generate, open_engine
+from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
 from openrlhf_swap.rollouts.reader import ResponseReader
 

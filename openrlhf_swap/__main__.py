@@ -7,9 +7,10 @@ the others need does not have to be installed.
 import ast
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import cast
 
 from openrlhf_swap import __version__
 from openrlhf_swap.command import PROGRAM, did_you_mean, run_command
@@ -34,38 +35,30 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first words name, and return its exit status."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where `python -m` finds the module of module:name, too
     return run_command(dispatch, argv)
 
 
 def dispatch(argv: list[str]) -> int | None:
-    """Run the command that the first one or two words name with the other words.
-
-    Raises ConfigError when they name none.
-    """
+    """Run the command that the first one or two words name; raises ConfigError when they name none."""
     for count in (1, 2):
         if module := COMMANDS.get(" ".join(argv[:count])):
-            status: int | None = import_module(module).main(argv[count:])
-            return status
+            return cast("int | None", import_module(module).main(argv[count:]))
     group = {name: module for name, module in COMMANDS.items() if argv and name.startswith(f"{argv[0]} ")}
     name = " ".join(argv[: 2 if group else 1])
     if name == "--version":
         print(f"{PROGRAM} {__version__}")
     elif name.endswith(("-h", "--help")):
-        print(_help(group or COMMANDS))
+        commands = group or COMMANDS
+        width = max(map(len, commands)) + 2
+        print(f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help\n")
+        print((__doc__ or "").partition("\n")[0], "\n\ncommands:", sep="")
+        print(*(f"  {name:{width}}{_first_line(module)}" for name, module in commands.items()), sep="\n")
     else:
         problem = f"{name} is not a command" if name else "a command is missing"
         raise ConfigError(f"{problem}; {did_you_mean(name, COMMANDS)}; --help explains them")
     return 0
-
-
-def _help(commands: Mapping[str, str]) -> str:
-    width = max(map(len, commands)) + 2
-    lines = [f"  {name:{width}}{_first_line(module)}" for name, module in commands.items()]
-    usage = f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help"
-    return "\n".join([usage, "", (__doc__ or "").partition("\n")[0], "", "commands:", *lines])
 
 
 def _first_line(module: str) -> str:

@@ -26,20 +26,17 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError instead of printing its usage and exiting."""
 
     def __init__(self, command: str, description: str | None = None) -> None:
-        """Take what the user types before the flags, and the docstring of the command's module."""
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raise ConfigError with the message."""
         raise ConfigError(f"{message.replace('argument ', '', 1)}; see {self.prog} --help for what each flag takes")
 
 
 def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:
-    """Run a command with its arguments (the process's own by default) and return its exit status.
+    """Run a command with its arguments, the process's own by default, and return its exit status.
 
-    That is what `command` returns (None is 0), 2 after a SwapError or a missing package, or 130 after Ctrl-C; each of
-    these is printed as one line.
+    After a SwapError or a missing package it is 2, after Ctrl-C 130; each of these is printed as one line.
     """
     try:
         status = command(list(sys.argv[1:] if argv is None else argv)) or 0

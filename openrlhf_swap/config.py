@@ -34,7 +34,6 @@ class FlagSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, prefix: str = "swap", /, **values: Any) -> None:
-        """Take the settings by name; `prefix` is that of their flags, `--<prefix>.<name>`."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -51,7 +50,6 @@ class FlagSettings(BaseModel):
 
     @classmethod
     def _explained(cls, error: ValidationError, prefix: str) -> ConfigError:
-        """The first problem that pydantic found, as one line."""
         first = error.errors()[0]
         if not first["loc"]:  # a rule about several settings, with its own message
             return ConfigError(str(first["ctx"]["error"]))
@@ -84,10 +82,7 @@ def short_name(objective: str) -> str:
 
 
 def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
-    """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd.
-
-    Raises ValueError for a value that is neither, or is not positive.
-    """
+    """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd; ValueError for any other value."""
     relative = isinstance(tau, str) and tau.endswith(DEVIATIONS)
     number = float(str(tau).removesuffix(DEVIATIONS))
     if not number > 0 or (relative and math.isinf(number)):
@@ -188,7 +183,6 @@ class SwapConfig(FlagSettings):
         return value if relative else number
 
     def model_post_init(self, _: Any) -> None:
-        """Check rules about several settings."""
         if self.objective == "step_only" and self.process_weight == 0:
             raise ConfigError("--swap.process_weight is 0.0; step_only has no other signal: use a value above 0")
         if self.step_price == "weights" and self.step_baseline != "mean":

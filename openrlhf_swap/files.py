@@ -25,8 +25,8 @@ def to_line(row: Any, indent: int | None = None) -> str:
 def read_rows(path: Path) -> Iterator[Any]:
     """The rows of a JSONL file that we wrote, one at a time; none if there is no file.
 
-    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the last rows. Any
-    other row that cannot be read raises a DataError that names the file and the row.
+    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the last rows. Raises
+    DataError, with the row's number, for any other that cannot be read.
     """
     if path.exists():
         with open(path, "rb") as file:

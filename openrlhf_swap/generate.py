@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.packages import is_cpu_build
 
 if TYPE_CHECKING:
     from vllm import LLM, CompletionOutput

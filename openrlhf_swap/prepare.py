@@ -28,13 +28,7 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
-from openrlhf_swap.data.clean import (
-    Reason,
-    find_reasons,
-    has_special_tokens,
-    source_rows,
-    strip_template,
-)
+from openrlhf_swap.data.clean import Reason, find_reasons, has_special_tokens, source_rows, strip_template
 from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.data.references import problem_text, read_chat, read_references
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of
@@ -91,18 +85,15 @@ def main(argv: list[str]) -> None:
         return {**rows[number], **reference.metadata, "problem": problem, "answer": reference.answer}
 
     def dropped_row(number: int, reason: Reason) -> Row:
-        own_id = {"id": rows[number]["id"]} if "id" in rows[number] else {}
-        earlier = (
-            {"duplicate_of": reason["duplicate_of"] + 1} if "duplicate_of" in reason else {}
-        )  # from 1, as in errors
+        own_id = {name: rows[number][name] for name in ("id",) if name in rows[number]}
+        earlier = {name: reason[name] + 1 for name in ("duplicate_of",) if name in reason}  # from 1, as in errors
         return {"row": number + 1, **own_id, **reason, **earlier, "problem": problems[number]}
 
+    source = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
     contents: dict[Path, Iterable[Row]] = {
         removed_path(args.output): starmap(dropped_row, dropped),
         args.output: map(prompt_row, kept[: args.limit]),
-        args.output.with_name(args.output.name + ".source.json"): [
-            {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
-        ],
+        args.output.with_name(args.output.name + ".source.json"): [source],
     }
     args.output.parent.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
@@ -110,8 +101,7 @@ def main(argv: list[str]) -> None:
             write_rows(path, content)
     for line in _summary(args, reasons):
         print(line)
-    rendered = sum(has_special_tokens(problems[number]) for number in kept)
-    if rendered:
+    if rendered := sum(has_special_tokens(problems[number]) for number in kept):
         print(
             f"{rendered} prompts have special tokens of a chat template in their text; --strip-templates keeps the "
             "user's turn alone, to which training applies the model's template"
@@ -125,32 +115,22 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap prepare", __doc__)
-    parser.add_argument(
-        "--input",
-        default=DATASET,
-        help=f"hub data set, or a file that ends in {', '.join(DATA_FILES)} (default: %(default)s)",
-    )
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to write")
-    parser.add_argument(
-        "--config", help="configuration of a hub data set that has several, such as main of openai/gsm8k"
-    )
-    parser.add_argument("--split", default="train", help="split of a hub data set (default: %(default)s)")
-    parser.add_argument("--revision", help="commit, tag or branch of a hub data set; the newest by default")
+    add, endings = parser.add_argument, ", ".join(DATA_FILES)
+    add("--input", default=DATASET, help=f"hub data set, or a file that ends in {endings} (default: %(default)s)")
+    add("--output", type=Path, required=True, help="JSONL to write")
+    add("--config", help="configuration of a hub data set that has several, such as main of openai/gsm8k")
+    add("--split", default="train", help="split of a hub data set (default: %(default)s)")
+    add("--revision", help="commit, tag or branch of a hub data set; the newest by default")
     keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
-    parser.add_argument("--problem-key", default="problem", help=keys % "problems, texts or chats")
-    parser.add_argument("--answer-key", default="answer", help=keys % "answers")
+    add("--problem-key", default="problem", help=keys % "problems, texts or chats")
+    add("--answer-key", default="answer", help=keys % "answers")
     compared = parser.add_mutually_exclusive_group()
     compared.add_argument("--benchmarks", type=Path, help="folder with local copies of the five; default: the hub")
     compared.add_argument("--no-benchmarks", action="store_true", help="keep benchmark problems")
-    parser.add_argument(
-        "--suffix", default=SUFFIX, help="text appended to each problem, '' for none (default: %(default)r)"
-    )
-    parser.add_argument(
-        "--strip-templates",
-        action="store_true",
-        help="of prompts rendered with a chat template, keep the user's turn: no system prompt, no special tokens",
-    )
-    parser.add_argument("--limit", type=int, help="write only the first LIMIT usable rows")
+    add("--suffix", default=SUFFIX, help="text appended to each problem, '' for none (default: %(default)r)")
+    text = "of prompts rendered with a chat template, keep the user's turn: no system prompt, no special tokens"
+    add("--strip-templates", action="store_true", help=text)
+    add("--limit", type=int, help="write only the first LIMIT usable rows")
     return parser
 
 
@@ -167,7 +147,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iterator[str]:
-    """Lines with the numbers of rows read, dropped and written."""
     dropped = [reason for reason in reasons if reason]
     kept = len(reasons) - len(dropped)
     counts = Counter(reason["reason"] for reason in dropped)

@@ -14,7 +14,6 @@ import argparse
 import sys
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -24,6 +23,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.references import read_references, try_grader
 from openrlhf_swap.files import appending, read_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_template_arguments, parse_with_settings
+from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import Reference, find_verifier
 from openrlhf_swap.runs.model_code import check_model_files
@@ -43,7 +43,6 @@ TRAINING_FLAGS = {
 
 
 def main(argv: list[str]) -> None:
-    """Sample and grade the prompts that the output does not hold yet."""
     args = parse_with_settings(_parser(), ("end_of_thought", "grader", "trust_remote_code"), argv)
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
@@ -58,14 +57,13 @@ def main(argv: list[str]) -> None:
         tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
         set_template_arguments(tokenizer, args.chat_template_kwargs)
         config, messages = resolve_thought(SwapConfig(end_of_thought=args.end_of_thought), tokenizer)
-        references = references_of_prompts(args, tokenizer)
+        references = _references(args, tokenizer)
         try_grader(args.grader, list(references.values()))
     sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
     settings = {f"--{name.replace('_', '-')}": value for name, value in sampling.items()}
     settings |= {"--samples": args.samples, "--max-model-len": args.max_model_len, "--model": identity(args.model)}
-    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs}
-    settings |= {"--swap.end_of_thought": args.end_of_thought, "--swap.grader": args.grader}
-    record_or_compare(args.output, settings)
+    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--swap.end_of_thought": args.end_of_thought}
+    record_or_compare(args.output, settings | {"--swap.grader": args.grader})
     done = {row["key"] for row in read_rows(args.output)}
     prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
     if not prompts:
@@ -90,31 +88,30 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap reference", __doc__)
-    parser.add_argument("--model", required=True, help="the reference policy: folder or hub id")
-    parser.add_argument("--dataset", required=True, help="the prompts of the training: file, folder or hub id")
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to write, or to continue")
-    parser.add_argument("--input-key", default="problem", help="column of the problems")
-    parser.add_argument("--label-key", default="answer", help="column of the reference answers")
+    add = parser.add_argument
+    add("--model", required=True, help="the reference policy: folder or hub id")
+    add("--dataset", required=True, help="the prompts of the training: file, folder or hub id")
+    add("--output", type=Path, required=True, help="JSONL to write, or to continue")
+    add("--input-key", default="problem", help="column of the problems")
+    add("--label-key", default="answer", help="column of the reference answers")
     add_template_arguments(parser)
-    parser.add_argument("--split", default="train", help="split of the data set")
-    parser.add_argument("--samples", type=int, default=16, help="responses per problem")
-    parser.add_argument("--temperature", type=float, default=0.6)
-    parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
-    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
+    add("--split", default="train", help="split of the data set")
+    add("--samples", type=int, default=16, help="responses per problem")
+    add("--temperature", type=float, default=0.6)
+    add("--top-p", type=float, default=0.95)
+    add("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
+    add("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
     return parser
 
 
-def references_of_prompts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
+def _references(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
     """The reference answer to each training prompt, by rendered prompt, without empty prompts."""
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
-    data = {"prompt_dataset": args.dataset, "prompt_probs": None, "prompt_split": args.split}
-    data |= {"input_key": args.input_key, "label_key": args.label_key, "input_template": None}
-    data |= {"max_samples": sys.maxsize, "apply_chat_template": True}
-    training = SimpleNamespace(
-        data=SimpleNamespace(**data), train=SimpleNamespace(seed=0), eval=SimpleNamespace(dataset=None)
-    )
+    flags = {"data.prompt_dataset": args.dataset, "data.prompt_probs": None, "data.prompt_split": args.split}
+    flags |= {"data.input_key": args.input_key, "data.label_key": args.label_key, "data.input_template": None}
+    flags |= {"data.max_samples": sys.maxsize, "data.apply_chat_template": True}
+    training = nested(flags | {"train.seed": 0, "eval.dataset": None})
     rows = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
     references = read_references(rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}")

@@ -19,6 +19,7 @@ the flags that the rows depend on. Others are refused, and so is an input with o
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 
 FIELDS = ("problem", "answer", "response")
 TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
-CUTTING = ("step_tokens", "max_steps", "newline_patience", "steps", "end_of_thought")
-SETTINGS = (*CUTTING, "close_template", "observation_gain")
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+SETTINGS = (
+    *("step_tokens", "max_steps", "newline_patience", "steps", "end_of_thought", "close_template", "observation_gain"),
+)
 
 
 def main(argv: list[str]) -> None:
@@ -61,70 +62,60 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"{FLAG} is {args.grader}, whose tasks have no answer text to score: use eval run")
     check_model_files("--model", args.model, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output.parent)
-    rows = read_input(args.input)
+    rows = [_scorable(entry) for entry in read_entries(args.input, "--input")]
+    if all(entry.row is None for entry in rows):
+        raise DataError(f"--input is {args.input}, of which no row can be scored: {describe_faults(rows)}")
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     settings |= {"--swap.scoring": run.scoring, FLAG: args.grader}
     settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--system-prompt": args.system_prompt}
     settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
     record_or_compare(args.output, settings)
-    refuse_other_rows(args.output, rows)
-    model, tokenizer = load_model(args.model, args.dtype, args.trust_remote_code)
+    _refuse_other_rows(args.output, rows)
+    model, tokenizer = _load_model(args)
     set_template_arguments(tokenizer, args.chat_template_kwargs, args.system_prompt)
 
     from openrlhf_swap.scoring.scorer import Scorer
 
     scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
-    grader = Grader(verifier=args.grader) if args.grader else None
-    outcomes = score_rows(scorer, rows, args.output, grader, args.tokens_left)
+    outcomes = _score_rows(scorer, rows, args)
     if args.tokens_left:
-        predict_tokens_left(args.output)
+        _predict_tokens_left(args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
     steps = [len(row["step_ends"]) for row in read_rows(args.output)]
     if sum(steps) < 1.5 * len(steps):
-        print(
-            f"warning: {sum(steps) / len(steps):.1f} steps a response; a smaller --swap.step_tokens makes more of them"
-        )
+        mean = sum(steps) / len(steps)
+        print(f"warning: {mean:.1f} steps a response; a smaller --swap.step_tokens makes more of them")
 
 
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap score", __doc__)
-    parser.add_argument("--model", required=True, help="Hugging Face model id, or a folder")
-    parser.add_argument("--input", type=Path, required=True, help="JSONL of problem, answer, and response or turns")
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of the model (default: %(default)s)")
-    parser.add_argument("--tokens-left", action="store_true", help="also predict how many tokens follow each step")
+    add = parser.add_argument
+    add("--model", required=True, help="Hugging Face model id, or a folder")
+    add("--input", type=Path, required=True, help="JSONL of problem, answer, and response or turns")
+    add("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
+    dtypes = ("float32", "bfloat16", "float16", "float64")
+    add("--dtype", choices=dtypes, default="float32", help="dtype of the model (default: %(default)s)")
+    add("--tokens-left", action="store_true", help="also predict how many tokens follow each step")
     add_rendering(parser)
-    parser.add_argument(FLAG, help="also grade each response, by a name as in training (default: do not)")
+    add(FLAG, help="also grade each response, by a name as in training (default: do not)")
     return parser
 
 
-def load_model(
-    name: str, dtype: str, trust_remote_code: bool = False
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load model and tokenizer, on the GPU if there is one."""
+def _load_model(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    name, trusted = args.model, args.trust_remote_code
     with reader_errors(f"--model is {name}, which cannot be read: {{reason}}", ConfigError):
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-        model = AutoModelForCausalLM.from_pretrained(
-            name, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
-        )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return model.eval().to(device), tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
+        dtype = getattr(torch, args.dtype)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=trusted)
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
-def read_input(source: Path) -> list[Entry]:
-    """The rows of the input, those that cannot be scored with what is wrong; DataError when there is none to score."""
-    rows = [_scorable(entry) for entry in read_entries(source, "--input")]
-    if all(entry.row is None for entry in rows):
-        raise DataError(f"--input is {source}, of which no row can be scored: {describe_faults(rows)}")
-    return rows
-
-
-def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
+def _refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
     """Raise DataError for the first row in `target` that is not the same problem, answer and response in the input."""
     by_line = {entry.number: entry.row for entry in rows}
     for scored in read_rows(target):
@@ -137,21 +128,17 @@ def refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
             )
 
 
-def score_rows(
-    scorer: Scorer, rows: Sequence[Entry], target: Path, grader: Grader | None, with_states: bool
-) -> Counter[str]:
-    """Append the scores of every row that a JSONL file does not hold yet, and count the rows by outcome.
-
-    `with_states`, each row gets `states`, for `predict_tokens_left`.
-    """
-    done = max((row["row"] + 1 for row in read_rows(target)), default=0)
+def _score_rows(scorer: Scorer, rows: Sequence[Entry], args: argparse.Namespace) -> Counter[str]:
+    """Append the scores of every row that the output does not hold yet, and count the rows by outcome."""
+    done = max((row["row"] + 1 for row in read_rows(args.output)), default=0)
     left = [entry for entry in rows if entry.number > done]
-    outcomes: Counter[str] = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
+    outcomes = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
     skipped: list[Entry] = []
-    with appending(target) as append:
+    grader = Grader(verifier=args.grader) if args.grader else None
+    with appending(args.output) as append:
         for entry in tqdm(left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)):
             try:
-                append(_scored(scorer, entry, grader, with_states))
+                append(_scored(scorer, entry, grader, args.tokens_left))
                 outcomes["scored"] += 1
             except DataError as error:
                 outcomes[f"skipped: {str(error).partition(' (')[0]}"] += 1
@@ -179,7 +166,7 @@ def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bo
     return row
 
 
-def predict_tokens_left(target: Path) -> None:
+def _predict_tokens_left(target: Path) -> None:
     """Replace `states` by `tokens_left` in a file of scored rows; the regression is that of training."""
     rows = list(read_rows(target))
     new = [row for row in rows if "states" in row]
@@ -200,18 +187,18 @@ def predict_tokens_left(target: Path) -> None:
 
 def _scorable(entry: Entry) -> Entry:
     """The entry, with a fault if one of the fields is missing or no text."""
-    if entry.row is None:
+    if (row := entry.row) is None:
         return entry
-    turns = turns_of(entry.row)
-    if not all(map(_is_turn, turns)):
-        return Entry(entry.number, None, "turns without the texts action and observation")
-    names = [PROMPT if PROMPT in entry.row and "problem" not in entry.row else "problem", "answer"]
+    turns, fault = turns_of(row), ""
+    names = [PROMPT if PROMPT in row and "problem" not in row else "problem", "answer"]
     names += [] if turns else ["response"]
-    missing = [name for name in names if entry.row.get(name) in (None, "")]
-    wrong = [name for name in names if not missing and not answer_text(entry.row[name])]
-    if missing:
-        return Entry(entry.number, None, f"no {' and no '.join(missing)}")
-    return Entry(entry.number, None, f"{wrong[0]} is neither text nor a number") if wrong else entry
+    if not all(map(_is_turn, turns)):
+        fault = "turns without the texts action and observation"
+    elif missing := [name for name in names if row.get(name) in (None, "")]:
+        fault = f"no {' and no '.join(missing)}"
+    elif wrong := [name for name in names if not answer_text(row[name])]:
+        fault = f"{wrong[0]} is neither text nor a number"
+    return Entry(entry.number, None, fault) if fault else entry
 
 
 def turns_of(row: Row) -> list[Any]:

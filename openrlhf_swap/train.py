@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from openrlhf_swap.flags.configuration import (
 )
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
+from openrlhf_swap.flags.stock import complete
 from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
@@ -53,12 +54,12 @@ RUN_FILE = """\
 
 
 def main(argv: list[str]) -> int:
-    """Run the command."""
     if "--list-objectives" in argv:
         _print_objectives()
         return 0
     if {"-h", "--help"} & set(argv):
-        return _print_help()
+        _print_help()
+        return 0
     words = [word for word in argv if word != DRY_RUN]
     configuration = configure(words)
     for line in _recipe_lines(configuration):
@@ -88,14 +89,9 @@ def main(argv: list[str]) -> int:
 
 def _read_record(path: Path) -> dict[str, Any]:
     """A JSON file that an earlier start wrote; {} if there is none or, after a line that says so, if it is torn."""
-    try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError):
-        record = None
-    if isinstance(record, dict):
-        return record
+    with suppress(ValueError, RecursionError):
+        if isinstance(record := json.loads(path.read_bytes()) if path.exists() else {}, dict):
+            return record
     print(f"[swap] {path} cannot be read and is ignored")
     return {}
 
@@ -118,7 +114,8 @@ def _check_quickly(configuration: Configuration) -> None:
 
 
 def _train(configuration: Configuration, words: list[str]) -> None:
-    print(f"{command_line(COMMAND, words)}\n{configuration.notes}", end="")  # a resumed run appends to the log
+    notes = complete(configuration.values)[1]
+    print(f"{command_line(COMMAND, words)}\n{notes}", end="")  # a resumed run appends to the log
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in the middle of torch's import Ctrl-C would abort
     import torch  # noqa: F401
 
@@ -132,33 +129,28 @@ def _train(configuration: Configuration, words: list[str]) -> None:
 
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)
-    method = configuration.method
-    options = absolute_paths(objective_class(method.objective), method.options)
-    configuration = replace(
-        configuration,
-        method=method.replaced(options=options),
-        run=configuration.run.replaced(output_dir=str(output)),
-    ).replace_flags({RUN_NAME: names["run_name"]})
-    resolved = resolve_run(configuration)
-    as_given = replace(configuration, method=resolved.method)  # records have the data sets that were given
-    _write_records(as_given, words, names)
+    method, run = configuration.method, configuration.run.replaced(output_dir=str(output))
+    method = method.replaced(options=absolute_paths(objective_class(method.objective), method.options))
+    named = configuration.replace_flags({RUN_NAME: names["run_name"]})
+    resolved = resolve_run(replace(named, method=method, run=run))
+    # Records have the data sets that were given.
+    _write_records(replace(named, method=resolved.method, run=run), words, names)
     print(f"[swap] {_summary(resolved)}")
-    run = use_whole_paths(resolved)
-    if not run.on_cpu:
+    whole = use_whole_paths(resolved)
+    if not whole.on_cpu:
         from openrlhf_swap.integration.startup import gpus
 
-        run = gpus.check(run)
-    with starting_ray(run) as started:
+        whole = gpus.check(whole)
+    with starting_ray(whole) as started:
         from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
 
-        launch(run, started)
+        launch(whole, started)
     try_write_card(Path(resolved.args.ckpt.output_dir), output)
     policy, rest = map(os.path.relpath, (resolved.args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
 
 
 def _summary(configuration: Configuration) -> str:
-    """One line that says what is trained and how."""
     args = configuration.args
     engines, actors = args.vllm.num_engines, policy_ranks(args)
     return (
@@ -178,7 +170,7 @@ def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
 
 
 def _write_records(given: Configuration, words: list[str], names: dict[str, str]) -> None:
-    """Write swap_config.json, with the settings and what the run was made of, and run.yaml, which starts it again."""
+    """Write swap_config.json, which says what the run is made of, and run.yaml, which starts it again."""
     output, args = Path(given.run.output_dir), given.args
     output.mkdir(parents=True, exist_ok=True)
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
@@ -213,7 +205,7 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
 
 
 def _print_objectives() -> None:
-    """Print each objective on a line, followed by its recipe and its settings, by what a user has or wants."""
+    """Print each objective, its recipe and its settings, by what a user has or wants."""
     for title, group in GROUPS.items():
         print(f"\n{title}:")
         for name in group:
@@ -225,13 +217,11 @@ def _print_objectives() -> None:
     print("\ndocs/use/which_objective.md has three or four of them to begin with")
 
 
-def _print_help() -> int:
-    """Print all flags and our defaults."""
+def _print_help() -> None:
     parser = training_parser()
     parser.description = __doc__
-    parser.add_argument(
-        "--list-objectives", action="store_true", help="list objectives and their own settings, and exit"
-    )
+    text = "list objectives and their own settings, and exit"
+    parser.add_argument("--list-objectives", action="store_true", help=text)
     parser.add_argument(DRY_RUN, action="store_true", help="print all settings as a YAML file for --config, and exit")
     parser.print_help()
     print("\nDEFAULTS that differ from OpenRLHF's:")
@@ -239,7 +229,6 @@ def _print_help() -> int:
         print(f"  --{name} {value}")
     for name, folder in FOLDERS.items():
         print(f"  --{name} {folder}, in --swap.output_dir")
-    return 0
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.packages import is_cpu_build
 
 ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces

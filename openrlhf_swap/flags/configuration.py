@@ -20,9 +20,9 @@ from typing import Any
 from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.device import is_cpu_build
-from openrlhf_swap.flags.stock import complete, nested, stock_parser
+from openrlhf_swap.flags.stock import complete, stock_parser
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
+from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.recipes import CONFIG, FlagFile, as_words, find_value, layered, read_config, read_recipe
 
 REWARD_FILE = str(Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py")
@@ -90,20 +90,10 @@ class Configuration:
     overruled: frozenset[str]  # the recipe's flags over which a file or the command line wins
     on_cpu: bool  # whether torch was built without an accelerator
 
-    @property
+    @cached_property
     def args(self) -> SimpleNamespace:
         """OpenRLHF's arguments as its main hands them to the training; raises ConfigError for what that refuses."""
-        return self._completed[0]
-
-    @property
-    def notes(self) -> str:
-        """What OpenRLHF's main prints about the arguments."""
-        return self._completed[1]
-
-    @cached_property
-    def _completed(self) -> tuple[SimpleNamespace, str]:
-        args = nested(self.values)
-        return args, complete(args)
+        return complete(self.values)[0]
 
     def replace_flags(self, changes: Mapping[str, Any]) -> Configuration:
         """A copy with other values of OpenRLHF's flags."""
@@ -111,13 +101,8 @@ class Configuration:
 
     def dump(self) -> dict[str, Any]:
         """Every setting by flag without dashes, as `--config` reads it; without the tracker's key."""
-        ours = {
-            f"swap.{name}": getattr(part, name)
-            for part in (self.method, self.run)
-            for name in part.declared()
-            if name != "recipe"
-        }
-        objective = short_name(self.method.objective)
+        parts, objective = (self.method, self.run), short_name(self.method.objective)
+        ours = {f"swap.{name}": getattr(part, name) for part in parts for name in part.declared() if name != "recipe"}
         ours |= {f"swap.{objective}.{name}": text for name, text in self.method.options.items()}
         hidden = {SECRET: self.values[SECRET], "reward.remote_url": REWARD_FILE, **_folders(self.run)}
         theirs = {name: self.values[name] for name in sorted(self.named) if self.values[name] is not None}
@@ -144,7 +129,15 @@ def configure(
     stock = {action.dest: _default(action) for action in reversed(parser._actions)}
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # the parser then says what was given
-    chosen = _parse(parser, words)
+    namespace, unknown = parser.parse_known_args(words)
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        known = [each for each in parser._option_string_actions if not each.startswith("--no-")]
+        nearest = difflib.get_close_matches(flag, known, n=1)
+        remedy = f"did you mean {nearest[0]}?" if nearest else f"{parser.prog} --help lists all flags"
+        remedy = "only switches can be turned off like this" if flag.startswith("--no-") else remedy
+        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
+    chosen = vars(namespace)
 
     on_cpu = is_cpu_build() if on_cpu is None else on_cpu
     method, run = _settings(chosen)
@@ -152,15 +145,9 @@ def configure(
     ours |= default_flags(method.objective) | _folders(run) | dict(defaults or {})
     ours |= _placement({**stock, **ours, **chosen})
     values = {name: value for name, value in {**stock, **ours, **chosen}.items() if not _is_ours(name)}
-    configuration = Configuration(
-        method,
-        run,
-        values,
-        named=frozenset(values.keys() & (ours.keys() | chosen.keys())),
-        recipe=recipe,
-        overruled=frozenset(recipe.flags.keys() & {*filed, *typed}),
-        on_cpu=on_cpu,
-    )
+    named = frozenset(values.keys() & (ours.keys() | chosen.keys()))
+    overruled = frozenset(recipe.flags.keys() & {*filed, *typed})
+    configuration = Configuration(method, run, values, named, recipe, overruled, on_cpu)
     _ = configuration.args  # OpenRLHF's main may refuse them
     return configuration
 
@@ -210,9 +197,8 @@ def add_template_arguments(parser: argparse.ArgumentParser, dest: str = "chat_te
 def add_rendering(parser: argparse.ArgumentParser) -> None:
     """Add the flags of commands whose problems are no chats: arguments of the template, and a system's turn."""
     add_template_arguments(parser)
-    parser.add_argument(
-        "--system-prompt", help="the system's turn before each problem, as the training's chats have it"
-    )
+    text = "the system's turn before each problem, as the training's chats have it"
+    parser.add_argument("--system-prompt", help=text)
 
 
 def _json_object(text: str) -> str:
@@ -233,27 +219,11 @@ def parse_with_settings(
     return argparse.Namespace(**{name.removeprefix("swap."): value for name, value in given.items()})
 
 
-def _parse(parser: Parser, words: Sequence[str]) -> dict[str, Any]:
-    """What a command line gives."""
-    namespace, unknown = parser.parse_known_args(words)
-    if unknown:
-        name = unknown[0].partition("=")[0]
-        known = [flag for flag in parser._option_string_actions if not flag.startswith("--no-")]
-        nearest = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {nearest[0]}?" if nearest else f"{parser.prog} --help lists all flags"
-        if name.startswith("--no-"):
-            remedy = "only switches can be turned off like this"
-        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
-    return vars(namespace)
-
-
 def _unescape(text: str) -> str:
-    """A template, in which backslash and n are a newline."""
     return text.replace("\\n", "\n")
 
 
 def _default(action: argparse.Action) -> Any:
-    """A default as the parser gives it: text becomes the flag's type."""
     return action.type(action.default) if callable(action.type) and isinstance(action.default, str) else action.default
 
 

@@ -25,35 +25,28 @@ def engine_gpus(args: SimpleNamespace) -> int:
     return int(args.vllm.num_engines * args.vllm.tensor_parallel_size)
 
 
-def reference_ranks(args: SimpleNamespace) -> int:
-    """Processes of the reference model, which only a KL penalty needs."""
-    return int(args.ref.num_nodes * args.ref.num_gpus_per_node) if args.algo.kl.init_coef > 0 else 0
-
-
 def gpu_actors(args: SimpleNamespace) -> int:
     """Ray actors with a GPU of their own: policy, engines and the reference model, unless that shares the policy's."""
+    reference = args.algo.kl.init_coef > 0 and not args.train.colocate_actor_ref  # only a KL penalty needs it
     own = policy_ranks(args) + engine_gpus(args)
-    return own if args.train.colocate_actor_ref else own + reference_ranks(args)
+    return own + int(reference * args.ref.num_nodes * args.ref.num_gpus_per_node)
 
 
 def responses_of_an_engine(args: SimpleNamespace) -> int:
     """Responses that an engine generates in a step."""
-    share: int = math.ceil(args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.vllm.num_engines)
-    return share
+    return math.ceil(int(args.rollout.batch_size * args.rollout.n_samples_per_prompt) / int(args.vllm.num_engines))
 
 
 def engine_limits(configuration: Configuration) -> dict[str, int]:
-    """Arguments of vLLM's engines, by vLLM's names. OpenRLHF has no flags for them and sets 128 responses at a time.
+    """Arguments of vLLM's engines for which OpenRLHF has no flags, by vLLM's names.
 
-    On a GPU `max_num_seqs` and `max_num_batched_tokens`, whatever its size: vLLM itself queues responses that its
-    memory has no room for. On a CPU these only if given, `kv_cache_memory_bytes`, and `block_size` with prefix
-    caching.
+    On a GPU these are as many responses as a step has, instead of 128: vLLM itself queues those that its memory has no
+    room for.
     """
     args, run = configuration.args, configuration.run
     if configuration.on_cpu:
         limits = {"max_num_seqs": run.engine_sequences} if run.engine_sequences else {}
-        if args.vllm.enable_prefix_caching:
-            limits["block_size"] = CPU_PREFIX_BLOCK
+        limits |= {"block_size": CPU_PREFIX_BLOCK} if args.vllm.enable_prefix_caching else {}
         return {**limits, "kv_cache_memory_bytes": _cpu_cache(args)}
     sequences = run.engine_sequences or min(responses_of_an_engine(args), MOST_SEQUENCES)
     return {"max_num_seqs": sequences, "max_num_batched_tokens": max(BATCHED_TOKENS, sequences)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,9 +75,7 @@ def check_flags(configuration: Configuration) -> None:
 
     Raises ConfigError for the first broken rule; the message names the flag, its value and the remedy.
     """
-    rules = (_values, _texts, _combinations, _shares, _without_effect, _grader)
-    for rule in rules:
-        _refuse(rule(configuration))
+    _refuse(chain(_values(configuration), _texts(configuration), _combinations(configuration), _shares(configuration)))
 
 
 def check_objective(configuration: Configuration) -> None:
@@ -153,11 +152,9 @@ def _texts(configuration: Configuration) -> Refusals:
     for source in args.reward.remote_url:
         if source.endswith(".py"):
             yield from _defines("reward.remote_url", source, "reward_func", "reward_func(queries, prompts, labels)")
-        else:
-            yield (
-                not source.startswith(("http://", "https://")),
-                f"--reward.remote_url is {source}; use a file that ends in .py, or an address that starts with http",
-            )
+        elif not source.startswith(("http://", "https://")):
+            flag = f"--reward.remote_url is {source}"
+            yield True, f"{flag}; use a file that ends in .py, or an address that starts with http"
 
 
 def _defines(flag: str, source: str, name: str, form: str) -> Refusals:
@@ -229,6 +226,24 @@ def _combinations(configuration: Configuration) -> Refusals:
         "number",
     )
 
+    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens
+    yield (
+        buffer is not None and not 0 < buffer <= longest,
+        f"--reward.overlong_buffer_len is {buffer or 0:g}; a response has at most {longest} tokens: use fewer, at "
+        "least 1",
+    )
+    yield (
+        args.eval.dataset and args.eval.steps == -1,
+        f"--eval.dataset is {args.eval.dataset}, which nothing would be evaluated on: give --eval.steps, the number "
+        "of training steps between evaluations, as well",
+    )
+    if (grader := configuration.run.grader) != MATH:
+        find_verifier(grader)  # whether there is one
+        giver = f"--reward.remote_url {','.join(args.reward.remote_url)}"
+        giver = f"--train.agent_func_path {train.agent_func_path}" if train.agent_func_path else giver
+        own = args.reward.remote_url != [REWARD_FILE]
+        yield own, f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out"
+
 
 def _shares(configuration: Configuration) -> Refusals:
     """Actors with unequal shares would wait for each other without end; an update of its own size mixes two steps."""
@@ -257,33 +272,6 @@ def _shares(configuration: Configuration) -> Refusals:
             f"{flag} is {rows}; {actors} actors cannot share the {size} responses of {part} in micro-batches of that "
             f"size: use a number of actors and a micro-batch whose product divides {size}",
         )
-
-
-def _without_effect(configuration: Configuration) -> Refusals:
-    """What OpenRLHF would leave out in silence, or refuse only after the first rollouts."""
-    args = configuration.args
-    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens
-    yield (
-        buffer is not None and not 0 < buffer <= longest,
-        f"--reward.overlong_buffer_len is {buffer or 0:g}; a response has at most {longest} tokens: use fewer, at "
-        "least 1",
-    )
-    yield (
-        args.eval.dataset and args.eval.steps == -1,
-        f"--eval.dataset is {args.eval.dataset}, which nothing would be evaluated on: give --eval.steps, the number "
-        "of training steps between evaluations, as well",
-    )
-
-
-def _grader(configuration: Configuration) -> Refusals:
-    """Whether the grader exists and gives the rewards."""
-    grader, sources = configuration.run.grader, configuration.args.reward.remote_url
-    if grader == MATH:
-        return
-    find_verifier(grader)
-    agent = configuration.args.train.agent_func_path
-    giver = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {','.join(sources)}"
-    yield sources != [REWARD_FILE], f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out"
 
 
 def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:

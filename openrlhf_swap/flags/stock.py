@@ -40,12 +40,9 @@ def nested(values: Mapping[str, Any]) -> SimpleNamespace:
     return root
 
 
-def complete(args: SimpleNamespace) -> str:
-    """Let OpenRLHF's main check the nested arguments and fill in what it derives from others; returns what it prints.
-
-    Raises ConfigError with OpenRLHF's own words.
-    """
-    printed = StringIO()
+def complete(values: Mapping[str, Any]) -> tuple[SimpleNamespace, str]:
+    """Parsed values as OpenRLHF's main completes them, nested, and what it prints; ConfigError with its words."""
+    args, printed = nested(values), StringIO()
     try:
         with redirect_stdout(printed):
             exec(_main_of(TRAIN)[1], {"args": args})
@@ -53,7 +50,7 @@ def complete(args: SimpleNamespace) -> str:
         raise ConfigError(f"OpenRLHF refuses these flags: {error}") from None
     except ZeroDivisionError:
         raise ConfigError("--rollout.micro_batch_size, or a size of --ds, is 0; use at least 1") from None
-    return printed.getvalue()
+    return args, printed.getvalue()
 
 
 @cache
@@ -66,6 +63,7 @@ def _main_of(cli: str) -> tuple[Any, Any]:
     texts = [ast.unparse(node) for node in main]
     parse = next(index for index, text in enumerate(texts) if "parse_args" in text)
     hierarchize = next(index for index, text in enumerate(texts) if text.startswith("args = hierarchize"))
-    halves = main[:parse], main[hierarchize + 1 : texts.index("train(args)")]
-    first, second = (compile(ast.Module(list(half), []), str(source), "exec") for half in halves)
-    return first, second
+    first, second = (
+        ast.Module(half, []) for half in (main[:parse], main[hierarchize + 1 : texts.index("train(args)")])
+    )
+    return compile(first, str(source), "exec"), compile(second, str(source), "exec")

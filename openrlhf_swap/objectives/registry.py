@@ -15,7 +15,7 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.command import did_you_mean
 from openrlhf_swap.config import SwapConfig, nats_or_deviations
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.packages.named import import_named
+from openrlhf_swap.packages import import_named
 
 if TYPE_CHECKING:
     from openrlhf_swap.objectives.base import Objective

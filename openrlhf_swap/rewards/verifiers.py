@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.packages.named import import_named
+from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import answer_text
 
 FLAG = "--swap.grader"

@@ -12,10 +12,10 @@ import deepspeed
 import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
-from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, installed
 from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.runtime import attention
+from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.packages.versions import replace
 from openrlhf_swap.runs.isolation import FOLDER
 

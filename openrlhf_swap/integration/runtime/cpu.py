@@ -16,9 +16,9 @@ from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, NO_CLUSTER
+from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.packages.kernels import speed_up_products
 
 # Every process of a CPU run inherits these; values that are already set take precedence.

@@ -32,7 +32,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import materialize_layer, restore_layer_on_meta
 
-from openrlhf_swap.flags.device import is_cpu_build
+from openrlhf_swap.packages import is_cpu_build
 
 PIECE_BYTES = 256 * 2**20  # a larger tensor is a piece of its own
 CPU_PIECE_BYTES = 32 * 2**20  # Ray's store has to hold some

@@ -10,8 +10,8 @@ import torch
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.flags.device import is_cpu_build
 from openrlhf_swap.flags.stock import nested, stock_parser
+from openrlhf_swap.packages import is_cpu_build
 
 NEEDED = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--vllm.num_engines", "2"]
 GIVEN = ["--rollout.batch_size", "7", "--actor.adam.betas", "0.8", "0.9", "--train.dynamic_batch_enable"]
