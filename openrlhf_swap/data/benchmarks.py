@@ -1,38 +1,37 @@
-"""The benchmarks of benchmarks.yaml: where they come from, how many problems they have, a checksum of their texts."""
+"""The benchmarks of benchmarks.yaml, and files of problems: with answers, or with the columns of GPQA and MMLU-Pro."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from openrlhf_swap.data.formats import Problem, read_format
 from openrlhf_swap.data.references import read_reference
 from openrlhf_swap.data.rows import read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rewards.verifiers import MATH, find_verifier
+from openrlhf_swap.rewards.multiple_choice import LETTERS, OPTIONS
+from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
+
+CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."
+LONGEST_SHOWN = 40  # characters of a value in a message
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark.
+    """A data set on the hub, or a local copy of it.
 
     Attributes:
-        title: its name in tables.
-        hub: data set id on the hub.
-        revision: of that data set.
         sizes: the numbers of problems that a complete copy may have.
         checksum: of the local copy's problem texts, see `checksum`; empty if it is not known.
-        subset: the data set's configuration.
-        split: its split.
-        columns: its problem and answer columns; None for rows of one of `data.formats`.
-        file: file name of a local copy, if it is not the benchmark's.
+        columns: those of problem and answer on the hub; None for rows of one of `FORMATS`.
+        file: name of a local copy, if it is not the benchmark's.
     """
 
     title: str
@@ -51,11 +50,37 @@ _TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="
 BENCHMARKS = {name: Benchmark(**about) for name, about in _TABLE.items()}
 
 
+@dataclass(frozen=True)
+class Problem:
+    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`.
+
+    Attributes:
+        id: its own in its benchmark.
+        problem: as it is asked.
+        answer: the reference answer, or what else the grader judges by.
+        metadata: what it looks at besides.
+        grader: the verifier's name.
+        instructed: whether the problem ends with an instruction, so that no suffix belongs after it.
+    """
+
+    id: str
+    problem: str
+    answer: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    grader: str = MATH
+    instructed: bool = False
+
+    @property
+    def reference(self) -> Reference:
+        """What responses are graded against."""
+        return Reference(self.answer, self.problem, self.metadata)
+
+
 def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) -> list[Problem]:
     """Load the problems of a benchmark, in order.
 
     Args:
-        name: a key of BENCHMARKS, or a JSONL file of `problem`, `answer` and perhaps `id`, or of a `data.formats`.
+        name: a key of BENCHMARKS, or a JSONL file of `problem`, `answer` and perhaps `id`, or of one of `FORMATS`.
         folder: holds local copies; None loads from the hub.
         grader: for a file of problems and answers, the verifier's name; its other columns are the metadata.
 
@@ -74,7 +99,7 @@ def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) ->
         path = folder / (benchmark.file or f"{name}.jsonl")
         problems = _read_file(path)
         digest = checksum(problem.problem for problem in problems)
-        if benchmark.checksum and digest != benchmark.checksum:
+        if benchmark.checksum not in ("", digest):
             raise DataError(
                 f"{path} does not hold the problems of {benchmark.title} (checksum {digest[:12]}, expected "
                 f"{benchmark.checksum[:12]}); to use it anyway, give --benchmarks its path"
@@ -87,10 +112,8 @@ def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) ->
 
 def checksum(problems: Iterable[str]) -> str:
     """SHA-256 of the problem texts, independent of their order and white space."""
-    digest = hashlib.sha256()
-    for text in sorted("".join(problem.split()) for problem in problems):
-        digest.update(text.encode() + b"\n")
-    return digest.hexdigest()
+    texts = sorted("".join(problem.split()) for problem in problems)
+    return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
 
 
 def title_of(name: str) -> str:
@@ -113,8 +136,7 @@ def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
     if len(first_rows) > 1:
         listing = " and ".join(f"{name} (row {number})" for name, number in first_rows.items())
         raise DataError(f"{path} has problems for the graders {listing}; put them into one file each")
-    repeated = len(problems) - len({problem.id for problem in problems})
-    if repeated:
+    if repeated := len(problems) - len({problem.id for problem in problems}):
         raise DataError(f"{path} has {repeated} duplicate ids; every problem needs its own")
     return problems
 
@@ -135,15 +157,15 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
 
 
 def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
-    """A row of one of the formats, or of problem and answer.
+    """A row of problem and answer, or of one of the formats.
 
     Raises:
         DataError: without a text or an answer that the grader can use, as every evaluation would count it as wrong.
     """
-    with reader_errors(f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"):
-        asked = read_format(row)
-    if asked:
-        problem = replace(asked, id=str(own_id))
+    read = next((read for columns, read in FORMATS.items() if "problem" not in row and row.keys() >= {*columns}), None)
+    if read:
+        with reader_errors(f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"):
+            problem = read(str(own_id), row)
     else:
         text, answer = row.get("problem"), row.get("answer")
         if not isinstance(text, str) or not text.strip():
@@ -152,7 +174,7 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
             reference = read_reference(row, "problem", "answer", grader)
         bare = strip_answer(reference.answer) if grader == MATH else reference.answer
         if answer is None or (grader == MATH and not bare):
-            raise DataError(f"{where}: answer is {_shown(row.get('answer'))}; give every row a problem and an answer")
+            raise DataError(f"{where}: answer is {_shown(answer)}; give every row a problem and an answer")
         problem = Problem(str(own_id), text, bare, reference.metadata, grader)
     if problem.grader != MATH:
         fault = find_verifier(problem.grader).find_fault(problem.answer, problem.metadata)
@@ -163,4 +185,41 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
 
 def _shown(value: object) -> str:
     """A value as JSON has it, shortened."""
-    return to_line(value).strip()[:40]
+    return to_line(value).strip()[:LONGEST_SHOWN]
+
+
+def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
+    """A question of GPQA. The order of the options is drawn by the question, so the same in every run."""
+    question, correct, *wrong = (_text(row, name) for name in _GPQA)
+    options = [text.strip() for text in (correct, *wrong)]
+    random.Random(question).shuffle(options)
+    return _choice(own_id, question, options, LETTERS[options.index(correct.strip())])
+
+
+def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
+    """A question of MMLU-Pro, which has up to ten options."""
+    options = row["options"]
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts")
+    return _choice(own_id, _text(row, "question"), options, _text(row, "answer"))
+
+
+_GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
+FORMATS: dict[tuple[str, ...], Callable[[str, Mapping[str, Any]], Problem]] = {
+    _GPQA: gpqa,
+    ("question", "options", "answer"): mmlu_pro,
+}
+"""The columns by which rows are recognised -> what makes a problem of a row."""
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is {str(value)[:LONGEST_SHOWN]!r}, which is not text")
+    return value
+
+
+def _choice(own_id: str, question: str, options: Sequence[str], letter: str) -> Problem:
+    listing = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    asked, metadata = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", {OPTIONS: list(options)}
+    return Problem(own_id, asked, letter, metadata, "multiple_choice", instructed=True)

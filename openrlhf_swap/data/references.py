@@ -20,17 +20,11 @@ TRIED = 3  # reference answers that a verifier is called with before a run start
 def read_references(
     rows: Iterable[Row], problem_key: str, answer_key: str, grader: str, source: str
 ) -> list[Reference]:
-    """The `read_reference` of each row; `source` names the rows in errors: "--input is rows.jsonl".
-
-    Raises:
-        DataError: for an answer that begins as a label and is not one.
-    """
+    """The `read_reference` of each row; a DataError that begins with `source` and the row's number instead of its."""
     references = []
+    message = "the answer begins as a label and cannot be read ({reason}); give the reference answer alone"
     for number, row in enumerate(rows, 1):
-        with reader_errors(
-            f"{source}, row {number}: the answer begins as a label and cannot be read ({{reason}}); give the "
-            "reference answer alone"
-        ):
+        with reader_errors(f"{source}, row {number}: {message}"):
             references.append(read_reference(row, problem_key, answer_key, grader))
     return references
 
@@ -38,20 +32,19 @@ def read_references(
 def read_reference(row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str) -> Reference:
     """The reference answer in a row, cleaned; for other graders than math-verify with problem and other columns.
 
-    An answer that no response could state, such as unit tests, stays as it is, and so does an object (as JSON).
-
-    The answer may be a label: `prompts.jsonl` of a run is a data set, too.
+    An answer that no response could state, such as unit tests, stays as it is, and so does an object (as JSON). The
+    answer may be a label: `prompts.jsonl` of a run is a data set, too.
 
     Raises:
         ValueError: for an answer that begins as a label and is not one.
     """
     given = row[answer_key]
     label = Reference.parse(given)
-    known: object = label.answer if isinstance(given, str) else given
     is_json = isinstance(given, list | dict)
     answer = json.dumps(given, ensure_ascii=False, default=str) if is_json else label.answer
     if find_verifier(grader).answer_is_text:
-        answer = normal_answer(known) or ("" if grader == MATH else answer)
+        normal = normal_answer(label.answer if isinstance(given, str) else given)
+        answer = normal or ("" if grader == MATH else answer)
     if grader == MATH:
         return Reference(answer)
     others = {name: value for name, value in row.items() if name not in (problem_key, answer_key)}
@@ -70,8 +63,8 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
     It is a text, or a list of messages: of `role` and `content`, which may be parts of text, or ShareGPT's `from` and
     `value`, where the answer that ends the conversation is left out.
     """
-    if isinstance(problem, str):
-        return ([{"role": "user", "content": problem}], None) if problem.strip() else ([], EMPTY_PROBLEM)
+    if isinstance(problem, str) and problem.strip():
+        return [{"role": "user", "content": problem}], None
     if not isinstance(problem, list) or not problem:
         return [], EMPTY_PROBLEM
     chat = []
@@ -101,27 +94,18 @@ def problem_text(problem: object) -> str:
 def find_faults(
     references: Sequence[Reference], grader: str, command: str, keeps_placeholders: bool = False
 ) -> list[str | None]:
-    """What is wrong with each reference answer, worded to follow "dropped with"; None if nothing is.
-
-    `command` is named in the progress bar.
-    """
+    """What is wrong with each reference answer, to follow "dropped with"; the progress bar names the command."""
     if grader != MATH:
         find_fault = find_verifier(grader).find_fault
         return [find_fault(reference.answer, reference.metadata) for reference in references]
     faults = {reference.answer: visible_fault(reference.answer, keeps_placeholders) for reference in references}
     good = find_gradable((answer for answer, fault in faults.items() if fault is None), command)
-    return [
-        faults[reference.answer] or (None if reference.answer in good else UNPARSABLE_ANSWER)
-        for reference in references
-    ]
+    faults |= {answer: fault or UNPARSABLE_ANSWER for answer, fault in faults.items() if answer not in good}
+    return [faults[reference.answer] for reference in references]
 
 
 def try_grader(grader: str, references: Sequence[Reference], flag: str = FLAG) -> None:
-    """Grade empty responses to the first problems: a function that fails at once is refused before anything starts.
-
-    Raises:
-        ConfigError: with what the function raised.
-    """
+    """Raise ConfigError for a function that fails at once: on empty responses to the first problems."""
     if grader == MATH:
         return
     pool = Grader(processes=1, verifier=grader)

@@ -14,13 +14,13 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, checked_row, decoded, parse_row, parse_value
+from openrlhf_swap.rewards.verifiers import MATH
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,8 +30,7 @@ LOOKED_AT = 20_000  # rows of a file that are read before anything slow is impor
 SHOWN = 3  # unreadable rows that a message names
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A row of a data file: its number from 1, and either its fields or what is wrong with it."""
 
     number: int
@@ -45,16 +44,11 @@ def has_rows(path: Path) -> bool:
 
 
 def read_entries(path: Path, flag: str = "", at_most: int | None = None, needs_all: bool = False) -> list[Entry]:
-    """The rows of a JSONL, JSON or CSV file, without blank lines. The fields of a CSV file are texts.
-
-    Args:
-        path: the file.
-        flag: the flag that names it, if one does, for errors.
-        at_most: how many rows are read; None for all.
-        needs_all: whether an unreadable row is an error.
+    """The rows of a JSONL, JSON or CSV file, or the first of them, without blank lines. A CSV file's fields are texts.
 
     Raises:
-        DataError: for a file that cannot be opened, is not of its format, or has no readable row among these.
+        DataError: for a file that cannot be opened, is not of its format, or has no readable row among these, or not
+            all of them where the caller needs all. `flag` names the file, if one does.
     """
     name = f"{flag} is {path}, which" if flag else str(path)
     with reader_errors(f"{name} cannot be read: {{reason}}"):
@@ -66,15 +60,13 @@ def read_entries(path: Path, flag: str = "", at_most: int | None = None, needs_a
 
 
 def readable_rows(entries: Sequence[Entry]) -> list[Row]:
-    """The rows that can be read."""
     return [entry.row for entry in entries if entry.row is not None]
 
 
 def describe_faults(entries: Sequence[Entry]) -> str:
     """The first unreadable rows: "row 3: not JSON (...), row 7: not UTF-8 (...), and 12 more"."""
-    wrong = [entry for entry in entries if entry.row is None]
-    shown = ", ".join(f"row {entry.number}: {entry.fault}" for entry in wrong[:SHOWN])
-    return shown + (f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
+    wrong = [f"row {entry.number}: {entry.fault}" for entry in entries if entry.row is None]
+    return ", ".join(wrong[:SHOWN]) + (f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
 
 
 def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
@@ -104,14 +96,16 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
         DataError: when it, or any row of it, cannot be read.
     """
     path, kind = Path(source), Path(source).suffix.lower()
-    entries = read_entries(path, "--input", needs_all=True) if has_rows(path) else []
+    rows = readable_rows(read_entries(path, "--input", needs_all=True)) if has_rows(path) else []
     files = ", ".join(DATA_FILES)
     remedy = f"check the name, --config, --split and the connection, or give a file that ends in {files}"
     with loader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"):
-        if entries:
-            return as_table(readable_rows(entries))
-        from datasets import load_dataset, load_from_disk
+        from datasets import Dataset, load_dataset, load_from_disk
 
+        if rows:  # with the columns of all rows, and with their values: a loader guesses types from texts
+            columns = dict.fromkeys(column for row in rows for column in row)
+            plain = [{**columns, **{name: _fitting(value) for name, value in row.items()}} for row in rows]
+            return Dataset.from_list(plain, on_mixed_types="use_json")
         if any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
             table = load_from_disk(source)
             return table[split] if isinstance(table, dict) else table
@@ -120,27 +114,35 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
         return load_dataset(source, configuration, split=split, revision=revision)
 
 
-def as_table(rows: Sequence[Row]) -> Dataset:
-    """Rows as a data set with the columns of all of them, and with their values: a loader guesses types from texts."""
-    from datasets import Dataset
-
-    columns = dict.fromkeys(column for row in rows for column in row)
-    plain = [{name: str(value) if _is_huge(value) else value for name, value in row.items()} for row in rows]
-    return Dataset.from_list([{**columns, **row} for row in plain], on_mixed_types="use_json")
+def _fitting(value: Any) -> Any:
+    """A value, or the text of an integer of more than 64 bits, which a table cannot hold."""
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
-def _is_huge(value: Any) -> bool:
-    """Whether a value is an integer of more than 64 bits, which a table cannot hold."""
-    return isinstance(value, int) and not -(2**63) <= value < 2**63
+def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, grader: str = MATH) -> list[Row]:
+    """The rows of a table as `problem`, `answer` and, if there is one, `id`.
+
+    For other graders than math-verify also the other columns, except a `problem` or `answer` that no key chose. A key
+    may be dotted, such as `reward_model.ground_truth`, for a field inside a column.
+
+    Raises:
+        DataError: for a key that names neither a column nor a field in one; the message has `source`.
+    """
+    columns = {}
+    for name, key in (("problem", problem_key), ("answer", answer_key)):
+        part = table if key in table.column_names else table.flatten()
+        check_columns(part.column_names, {f"--{name}-key": key}, source)
+        columns[name] = list(part[key])
+    kept = {"id"} if grader == MATH else {*table.column_names} - {problem_key, answer_key, *columns}
+    columns |= {name: list(table[name]) for name in table.column_names if name in kept}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def revision_of(table: Dataset) -> str | None:
     """The commit of the hub data set that a table was read from, online or from the cache; None for a file."""
-    for file in table.cache_files:  # <cache>/<id>/<configuration>/<version>/<commit>/<file>
-        folder = Path(file["filename"]).parent.name
-        if re.fullmatch(r"[0-9a-f]{40}", folder):
-            return folder
-    return None
+    # <cache>/<id>/<configuration>/<version>/<commit>/<file>
+    folders = (Path(file["filename"]).parent.name for file in table.cache_files)
+    return next((folder for folder in folders if re.fullmatch(r"[0-9a-f]{40}", folder)), None)
 
 
 @contextmanager
@@ -153,19 +155,6 @@ def loader_errors(message: str) -> Iterator[None]:
             yield
         except DatasetGenerationError as error:
             raise error.__cause__ or error from None
-
-
-def read_column(table: Dataset, key: str, flag: str, source: str) -> list[Any]:
-    """A column of a table or, by a dotted key such as `reward_model.ground_truth`, a field inside one.
-
-    Raises:
-        DataError: when there is no such column; the message has the flag that gave the key, and those that exist.
-    """
-    if key in table.column_names:
-        return list(table[key])
-    table = table.flatten()
-    check_columns(table.column_names, {flag: key}, source)
-    return list(table[key])
 
 
 def _entries(path: Path) -> Iterator[Entry]:
@@ -202,4 +191,4 @@ def _next_fields(reader: csv.DictReader[str]) -> Row:
     if "\0" in text:
         raise DataError("zero bytes, as a crash leaves them")
     decoded(text.encode(errors="surrogateescape"))
-    return dict(row)
+    return row

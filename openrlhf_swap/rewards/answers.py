@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from itertools import accumulate, groupby
 
 END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
@@ -30,12 +29,10 @@ _ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]|(?=
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _GROUP = r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
 _GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_GROUP}\d{{3}})+(?!\d)")
-_GROUP_MARK = re.compile(_GROUP)
 _WITH_COMMAS = re.compile(  # 1,234 outside brackets, in which a comma separates: (1,234) is a point
     r"(?<!\\)[(\[][^()\[\]]{0,200}[)\]]|\\\{.{0,200}?\\\}|\\langle.{0,200}?\\rangle"
     r"|(?<![\d,.])([1-9]\d{0,2}(?:,(?:\\!\s*)?\d{3})+)(?!\d|,\d)"
 )
-_COMMA = re.compile(r",(?:\\!\s*)?")
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar)(?:\{(\d{1,20})\}| ?(\d))")
 _SPACE = r"(?:\\[ ,;:]|~|[^\S\n])"
 _MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
@@ -64,7 +61,6 @@ _COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
 _BOLD_GROUP = re.compile(rf"([A-Za-z^_])?{_BOLD}\{{((?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*)\}}")
-_BOLD_NAME = re.compile(_BOLD)
 
 
 def strip_answer(answer: str) -> str:
@@ -104,7 +100,7 @@ def canonical(text: str) -> str:
     inside of a trigonometric function, which the parser drops, as radians.
     """
     plain = _remove_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
-    plain = _GROUPED.sub(lambda number: _GROUP_MARK.sub("", number[0]), plain)
+    plain = _GROUPED.sub(lambda number: re.sub(_GROUP, "", number[0]), plain)
     plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain))))
     plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", _STYLED.sub(r" \1", plain)))
     plain = _POWER_OF_TEN.sub(r"\1 \\cdot 10^{\2\3}", _DEGREE.sub(r"^{\\circ}", plain))
@@ -115,11 +111,11 @@ def canonical(text: str) -> str:
 
 def join_thousands(text: str) -> str:
     """The text with 1234 for 1,234, unless it stands in brackets."""
-    return _WITH_COMMAS.sub(lambda match: _COMMA.sub("", match[0]) if match[1] else match[0], text)
+    return _WITH_COMMAS.sub(lambda match: re.sub(r",(?:\\!\s*)?", "", match[0]) if match[1] else match[0], text)
 
 
 def strip_full_stop(answer: str) -> str:
-    """An answer less the full stop at its end. In a text, `canonical` leaves a sentence its own."""
+    """An answer less the full stop at its end; `canonical` leaves a sentence in a text its own."""
     return _LAST_STOP.sub("", answer)
 
 
@@ -129,28 +125,28 @@ def _write_root(root: re.Match[str]) -> str:
 
 
 def _spell(part: re.Match[str]) -> str:
-    return part[0] if _WORD.fullmatch(part[0]) else "".join(_spelled(*run) for run in groupby(part[0], _kind))
+    """What is not ASCII as LaTeX or ASCII, but for a word; a digit of any script is one of ours."""
+    if _WORD.fullmatch(part[0]):
+        return part[0]
+    spelled = ""
+    for kind, characters in groupby(part[0], _kind):
+        run = "".join(characters)
+        if kind == "<fraction>":
+            for above, below in (unicodedata.normalize("NFKC", character).split("\u2044") for character in run):
+                spelled += rf"\frac{{{above}}}{{{below}}}"
+        else:
+            plain = unicodedata.normalize("NFKC", run) if kind in _FORMS else run
+            symbols = (
+                _SYMBOLS.get(character) or str(unicodedata.decimal(character, character)) for character in plain
+            )
+            spelled += _FORMS.get(kind, "%s") % "".join(symbols)
+    return spelled
 
 
 def _kind(character: str) -> str:
     """How a character stands for others, in Unicode's words; empty for one that stands for itself."""
     kind = "" if character in _SYMBOLS else unicodedata.decomposition(character).partition(" ")[0]
     return kind if kind.startswith("<") else ""
-
-
-def _spelled(kind: str, characters: Iterator[str]) -> str:
-    """Characters of one kind as LaTeX or ASCII."""
-    run = "".join(characters)
-    if kind == "<fraction>":
-        numbers = (unicodedata.normalize("NFKC", character).split("\u2044") for character in run)
-        return "".join(f"\\frac{{{above}}}{{{below}}}" for above, below in numbers)
-    plain = unicodedata.normalize("NFKC", run) if kind in _FORMS else run
-    return _FORMS.get(kind, "%s") % "".join(map(_symbol, plain))
-
-
-def _symbol(character: str) -> str:
-    """A character as LaTeX or ASCII: a digit of any script is one of ours."""
-    return _SYMBOLS.get(character) or str(unicodedata.decimal(character, character))
 
 
 def _remove_bold(text: str) -> str:
@@ -161,7 +157,7 @@ def _remove_bold(text: str) -> str:
     plain = _BOLD_WORDS.sub(r"\\text", text)
     while (lighter := _BOLD_GROUP.sub(lambda bold: f"{bold[1]}{{{bold[2]}}}" if bold[1] else bold[2], plain)) != plain:
         plain = lighter
-    return _BOLD_NAME.sub(" ", plain)
+    return re.sub(_BOLD, " ", plain)
 
 
 def _make_fraction(number: re.Match[str]) -> str:

@@ -24,8 +24,8 @@ class Family:
     """The marks of one family, which is named after itself or its first model.
 
     Attributes:
-        start_of_thought: opens the thought; the chat template may write it.
-        end_of_thought: closes the thought; the steps end before it, and the answer follows it.
+        start_of_thought: the chat template may write it.
+        end_of_thought: the steps end before it, and the answer follows it.
         close: ends an unfinished thought, up to where the answer begins.
         recognised_by: identifies the family in a chat template; without it, either mark does.
     """
@@ -40,10 +40,6 @@ class Family:
     def close_template(self) -> str:
         """Ends an unfinished thought and opens the answer, up to the inside of the box."""
         return self.close + ANSWER
-
-    def is_in(self, chat_template: str) -> bool:
-        marks = [self.recognised_by] if self.recognised_by else [self.start_of_thought.strip(), self.end_of_thought]
-        return any(mark in chat_template for mark in marks)
 
 
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use R1's marks.
@@ -67,7 +63,15 @@ FAMILIES = (
 
 def find_family(chat_template: str | None) -> Family | None:
     """The family whose marks a chat template contains; None without such marks or without a template."""
-    return next((family for family in FAMILIES if family.is_in(chat_template or "")), None)
+    for family in FAMILIES:
+        marks = (
+            (family.recognised_by,)
+            if family.recognised_by
+            else (family.start_of_thought.strip(), family.end_of_thought)
+        )
+        if any(mark in (chat_template or "") for mark in marks):
+            return family
+    return None
 
 
 def opens_thought(prompt: str, start_of_thought: str) -> bool:
@@ -120,16 +124,22 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     family = declared or R1
     start = family.start_of_thought if config.start_of_thought == AUTO else config.start_of_thought
     end = family.end_of_thought if config.end_of_thought == AUTO else config.end_of_thought
-    tokens = _count_tokens(end, tokenizer)
-    rendered = prompt_text(tokenizer, "?").rstrip() if template else ""
-    name = family.name if end == family.end_of_thought else "as given"
-    close = family.close_template if end == family.end_of_thought else f"\n{end}\n\n{ANSWER}"
-    source = name + (", opened by the chat template" if opens_thought(rendered, start) else "")
-    if is_closed := template is not None and closes_thought(tokenizer, end):
-        close = f"\n\n{ANSWER}"
-        source = "closed by the chat template: the model is asked not to think"
+    ids, decoded = _decode_again(end, tokenizer)
+    if end not in decoded:
+        raise ConfigError(
+            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}; use a text that "
+            "it preserves"
+        )
+    rendered = prompt_text(tokenizer, "?") if template else ""
+    source, close = family.name, family.close_template
+    if end != family.end_of_thought:
+        source, close = "as given", f"\n{end}\n\n{ANSWER}"
+    if opens_thought(rendered, start):
+        source += ", opened by the chat template"
+    if is_closed := rendered.rstrip().endswith(end):
+        source, close = "closed by the chat template: the model is asked not to think", f"\n\n{ANSWER}"
     elif declared is None and config.end_of_thought == AUTO:
-        source = f"assumed, because the chat template has none; {end!r} takes {tokens} tokens"
+        source = f"assumed, because the chat template has none; {end!r} takes {len(ids)} tokens"
     if config.close_template != AUTO:
         close = config.close_template
     messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored after {close!r}"]
@@ -147,16 +157,6 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
 def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> bool:
     """Whether the chat template closes the thought before the response begins."""
     return prompt_text(tokenizer, "?").rstrip().endswith(end_of_thought)
-
-
-def _count_tokens(end: str, tokenizer: PreTrainedTokenizerBase) -> int:
-    ids, decoded = _decode_again(end, tokenizer)
-    if end not in decoded:
-        raise ConfigError(
-            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}; use a text that "
-            "it preserves"
-        )
-    return len(ids)
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -188,8 +188,7 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
     """Token ids of a problem rendered with the chat template.
 
-    Without a template: the problem and a newline, with the tokenizer's special tokens, such as a beginning-of-text
-    token, which a template would have added itself.
+    Without a template: the problem and a newline, with the tokenizer's special tokens, which a template adds itself.
     """
     has_template = tokenizer.chat_template is not None
     text = prompt_text(tokenizer, problem) if has_template else problem + "\n"

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from openrlhf_swap.algorithm.steps import segment_at_newlines
 from openrlhf_swap.rewards.statements import answer_start, last_boxed, text_after_thought
 
@@ -34,8 +32,8 @@ class ResponseReader:
         self._end_ids = self.ids(end_of_thought)
         self.end_tokens = len(self._end_ids)
         self.end_token: int = tokenizer.eos_token_id
-        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._special = special | {tokenizer.eos_token_id}
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = {tokenizer.eos_token_id, *(number for number, token in added if token.special)}
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode tokens, special tokens included."""
@@ -75,12 +73,11 @@ class ResponseReader:
         return len(ids) if start is None else self._tokens_before(ids, start)
 
     def _tokens_before(self, ids: list[int], position: int) -> int:
-        """How many tokens end at or before a position in the text."""
         return bisect_right(_TextLengths(ids, self), position) - 1
 
 
 class StepReader(ResponseReader):
-    """Cuts responses into steps. Reads the tokenizer's vocabulary once."""
+    """Cuts responses into steps, by M, K and the patience of `segment_steps`. Decodes the vocabulary once."""
 
     def __init__(
         self,
@@ -90,13 +87,11 @@ class StepReader(ResponseReader):
         max_steps: int,
         newline_patience: float = 2.0,
     ) -> None:
-        """Takes M, K and the patience of `segment_steps`."""
         super().__init__(tokenizer, end_of_thought)
         self._limits = (step_tokens, max_steps, newline_patience)
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain a newline.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=False)
-        # A model's embedding may be larger than its tokenizer: ids beyond it have no text and map to the last entry.
-        self._is_newline = np.array([*("\n" in text for text in texts), False])
+        self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
 
     def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
         """e_1..e_K: the index in the response of each step's last token.
@@ -118,8 +113,7 @@ class StepReader(ResponseReader):
             size += max(1, size // 8)
 
     def _cut(self, ids: Sequence[int], step_tokens: int, max_steps: int, patience: float) -> list[int]:
-        texts = np.minimum(np.asarray(ids, dtype=np.int64), len(self._is_newline) - 1)
-        newlines = np.flatnonzero(self._is_newline[texts]).tolist()
+        newlines = [place for place, token in enumerate(ids) if token in self._newlines]
         return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:

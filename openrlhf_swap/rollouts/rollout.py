@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -29,8 +29,7 @@ class Rollout:
     Attributes:
         prompt: as the chat template renders it.
         answer: the reference answer.
-        response_ids: L token ids that the policy generated, the end token included; of all turns, where an agent has
-            several.
+        response_ids: L token ids that the policy generated, the end token included; of all turns of an agent.
         prompt_ids: token ids of the prompt, as the engine got them.
         reward: the grader's reward; ours are between 0 and 1.
         truncated: whether the token limit cut it off.
@@ -44,7 +43,7 @@ class Rollout:
         metadata: numbers that the objective keeps about the response from its sampling to the update.
         record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
         observations: (place, token ids) of what an environment wrote before `response_ids[place]`, in order: a new
-            turn begins there. Empty for a response of one turn.
+            turn begins there.
     """
 
     prompt: str
@@ -87,12 +86,8 @@ class Rollout:
     @property
     def row_ids(self) -> list[int]:
         """Token ids of the whole row: the prompt, then turns and observations in turn."""
-        ids = [*self.prompt_ids]
-        for number, turn in enumerate(self.turns):
-            ids += turn
-            if number < len(self.observations):
-                ids += self.observations[number][1]
-        return ids
+        observed = [*(ids for _, ids in self.observations), ()]
+        return [*self.prompt_ids, *chain.from_iterable(chain(*zip(self.turns, observed, strict=True)))]
 
     @cached_property
     def positions(self) -> Tensor:
@@ -113,20 +108,17 @@ class Rollout:
     @property
     def split_prefix_ends(self) -> tuple[int, ...]:
         """As `prefix_ends`, with two positions for a step before an observation: before it, and after it."""
-        ends, observed = [self.start - 1], self._observed
-        for end in self.step_ends:
-            ends.append(int(self.positions[end]))
-            if observed[end]:
-                ends.append(ends[-1] + observed[end])
-        return tuple(ends)
+        steps = [(int(self.positions[end]), self._observed[end]) for end in self.step_ends]
+        ends = ((end, end + observed) if observed else (end,) for end, observed in steps)
+        return (self.start - 1, *chain.from_iterable(ends))
 
     def without_observations(self, logprobs: Sequence[float]) -> list[float]:
         """l_0..l_K of the steps alone, from the log-probabilities at `split_prefix_ends`.
 
         What an observation changes is taken from all that follow it, so that no step gains or loses by it.
         """
-        values, kept, changed = iter(logprobs), [logprobs[0]], 0.0
-        next(values)
+        values, changed = iter(logprobs), 0.0
+        kept = [next(values)]
         for end in self.step_ends:
             before = next(values)
             kept.append(before - changed)
@@ -150,13 +142,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Batch:
-    """G groups of N rollouts, complete and in order.
-
-    Attributes:
-        groups: the rollouts.
-        coefficients: those of the step arithmetic.
-        reader: decodes responses and finds the end of their thought.
-    """
+    """G groups of N rollouts, complete and in order; the coefficients of the step arithmetic; a reader of responses."""
 
     groups: Sequence[Sequence[Rollout]]
     coefficients: Coefficients
@@ -189,7 +175,7 @@ class Batch:
 
     @cached_property
     def steps(self) -> StepBatch:
-        """The step markers; without steps for an objective that needs no scores."""
+        """The step markers; no steps for an objective that needs no scores."""
         return StepBatch.from_traces([[rollout.trace() for rollout in group] for group in self.groups])
 
     @cached_property

@@ -10,8 +10,8 @@ from support.paths import POLICY
 from transformers import AutoTokenizer
 
 from openrlhf_swap.command import run_command
+from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE
-from openrlhf_swap.data.formats import Problem
 from openrlhf_swap.data.references import EMPTY_PROBLEM
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import SUFFIX

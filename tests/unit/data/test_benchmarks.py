@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, checksum, load_benchmark
-from openrlhf_swap.data.formats import Problem
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, checksum, load_benchmark
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader

@@ -3,16 +3,16 @@
 import pytest
 from support.problems import DIE
 
+from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import (
     DUPLICATE,
     EMPTY_PROBLEM,
     NEAR_BENCHMARK,
     SAME_AS_BENCHMARK,
+    BenchmarkIndex,
     find_reasons,
     strip_template,
 )
-from openrlhf_swap.data.formats import Problem
-from openrlhf_swap.data.near_duplicates import BenchmarkIndex
 from openrlhf_swap.rewards.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
 

@@ -5,8 +5,7 @@ import json
 import pytest
 from support.confined import confined
 
-from openrlhf_swap.data.benchmarks import load_benchmark
-from openrlhf_swap.data.formats import CHOOSE, gpqa
+from openrlhf_swap.data.benchmarks import CHOOSE, gpqa, load_benchmark
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.evaluation.measures import measure_benchmark
 from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
@@ -45,7 +44,7 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
     assert (problem.grader, problem.instructed) == ("multiple_choice", True)
     # The same in every run, and not in the same place for every question.
     assert load_benchmark(own_file(GPQA)) == [problem]
-    assert len({gpqa({**GPQA, "Question": f"{n}"}).answer for n in range(20)}) == 4
+    assert len({gpqa("", {**GPQA, "Question": f"{n}"}).answer for n in range(20)}) == 4
 
 
 def test_mmlu_pro(own_file):

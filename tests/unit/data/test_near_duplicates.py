@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.problems import DIE, local_benchmarks
 
-from openrlhf_swap.data.clean import find_reasons
-from openrlhf_swap.data.formats import Problem
-from openrlhf_swap.data.near_duplicates import (
+from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.data.clean import (
     BenchmarkIndex,
     Match,
     RowSet,
+    find_reasons,
     nearly_same,
     read_row,
     read_text,

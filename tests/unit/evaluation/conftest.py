@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from openrlhf_swap.data.formats import Problem
+from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation.run import grade_file
 from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import write_rows

@@ -11,7 +11,7 @@ import torch
 from support.paths import POLICY
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.data.formats import Problem
+from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.run import check_unchanged
