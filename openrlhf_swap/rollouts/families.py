@@ -63,13 +63,10 @@ FAMILIES = (
 
 def find_family(chat_template: str | None) -> Family | None:
     """The family whose marks a chat template contains; None without such marks or without a template."""
+    template = chat_template or ""
     for family in FAMILIES:
-        marks = (
-            (family.recognised_by,)
-            if family.recognised_by
-            else (family.start_of_thought.strip(), family.end_of_thought)
-        )
-        if any(mark in (chat_template or "") for mark in marks):
+        marks = [family.start_of_thought.strip(), family.end_of_thought]
+        if any(mark in template for mark in ([family.recognised_by] if family.recognised_by else marks)):
             return family
     return None
 

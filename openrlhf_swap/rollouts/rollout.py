@@ -142,7 +142,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Batch:
-    """G groups of N rollouts, complete and in order; the coefficients of the step arithmetic; a reader of responses."""
+    """G groups of N rollouts, complete and in order, with the step arithmetic's coefficients and a reader."""
 
     groups: Sequence[Sequence[Rollout]]
     coefficients: Coefficients
