@@ -29,7 +29,7 @@ import torch
 from tabulate import tabulate
 
 from benchmarks.trl_trial import MARK
-from openrlhf_swap.integration.runtime.cpu import CPU_ENVIRONMENT
+from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, VARIABLES
 
 ROOT = Path(__file__).parents[1]
 POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"
@@ -127,7 +127,7 @@ def train_trl(model: Path, prompts: Path, context: int, args: argparse.Namespace
         **{name: getattr(args, name) for name in ("steps", "responses", "tokens", "rows")},
     }
     command = [str(python), str(ROOT / "benchmarks" / "trl_trial.py"), json.dumps(settings)]
-    environment = {**os.environ, **({} if args.on_gpu else CPU_ENVIRONMENT)}
+    environment = {**os.environ, **({} if args.on_gpu else VARIABLES[EVERY_CPU] | VARIABLES[CPU_COMMAND])}
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     print(result.stdout, file=sys.stderr)
     return [json.loads(line.removeprefix(MARK)) for line in result.stdout.splitlines() if line.startswith(MARK)]

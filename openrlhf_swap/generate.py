@@ -24,14 +24,14 @@ def open_engine(model: str, longest: int | None = None, max_model_len: int | Non
     vLLM's cache has to have room for a sequence of the engine's context. That is `max_model_len` or, without it, at
     most `longest`, the tokens of the longest prompt and response together. `options` for `vllm.LLM` override ours.
     """
-    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment  # imports torch, before vLLM is imported
+    from openrlhf_swap.integration.patches import CPU_COMMAND, install  # imports torch, before vLLM is imported
 
     _use_own_temporary_folder()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # otherwise fifty lines a start
     defaults: dict[str, Any] = {"dtype": "bfloat16"}
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        set_cpu_environment()
+        install(CPU_COMMAND)
         # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
 

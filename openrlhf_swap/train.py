@@ -123,8 +123,8 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     from openrlhf_swap.integration import patches
 
     patches.check_versions()
-    from openrlhf_swap.integration.startup.preflight import resolve_run
-    from openrlhf_swap.integration.startup.ray_start import starting_ray
+    from openrlhf_swap.integration.startup.cluster import starting_ray
+    from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
     from openrlhf_swap.objectives.base import absolute_paths
 
     output = Path(configuration.run.output_dir).absolute()
@@ -138,9 +138,7 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     print(f"[swap] {_summary(resolved)}")
     whole = use_whole_paths(resolved)
     if not whole.on_cpu:
-        from openrlhf_swap.integration.startup import gpus
-
-        whole = gpus.check(whole)
+        whole = check_gpus(whole)
     with starting_ray(whole) as started:
         from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
 

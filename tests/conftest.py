@@ -66,10 +66,10 @@ def ray_session():
     """Ray with places for five actors, which can import the classes in tests/support."""
     import ray
 
-    from openrlhf_swap.integration.runtime.cpu import set_cpu_environment
-    from openrlhf_swap.integration.startup.ray_start import start_ray
+    from openrlhf_swap.integration.patches import CPU_COMMAND, install
+    from openrlhf_swap.integration.startup.cluster import start_ray
 
-    set_cpu_environment()
+    install(CPU_COMMAND)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
         start_ray(5, on_cpu=True)

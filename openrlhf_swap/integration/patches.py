@@ -43,19 +43,17 @@ NAMES: dict[str, dict[str, str]] = {
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
         # The policy's process starts while engines do; they sleep before it loads.
         "openrlhf.trainer.ray.vllm_engine.batch_vllm_engine_call": ".startup.launch.leave_awake",
-        # Its `args` carry our settings to every actor.
-        "openrlhf.utils.get_strategy": ".startup.launch.run_openrlhf",
         "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy",
     },
     SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},
-    TRAINER: {"openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trackers.SwapWandb"},
+    TRAINER: {"openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trainer.SwapWandb"},
     ASYNC_TRAINER: {  # it starts actors of the classes that it finds in its own process
         "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",
         "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.async_trainer.SwapTrainingActor",
     },
     POLICY_LOADS: {
         "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
-        "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.trainer.SwapPolicyTrainer",
+        "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.actors.SwapPolicyTrainer",
     },
     REFERENCE_LOADS: {"openrlhf.trainer.ray.launcher.Actor": ".policy.chunked_actor.ChunkedActor"},
     STAGE_3_SLEEPS: {  # DeepSpeed only moves its own Adam's moments

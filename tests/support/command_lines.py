@@ -33,8 +33,8 @@ def without_launch(monkeypatch):
     """Neither start Ray nor train; returns the configurations that would be trained."""
     launched = []
     startup = "openrlhf_swap.integration.startup"
-    ray_start = SimpleNamespace(starting_ray=lambda configuration: nullcontext())
-    monkeypatch.setitem(sys.modules, f"{startup}.ray_start", ray_start)
+    cluster = SimpleNamespace(starting_ray=lambda configuration: nullcontext())
+    monkeypatch.setitem(sys.modules, f"{startup}.cluster", cluster)
     launch = SimpleNamespace(launch=lambda configuration, started: launched.append(configuration))
     monkeypatch.setitem(sys.modules, f"{startup}.launch", launch)
     return launched

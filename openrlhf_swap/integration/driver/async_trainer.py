@@ -32,12 +32,11 @@ class RolloutBatch(list[Experience]):
 
 
 def weight_updates(engines: list[Any]) -> int:
-    """How often the engines' weights have been replaced since they started."""
     return int(ray.get(engines[0].weight_updates.remote()))
 
 
 class _BatchGenerator(SwapSamplesGenerator):
-    """Overrides SwapSamplesGenerator: a batch carries the state and the weights it was sampled under."""
+    """A batch carries the state and the weights it was sampled under."""
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         updates = weight_updates(self.vllm_engines)
@@ -49,8 +48,6 @@ class _BatchGenerator(SwapSamplesGenerator):
 
 
 class SwapGenerateActor(_StockGenerateActor):
-    """OpenRLHF's generating actor, sampling as the objective asks."""
-
     samples_generator: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,7 +59,6 @@ class SwapGenerateActor(_StockGenerateActor):
         self.samples_generator = _BatchGenerator(stock, self._objective, reader)
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """Resume after the last batch of a checkpoint; takes the trainer's state from it."""
         super().load_state_dict(states["data_loader_state_dict"])
         self._objective.resume(states["global_step"], states["objective_state"])
 
@@ -84,9 +80,8 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, WeightSyncMixin):
         Meanwhile the policy was updated; a checkpoint bears the step of the weights that it holds.
         """
         self._report_evaluation(global_step, eval_metrics)
-        best, states = self.best_eval_metric_value, client_states or {}
-        held = states.get("global_step", global_step)
-        super().save_best_checkpoint(eval_metrics, held, states)
+        best, held = self.best_eval_metric_value, (client_states or {}).get("global_step", global_step)
+        super().save_best_checkpoint(eval_metrics, held, client_states)
         if self.best_eval_metric_value > best:
             score = f"its score was measured after step {global_step}"
             print(f"[swap] best checkpoint: the weights after step {held}; {score}", flush=True)
@@ -97,17 +92,12 @@ class SwapTrainingActor(TrainerMixin, _StockTrainingActor, WeightSyncMixin):
 
 
 class SwapTrainerAsync(_StockTrainerAsync):
-    """OpenRLHF's asynchronous trainer with both of our actors."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         with patches.installed(ASYNC_TRAINER):
             super().__init__(*args, **kwargs)
 
     def fit(self) -> None:
-        """Overrides OpenRLHF's: a generator that resumes gets more than the position in the data.
-
-        Ends with the first error of either actor.
-        """
+        """Overrides OpenRLHF's: a generator that resumes gets all states; ends with either actor's first error."""
         states = ray.get(self.trainer_actor.init_checkpoint_states.remote())
         ray.get(self.trainer_actor.restore_best_checkpoint_state.remote(states))
         if step := states["global_step"]:

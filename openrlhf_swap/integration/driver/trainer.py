@@ -1,17 +1,21 @@
 """The trainers: OpenRLHF's, with our experience maker and metrics, and a self-test of the process term."""
 
+import json
 import math
 import multiprocessing
+import os
 import time
 from contextlib import ExitStack
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
+from openrlhf.utils.logging_utils import WandbLogger
 
 from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
 from openrlhf_swap.files import read_rows
@@ -21,27 +25,42 @@ from openrlhf_swap.integration.patches import TRAINER, installed, undecorated
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.runs import guards
+from openrlhf_swap.runs import checkpoints, guards
 from openrlhf_swap.runs.metrics import step_line
 from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
 
-GIB = 2**30
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
 
 
-class WeightSyncMixin(BasePPOTrainer):
-    """Sends weights to engines that may be stuck, or have ended.
+class SwapWandb(WandbLogger):
+    """OpenRLHF's logger, with every setting, without the API key, and with runs that resume."""
 
-    It follows OpenRLHF's trainers in the method resolution order, because the asynchronous one first waits for an
-    evaluation to end, which may take longer and has its own limit.
-    """
+    samples_table: Any
+
+    def __init__(self, args: Any) -> None:
+        folder, tracker = args.swap_run.output_dir, args.logger.wandb
+        recorded = json.loads(Path(folder, checkpoints.CONFIGURATION).read_text(encoding="utf-8"))
+        os.environ.setdefault("WANDB_API_KEY", tracker.key)
+        os.environ.setdefault("WANDB_DIR", folder)
+        os.environ |= {"WANDB_RESUME": "allow", "WANDB_RUN_ID": recorded["run_id"]}
+        keyless = SimpleNamespace(**{**vars(tracker), "key": None})
+        super().__init__(SimpleNamespace(**recorded, logger=SimpleNamespace(wandb=keyless)))
+
+    def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+        """Overrides OpenRLHF's, whose table of all steps W&B stores whole each time: a step has its own."""
+        self.samples_table = self.handle.Table(columns=self.samples_table.columns)
+        super().log_train(global_step, logs_dict)
+
+
+class WeightSyncMixin(BasePPOTrainer):
+    """Follows OpenRLHF's trainers in the method resolution order: the asynchronous one waits for evaluations first."""
 
     def broadcast_to_vllm(self) -> None:
         """Overrides OpenRLHF's, which would wait for a stuck engine forever.
 
-        Raises RunError when the engines have not taken the weights within `--swap.generation_timeout`, and
-        EngineDeadError when an engine has ended; it is the error, not the broken connection.
+        Raises RunError after `--swap.generation_timeout`, and EngineDeadError when an engine has ended: that is the
+        error, not the broken connection.
         """
         limit = self.args.swap_run.generation_timeout
         try:
@@ -76,8 +95,7 @@ class TrainerMixin(BasePPOTrainer):
         self._reader = StepReader(self.tokenizer, config.end_of_thought, *config.segmentation)
         reward = {"end_of_thought": config.end_of_thought, "grader": run.grader}
         self._reward_configured = [engine.configure_reward.remote(**reward) for engine in self.vllm_engines]
-        stock = self.experience_maker
-        self.experience_maker = SwapExperienceMaker(stock, self._objective, self._reader)
+        self.experience_maker = SwapExperienceMaker(self.experience_maker, self._objective, self._reader)
         self._skipped = guards.SkippedSteps(run.max_skipped_steps)
         self_test_steps = run.self_test_steps if self._objective.scores_steps else 0
         self._guards = guards.Guards(penalty_temperature(self._objective.config), self_test_steps)
@@ -96,8 +114,7 @@ class TrainerMixin(BasePPOTrainer):
             reason: str | None = str(error)
         else:
             reason = "a loss or gradient was not finite" if status["swap/skipped_updates"] else None
-            status.update(self.experience_maker.metrics)
-            status.update(self._objective.metrics())
+            status |= self.experience_maker.metrics | self._objective.metrics()
             try:
                 lines = self._guards.observe(global_step, status)
             except RunError:  # it says to look at the rollouts, which would be written after this step, or later
@@ -117,7 +134,7 @@ class TrainerMixin(BasePPOTrainer):
 
         After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
         """
-        metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / GIB}
+        metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)
@@ -159,8 +176,7 @@ class TrainerMixin(BasePPOTrainer):
         if (asked := self.best_eval_metric_key) not in ("", "none", *eval_metrics):
             known = ", ".join(eval_metrics)
             raise ConfigError(f"--ckpt.best_metric_key is {asked!r}, which no evaluation measures; use one of {known}")
-        key: str | None = super()._detect_eval_metric_key(eval_metrics)
-        return key
+        return super()._detect_eval_metric_key(eval_metrics)
 
     def init_checkpoint_states(self) -> dict:
         """Overrides OpenRLHF's: also restores the objective's state, before anything is sampled."""
@@ -193,14 +209,10 @@ class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
         """Overrides OpenRLHF's, which is asked before models are loaded: engines on their GPUs sleep first."""
         if self.args.vllm.enable_sleep:
             ray.get([engine.sleep.remote() for engine in self.vllm_engines])
-        steps: int = super().get_max_steps()
-        return steps
+        return super().get_max_steps()
 
     def restore_best_checkpoint_state(self, checkpoint_states: dict) -> None:
-        """Overrides TrainerMixin: then evaluates a resumed policy if its step's evaluation was interrupted.
-
-        OpenRLHF saves the checkpoint of a step before it evaluates, and resumes with the next step.
-        """
+        """Overrides TrainerMixin: makes up for an evaluation that was interrupted after its step's checkpoint."""
         super().restore_best_checkpoint_state(checkpoint_states)
         step = checkpoint_states["global_step"]
         if not step or not self.eval_dataloader or step % self.args.eval.steps:
@@ -214,6 +226,6 @@ class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
         """Overrides OpenRLHF's: also appends to `evaluations.jsonl`."""
-        logs: dict = super().evaluate(global_step, **generate_kwargs)
+        logs = super().evaluate(global_step, **generate_kwargs)
         self._report_evaluation(global_step, logs)
         return logs

@@ -13,16 +13,14 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, Reference
 from openrlhf_swap.rollouts.rollout import Rollout
 
-FAILED = "swap/reward_function_failed"
-"""In `extra_logs`: why the reward function gave no reward."""
+FAILED = "swap/reward_function_failed"  # in `extra_logs`: why the reward function gave no reward
 
 
 @dataclass
 class Sample(Experience):
     """One response as OpenRLHF batches it, with the rollout that it was made from.
 
-    OpenRLHF concatenates samples field by field and drops `rollout`, but numbers them first: `Experience.index`
-    finds the rollouts of a micro-batch in the list of all samples.
+    Micro-batches have no `rollout`; `Experience.index` finds theirs in the list of all samples.
     """
 
     rollout: Rollout = field(kw_only=True)
@@ -31,9 +29,9 @@ class Sample(Experience):
 def read_response(response: Mapping[str, Any], start: int | None = None, flag: str = "--reward.remote_url") -> Rollout:
     """The rollout of a response that OpenRLHF's engine returned.
 
-    `start` is where it begins in `observation_tokens`, if before the tokens that were generated last. A reward server
-    such as OpenRLHF's own gives lists of one as numbers, for its one query. Raises DataError, which names the flag of
-    what gave the reward, when there is none, or when it, the score or a number for the metrics is not finite.
+    `start` is where it begins in `observation_tokens`, if before the tokens that were generated last. Raises
+    DataError, which names the flag of what gave the reward, when there is none, or when it, the score or a number for
+    the metrics is not finite.
     """
     ids, ranges = response["observation_tokens"], [tuple(bounds) for bounds in response["action_ranges"]]
     if not ranges:
@@ -51,7 +49,13 @@ def read_response(response: Mapping[str, Any], start: int | None = None, flag: s
     if reward is None:
         reason = logs.get(FAILED, "its own error is in the log above")
         raise DataError(f"the reward function of {flag} gave no reward for a response: {reason}")
-    _check_finite({"the reward": reward, "the score": scores, **logs}, flag)
+    for name, value in {"the reward": reward, "the score": scores, **logs}.items():
+        try:
+            finite = value is None or math.isfinite(value)
+        except (TypeError, ValueError, RuntimeError):
+            finite = False
+        if not finite:
+            raise DataError(f"{flag} gave {value!r} as {name} of a response; it has to be one finite number")
     return Rollout(
         prompt=response["prompt"],
         answer=Reference.parse(response["label"]).answer,
@@ -71,17 +75,8 @@ def read_response(response: Mapping[str, Any], start: int | None = None, flag: s
 
 
 def _unlisted(value: Any) -> Any:
+    """The number in a list of one, as a reward server gives it for its one query."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-def _check_finite(given: Mapping[str, Any], flag: str) -> None:
-    for name, value in given.items():
-        try:
-            finite = value is None or math.isfinite(value)
-        except (TypeError, ValueError, RuntimeError):
-            finite = False
-        if not finite:
-            raise DataError(f"{flag} gave {value!r} as {name} of a response; it has to be one finite number")
 
 
 def make_sample(rollout: Rollout, context: int) -> Sample:

@@ -9,6 +9,7 @@ import os
 import traceback
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,18 +30,18 @@ HEALTH_SECONDS = 1.0  # between two looks at an engine
 _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 
+@dataclass
 class EngineFactory:
     """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that have no flag."""
 
-    def __init__(self, actor_class: Any, more: dict[str, Any]) -> None:
-        self._actor_class = actor_class
-        self._more = more
+    actor_class: Any
+    more: dict[str, Any]
 
     def options(self, **options: Any) -> EngineFactory:
-        return EngineFactory(self._actor_class.options(**options), self._more)
+        return EngineFactory(self.actor_class.options(**options), self.more)
 
     def remote(self, **arguments: Any) -> Any:
-        return self._actor_class.remote(**{**arguments, **self._more})
+        return self.actor_class.remote(**{**arguments, **self.more})
 
 
 def expert_kernels(model: str) -> dict[str, str]:
@@ -64,15 +65,12 @@ def expert_kernels(model: str) -> dict[str, str]:
 
 
 def run_here(function: Callable[[], Any]) -> Any:
-    """Stands for vLLM's call in a process of its own, which keeps CUDA out of one that forks; this one does not."""
+    """Stands for vLLM's call in a process of its own, which is for those that fork."""
     return function()
 
 
 class TextsOnce:
-    """A tokenizer for one prompt, whose samples OpenRLHF tokenises one by one: it tokenises a text once.
-
-    `ids` are the tokens of the prompt, where they are known.
-    """
+    """A tokenizer for one prompt, which OpenRLHF asks for each sample's text; `ids` are the prompt's, if known."""
 
     def __init__(self, tokenizer: Any, prompt: str, ids: list[int] | None) -> None:
         self._tokenizer, self._known = tokenizer, {} if ids is None else {prompt: torch.tensor([ids])}
@@ -87,10 +85,7 @@ class TextsOnce:
 
 
 def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """A reward function that gives the reason where it fails; OpenRLHF drops what it raises, and the reward with it.
-
-    The reason travels in the response's `extra_logs`, and is raised where that is read.
-    """
+    """A reward function whose errors, which OpenRLHF drops, travel in `extra_logs` and are raised where it is read."""
 
     def graded(*arguments: Any) -> dict[str, Any]:
         try:
@@ -108,8 +103,7 @@ def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, An
 class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's rollout actor. With a seed, samples depend only on the seed, prompt, number and weights.
 
-    vLLM's own random generator advances from sample to sample, so the samples of a resumed run would depend on how
-    many the killed run had drawn.
+    Those of vLLM's own random generator depend on how many were drawn before, in a killed run, too.
     """
 
     _seed: str | None = None
@@ -122,10 +116,9 @@ class SwapRolloutActor(_StockRolloutActor):
         self._watch = asyncio.create_task(self.exit_with_engine())
 
     async def exit_with_engine(self) -> None:
-        """End this process after its engine has ended.
+        """End this process after its engine has ended: Ray then fails every call, vLLM 0.29.0 only open requests.
 
-        vLLM 0.29.0 fails the engine's open requests, but no other call: a policy that sends weights would wait for an
-        answer, and the run hold its memory until a time limit. Ray fails every call of an actor that has ended.
+        A policy that sends weights would wait for an answer, and the run hold its memory until a time limit.
         """
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
@@ -141,25 +134,21 @@ class SwapRolloutActor(_StockRolloutActor):
         self._weight_updates += method == "finish_weight_update"
 
     def weight_updates(self) -> int:
-        """How often the weights have been replaced."""
         return self._weight_updates
 
     def seed_samples(self, seed: str) -> None:
-        """Use this seed for all samples from now on; each sample then has its own random generator."""
         self._seed = seed
 
     async def check_health(self) -> None:
-        """Raise vLLM's EngineDeadError when the engine has ended."""
         await self.llm.check_health()
 
     def configure_reward(self, **settings: str) -> None:
         """Give a reward function the settings that it has parameters for, such as `end_of_thought`."""
-        function = getattr(self.executor, "reward_func", None)  # an agent's environment gives the rewards itself
-        if function is None:
-            return
-        taken = inspect.signature(function).parameters
-        wanted = {name: value for name, value in settings.items() if name in taken}
-        replace(self.executor, "reward_func", explain_failures(functools.partial(function, **wanted)), "openrlhf")
+        function = getattr(self.executor, "reward_func", None)
+        if function is not None:  # as it is for an agent, whose environment gives the rewards
+            taken = inspect.signature(function).parameters
+            wanted = {name: value for name, value in settings.items() if name in taken}
+            replace(self.executor, "reward_func", explain_failures(functools.partial(function, **wanted)), "openrlhf")
 
     async def generate(self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         """Overrides OpenRLHF's: each turn of a seeded agent draws from a generator of its own."""
@@ -216,9 +205,9 @@ class SwapRolloutActor(_StockRolloutActor):
         """Generate the continuations of all requests concurrently, each graded as a response to its prompt."""
 
         async def respond(request: ContinuationRequest) -> list[Rollout]:
-            prefix, limited = request.prefix, sampling_params.clone()
-            limited.max_tokens = request.wanted.max_new_tokens
+            prefix, wanted, limited = request.prefix, request.wanted, sampling_params.clone()
+            limited.max_tokens = wanted.max_new_tokens
             common = (prefix.prompt, prefix.record["label"], limited, max_length, hf_tokenizer)
-            return await self.generate_responses(*common, num_samples=request.wanted.count, prefix=prefix)
+            return await self.generate_responses(*common, wanted.count, prefix=prefix)
 
         return list(await asyncio.gather(*map(respond, requests)))

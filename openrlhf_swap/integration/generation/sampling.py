@@ -33,93 +33,11 @@ class ContinuationRequest:
     prefix: Rollout  # the response's kept tokens, and the suffix
 
 
-class Continuations:
-    """What the responses of a step are continued with.
-
-    Every response of a group gets `continued_tokens` in its metadata, and `probes` if its continuations were graded.
-    In a group that continuations join, `kept` counts the tokens taken from the original response (all, for an
-    original).
-    """
-
-    def __init__(self, objective: Objective, reader: StepReader, size: int, context: int) -> None:
-        """Takes the objective, a reader of its responses, the size of a group, and the most tokens of a row."""
-        self._objective, self._reader, self._size, self._context = objective, reader, size, context
-
-    def requests(self, group: list[Rollout]) -> list[ContinuationRequest]:
-        """What to generate from the responses to a prompt."""
-        return [
-            self._request(row, rollout, wanted)
-            for row, rollout in enumerate(group)
-            for wanted in self._objective.continuations(rollout, self._reader)
-        ]
-
-    def _request(self, row: int, rollout: Rollout, wanted: Continuation) -> ContinuationRequest:
-        suffix = self._reader.ids(wanted.suffix)
-        capacity = self._context - rollout.start - len(suffix)
-        if capacity < 1:
-            raise ConfigError(
-                f"--data.max_len is {self._context}, which leaves no room for what "
-                f"{self._objective.config.objective} adds to a prompt of {rollout.start} tokens: use at least "
-                f"{self._context + 1 - capacity}"
-            )
-        kept = min(wanted.kept, len(rollout.response_ids), capacity - 1)
-        fitted = replace(wanted, kept=kept, max_new_tokens=min(wanted.max_new_tokens, capacity - kept))
-        return ContinuationRequest(row, fitted, replace(rollout, response_ids=[*rollout.response_ids[:kept], *suffix]))
-
-    def complete(
-        self, group: list[Rollout], requests: list[ContinuationRequest], results: list[list[Rollout]]
-    ) -> list[Rollout]:
-        """The group with the results of its requests, each from its prompt on.
-
-        Raises ConfigError for an objective whose continuations do not fill the group.
-        """
-        pairs = list(zip(requests, results, strict=True))
-        group = self._join(group, pairs) if self._objective.continues == "join" else self._grade(group, pairs)
-        if len(group) != self._size:
-            raise ConfigError(
-                f"{self._objective.config.objective} filled a group with {len(group)} responses, but "
-                f"--rollout.n_samples_per_prompt is {self._size}: its sampling and its continuations do not fit each "
-                "other"
-            )
-        return group
-
-    def _grade(self, group: list[Rollout], pairs: list[tuple[ContinuationRequest, list[Rollout]]]) -> list[Rollout]:
-        probes: list[list[tuple[int, float]]] = [[] for _ in group]
-        tokens = [0] * len(group)
-        for request, rollouts in pairs:
-            probes[request.row].append((request.wanted.kept, fmean(rollout.correct for rollout in rollouts)))
-            tokens[request.row] += sum(_new_tokens(request, rollout) for rollout in rollouts)
-        return [
-            replace(rollout, probes=probes[row], metadata={**rollout.metadata, "continued_tokens": float(tokens[row])})
-            for row, rollout in enumerate(group)
-        ]
-
-    def _join(self, group: list[Rollout], pairs: list[tuple[ContinuationRequest, list[Rollout]]]) -> list[Rollout]:
-        originals = [(rollout, len(rollout.response_ids), 0) for rollout in group]
-        joining = [
-            (rollout, request.wanted.kept, _new_tokens(request, rollout))
-            for request, rollouts in pairs
-            for rollout in rollouts
-        ]
-        return [
-            replace(rollout, metadata={"kept": float(kept), "continued_tokens": float(tokens)})
-            for rollout, kept, tokens in originals + joining
-        ]
-
-
-def _new_tokens(request: ContinuationRequest, rollout: Rollout) -> int:
-    return len(rollout.response_ids) - len(request.prefix.response_ids)
-
-
 class StoredTokenizer:
-    """A tokenizer that OpenRLHF sends along with every prompt, and that each engine reads once.
-
-    To write R1's takes 0.15 s, and to read it 0.5 s, in which an engine's process does nothing else.
-    """
+    """A tokenizer that OpenRLHF sends along with every prompt, and that each engine reads once: R1's takes 0.5 s."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._stored: Any = None
+        self._tokenizer, self._stored = tokenizer, None
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._stored = self._stored or ray.put(self._tokenizer)
@@ -134,7 +52,6 @@ class StoredTokenizer:
 
 @cache
 def read_once(stored: Any) -> Any:
-    """What Ray has stored."""
     return ray.get(stored)
 
 
@@ -145,9 +62,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         """Takes the generator that OpenRLHF made, the objective, and a reader of its tokenizer's responses."""
         loaders = stock.prompts_dataloader, stock.eval_dataloader
         super().__init__(stock.strategy, *loaders, StoredTokenizer(stock.tokenizer), stock.vllm_engines)
-        self._objective = objective
-        self._reader = reader
-        self._evaluating = False
+        self._objective, self._reader, self._evaluating = objective, reader, False
         # The text that an engine gets -> the prompt of the sample, and of a training's which part of its group.
         self._sources: dict[str, tuple[str, int, SamplingRequest]] = {}
         self._continued_seconds = 0.0
@@ -181,7 +96,6 @@ class SwapSamplesGenerator(SamplesGenerator):
         return samples, rate, consumed, exhausted
 
     def _sample_monitor(self, prompts: int, samples: int, **generate_kwargs: Any) -> Batch:
-        """The same training prompts every time, sampled with the training settings."""
         data = self.prompts_dataloader.dataset
         chosen = random.Random(self.args.train.seed).sample(range(len(data)), min(prompts, len(data)))
         rows = [data[index] for index in chosen]
@@ -218,8 +132,7 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _whole_batches(self, count: int) -> int:
         """The largest number of these prompts that fills whole batches; reports the rest.
 
-        Ranks and DeepSpeed's accumulation count on whole batches: a shorter one would be mixed into the next update,
-        or leave ranks with unequal shares waiting for each other.
+        A shorter batch would be mixed into the next update, or leave ranks waiting for each other.
         """
         rest = 0 if self._evaluating else count % self.args.rollout.batch_size
         if rest:
@@ -257,21 +170,19 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _continue_groups(
         self, finished: Iterable[tuple[int, list[Rollout]]], **generate_kwargs: Any
     ) -> Iterator[tuple[int, list[Rollout]]]:
-        """The groups with what the objective generates from their responses.
-
-        It is requested as soon as a prompt's responses are complete, while other prompts are still generating.
-        """
+        """The groups with what the objective generates from their responses, as soon as those are complete."""
         context = generate_kwargs["max_len"]
-        continuations = Continuations(
-            self._objective, self._reader, self.args.rollout.n_samples_per_prompt, self.args.data.max_len
-        )
         names = ("temperature", "top_p", "top_k")
         sampling = SamplingParams(**{name: generate_kwargs[name] for name in names if name in generate_kwargs})
         waiting, refs = [], []
         for number, group in finished:
-            requests = continuations.requests(group)
+            requests = [
+                self._continuation_request(row, rollout, wanted)
+                for row, rollout in enumerate(group)
+                for wanted in self._objective.continuations(rollout, self._reader)
+            ]
             if not requests:
-                yield number, continuations.complete(group, [], [])
+                yield number, self._with_continuations(group, [], [])
                 continue
             # All of a prompt at one engine, which keeps its beginnings in the cache.
             engine = self.vllm_engines[number % len(self.vllm_engines)]
@@ -280,8 +191,53 @@ class SwapSamplesGenerator(SamplesGenerator):
         started = time.monotonic()
         for place, results in self._collect_finished(refs):
             number, group, requests = waiting[place]
-            yield number, continuations.complete(group, requests, results)
+            yield number, self._with_continuations(group, requests, results)
         self._continued_seconds = time.monotonic() - started
+
+    def _continuation_request(self, row: int, rollout: Rollout, wanted: Continuation) -> ContinuationRequest:
+        suffix, context = self._reader.ids(wanted.suffix), self.args.data.max_len
+        capacity = context - rollout.start - len(suffix)
+        if capacity < 1:
+            raise ConfigError(
+                f"--data.max_len is {context}, which leaves no room for what {self._objective.config.objective} adds "
+                f"to a prompt of {rollout.start} tokens: use at least {context + 1 - capacity}"
+            )
+        kept = min(wanted.kept, len(rollout.response_ids), capacity - 1)
+        fitted = replace(wanted, kept=kept, max_new_tokens=min(wanted.max_new_tokens, capacity - kept))
+        return ContinuationRequest(row, fitted, replace(rollout, response_ids=[*rollout.response_ids[:kept], *suffix]))
+
+    def _with_continuations(
+        self, group: list[Rollout], requests: list[ContinuationRequest], results: list[list[Rollout]]
+    ) -> list[Rollout]:
+        """The group with the results of its requests: joined to it, or counted in `probes`.
+
+        `continued_tokens` in a response's metadata are those of its continuations. If they join, they have their own,
+        and `kept` counts tokens taken from the original response (all, for an original).
+        """
+        joins, joining = self._objective.continues == "join", []
+        probes: list[list[tuple[int, float]]] = [[] for _ in group]
+        tokens = [0.0] * len(group)
+        for request, rollouts in zip(requests, results, strict=True):
+            kept, row = request.wanted.kept, request.row
+            new = [float(len(rollout.response_ids) - len(request.prefix.response_ids)) for rollout in rollouts]
+            if joins:
+                for rollout, count in zip(rollouts, new, strict=True):
+                    joining.append(replace(rollout, metadata={"kept": float(kept), "continued_tokens": count}))
+            else:
+                probes[row].append((kept, fmean(rollout.correct for rollout in rollouts)))
+                tokens[row] += sum(new)
+        originals = [{"kept": float(len(rollout.response_ids))} if joins else rollout.metadata for rollout in group]
+        group = [
+            replace(rollout, probes=probes[row], metadata={**originals[row], "continued_tokens": tokens[row]})
+            for row, rollout in enumerate(group)
+        ] + joining
+        size = self.args.rollout.n_samples_per_prompt
+        if len(group) != size:
+            raise ConfigError(
+                f"{self._objective.config.objective} filled a group with {len(group)} responses, but "
+                f"--rollout.n_samples_per_prompt is {size}: its sampling and its continuations do not fit each other"
+            )
+        return group
 
     def _collect_finished(self, parts: list[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """Each prompt's number and responses when all of its parts are there."""
@@ -331,7 +287,6 @@ class SwapSamplesGenerator(SamplesGenerator):
         return parts
 
     def _make_sample(self, rollout: Rollout, context: int) -> Sample:
-        """The sample with the response that the objective trains on."""
         prompt, part, request = self._sources[rollout.prompt]
         if self._evaluating:
             # OpenRLHF's evaluation counts rewards: a share of passed tests is not a correct response.

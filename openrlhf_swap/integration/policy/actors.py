@@ -1,18 +1,30 @@
-"""OpenRLHF's actors of the policy and the reference model; importing them from here prepares their processes."""
+"""OpenRLHF's actors of the policy and the reference model, and the policy's trainer.
+
+Importing them from here prepares their processes.
+"""
 
 import resource
 from collections.abc import Sequence
 from typing import Any
 
+import ray
 import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
-from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor
+from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from torch import Tensor
 
 from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, installed, undecorated
-from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
+from openrlhf_swap.integration.policy.weights import (
+    begin_average,
+    merged_into_weights,
+    named_weights,
+    rounded_average,
+    without_adapters,
+)
+from openrlhf_swap.integration.runtime.weights import PolicyWeights, make_sender
 from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.states import StateRequest
 
@@ -21,10 +33,7 @@ _StockReferenceActor: Any = undecorated(ReferenceModelActor)
 
 
 class IntrinsicRewardActor(_StockPolicyActor):
-    """The policy as its own reward model: it also says how likely the reference answer becomes after each step.
-
-    It scores with the weights that are about to be updated: there is no second copy of the model.
-    """
+    """The policy as its own reward model: it also says how likely the reference answer becomes after each step."""
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also restores the random state, and chooses the scoring backend."""
@@ -34,7 +43,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         with installed(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.ema_model is not None:
-            moving_average.begin(self.ema_model, strategy.is_rank_0())
+            begin_average(self.ema_model, strategy.is_rank_0())
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
         if reason := self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk):
@@ -51,10 +60,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         state_requests: Sequence[StateRequest] | None = None,
         **options: Any,
     ) -> Tensor | ScoredForward:
-        """Overrides OpenRLHF's: also scores answers and returns hidden states of a micro-batch, where requested.
-
-        `sequences` (B, T) int64, `action_mask` (B, A), `attention_mask` (B, T); the rest as in OpenRLHF.
-        """
+        """Overrides OpenRLHF's: scores answers and returns hidden states, too, as `PolicyScorer.forward` does."""
         if score_requests is None and state_requests is None:
             return super().forward(sequences, action_mask, attention_mask, *stock, **options)
         assert action_mask is not None and attention_mask is not None
@@ -70,18 +76,18 @@ class IntrinsicRewardActor(_StockPolicyActor):
 
     def save_model(self) -> None:
         """Overrides OpenRLHF's: a moving average is exported in bfloat16."""
-        with moving_average.rounded(self.ema_model):
+        with rounded_average(self.ema_model):
             super().save_model()
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also saves random state and moving average; complete or not at all."""
         parts = not self.disable_ds_ckpt, self.save_hf_ckpt
-        with self._checkpoints.writing(tag, self.ema_model, *parts) as name, moving_average.rounded(self.ema_model):
+        with self._checkpoints.writing(tag, self.ema_model, *parts) as name, rounded_average(self.ema_model):
             super().save_checkpoint(name, *args, **kwargs)
 
 
 def peak_gib() -> float:
-    """This process's peak: of GPU memory since the last call or, without a GPU, of main memory since its start."""
+    """This process's peak of GPU memory since the last call or, without a GPU, of main memory since its start."""
     if not torch.cuda.is_available():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -96,3 +102,35 @@ class SwapReferenceActor(_StockReferenceActor):
         with installed(REFERENCE_LOADS):
             super().init_model_from_pretrained(strategy, pretrain)
         self.model.hold_logits_of(strategy.args.swap_run.logits_chunk)
+
+
+class SwapPolicyTrainer(ActorPPOTrainer):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.vllm_engines:
+            model = self.actor.model.module
+            weights = PolicyWeights(without_adapters(model), named_weights(model))
+            self._sender = make_sender(self.args, self.vllm_engines, weights, torch.distributed.get_rank())
+
+    def training_step(self, experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
+        """Overrides OpenRLHF's: also tells DeepSpeed which micro-batch is the last of an update.
+
+        Of dynamic batches DeepSpeed 0.19.6 takes each for the last, and under ZeRO-1 and 2 forgets earlier gradients.
+        """
+        if self.args.train.dynamic_batch_enable:
+            is_last = bool(self.replay_buffer.dynamic_optimizer_step[step])
+            self.actor.model.set_gradient_accumulation_boundary(is_last)
+        return super().training_step(experience, kl_ctl, step, *args)
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        """Overrides OpenRLHF's, which connects one rank in its own way."""
+
+    def broadcast_to_vllm(self) -> None:
+        """Overrides OpenRLHF's, which sends one parameter at a time; LoRA adapters travel as a part of the weights."""
+        torch.cuda.empty_cache()
+        with merged_into_weights(self.actor.model.module):
+            self._sender.send_weights()
+        if self.args.vllm.enable_prefix_caching and torch.distributed.get_rank() == 0:
+            ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
+        torch.cuda.empty_cache()  # vLLM wakes on the same GPU next
+        torch_dist_barrier_and_cuda_sync()

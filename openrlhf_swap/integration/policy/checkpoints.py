@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from openrlhf_swap.errors import CheckpointError, first_line
-from openrlhf_swap.integration.policy import moving_average
+from openrlhf_swap.integration.policy.weights import load_average, save_average
 from openrlhf_swap.runs import checkpoints
 
 
@@ -23,9 +23,7 @@ class PolicyCheckpoints:
     """Finishes the checkpoints of one run, rotates them, and keeps random state and moving average in them."""
 
     def __init__(self, strategy: Any) -> None:
-        ckpt = strategy.args.ckpt
-        self._strategy = strategy
-        self._path, self._kept = Path(ckpt.path), (ckpt.max_num, ckpt.max_mem * 2**30)
+        self._strategy, self._path = strategy, Path(strategy.args.ckpt.path)
         self._folder = self._path / checkpoints.FOLDER
         self._latest = self._folder / checkpoints.LATEST
         forbid_pickles()
@@ -35,7 +33,7 @@ class PolicyCheckpoints:
         """Turn what torch says of a broken checkpoint into a remedy, and compare what the ranks have loaded.
 
         Raises CheckpointError for a file that is broken or holds more than data, and for a checkpoint that only some
-        of the ranks see.
+        of the ranks see: the others have loaded nothing, without a word.
         """
         try:
             yield
@@ -49,22 +47,27 @@ class PolicyCheckpoints:
                 "the one before it"
             ) from error
         if self._strategy.args.ckpt.load_enable:
-            self._require_the_same_on_all_ranks()
+            seen = self._latest.read_text(encoding="utf-8") if self._latest.exists() else None
+            tags: list[str | None] = [None] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(tags, seen)
+            expected = next(filter(None, tags), None)
+            if others := [rank for rank, tag in enumerate(tags) if tag != expected]:
+                raise self._not_shared_by(others, f"rank(s) {{}} did not find {expected}")
 
     def load_beside_the_model(self, average: Any) -> None:
         """Restore random state and moving average (None for none) of the checkpoint that was loaded."""
         folder = self._folder / self._latest.read_text(encoding="utf-8")
         load_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and self._strategy.is_rank_0():
-            moving_average.load(folder, average, self._strategy)
+            load_average(folder, average, self._strategy)
 
     @contextmanager
     def writing(self, tag: str, average: Any, with_model: bool, with_export: bool) -> Iterator[str]:
         """Yield the name under which OpenRLHF is to write its part, then finish the checkpoint.
 
-        Only after that, the oldest one is deleted, or the one that was the best. Parts of it may be a moving average
-        of the weights, DeepSpeed's files (`with_model`), and the model in Hugging Face format (`with_export`). Raises
-        CheckpointError when it cannot be written, or not to one place by all ranks.
+        Only after that, the oldest one is deleted, or the one that was the best. OpenRLHF's part are DeepSpeed's files
+        (`with_model`) and the model in Hugging Face format (`with_export`). Raises CheckpointError when something
+        cannot be written, or not to one place by all ranks.
         """
         name, first = checkpoints.UNFINISHED + tag, self._strategy.is_rank_0()
         try:
@@ -87,26 +90,17 @@ class PolicyCheckpoints:
             ) from error
 
     def _finish(self, folder: Path, average: Any) -> None:
-        first = self._strategy.is_rank_0()
+        ckpt, first = self._strategy.args.ckpt, self._strategy.is_rank_0()
         save_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and first:
-            moving_average.save(folder, average, self._strategy)
+            save_average(folder, average, self._strategy)
         torch.distributed.barrier()
         if first:
             ranks = range(torch.distributed.get_world_size())
             if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
                 raise self._not_shared_by(missing, "the files of rank(s) {} are missing")
             checkpoints.finish(folder)
-            checkpoints.rotate(self._path, *self._kept)
-
-    def _require_the_same_on_all_ranks(self) -> None:
-        """Compare the checkpoint that each rank sees: one that sees none has loaded nothing, without a word."""
-        seen = self._latest.read_text(encoding="utf-8") if self._latest.exists() else None
-        tags: list[str | None] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(tags, seen)
-        expected = next(filter(None, tags), None)
-        if others := [rank for rank, tag in enumerate(tags) if tag != expected]:
-            raise self._not_shared_by(others, f"rank(s) {{}} did not find {expected}")
+            checkpoints.rotate(self._path, ckpt.max_num, ckpt.max_mem * 2**30)
 
     def _not_shared_by(self, ranks: list[int], reason: str) -> CheckpointError:
         return CheckpointError(
@@ -120,11 +114,11 @@ def _random_state_file(folder: Path, rank: int) -> Path:
 
 
 def save_random_state(path: Path) -> None:
-    """Write the state of Python's, numpy's, torch's and the accelerator's generators."""
+    """Write the state of Python's, numpy's, torch's and the accelerator's generators, as data."""
     name, keys, *rest = cast(tuple[Any, ...], np.random.get_state())
     state = {
         "python": random.getstate(),
-        "numpy": (name, torch.tensor(keys.astype(np.int64)), *rest),
+        "numpy": (name, keys.tolist(), *rest),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }
@@ -134,18 +128,16 @@ def save_random_state(path: Path) -> None:
 def load_random_state(path: Path) -> None:
     state = torch.load(path, weights_only=True)
     random.setstate(state["python"])
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    if state.get("cuda") is not None:
+    if state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
 def forbid_pickles() -> None:
     """Load checkpoints as data in this process: a pickle in them that wants to run code is refused by torch.
 
-    DeepSpeed asks for the opposite when it loads, so torch is told by its environment variable (a user's own value
-    wins); the few classes that DeepSpeed puts into its own files are allowed by name.
+    DeepSpeed asks for the opposite when it loads, so torch is told by its environment variable (a user's own wins).
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -158,7 +150,7 @@ def forbid_pickles() -> None:
 
 
 def _member(kind: object, name: str) -> Enum:
-    """What stands for getattr when checkpoints are read: it reaches the members of enumerations, and nothing else."""
+    """Stands for getattr when checkpoints are read: it reaches members of enumerations, and nothing else."""
     if not (isinstance(kind, type) and issubclass(kind, Enum)):
         raise UnpicklingError(f"{name} of {kind} is asked for, which is not an enumeration")
     return kind[name]

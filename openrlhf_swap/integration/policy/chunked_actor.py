@@ -1,7 +1,7 @@
 """OpenRLHF's `Actor` with log-probabilities that never hold the logits of all tokens.
 
-The model runs as it is, with DeepSpeed's hooks; only its head, the last linear layer, gives log-probabilities in the
-place of logits. So ZeRO-3 gathers the head's weight once for each pass, whatever the number of chunks.
+Only the model's head, its last linear layer, gives log-probabilities in the place of logits. So ZeRO-3 gathers the
+head's weight once for each pass, whatever the number of chunks.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
-from openrlhf_swap.integration.policy.lora import without_adapters
+from openrlhf_swap.integration.policy.weights import without_adapters
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
@@ -36,28 +36,17 @@ class Head:
 
 
 class ChunkedActor(_StockActor):
-    """OpenRLHF's actor; its log-probabilities are made in chunks once `hold_logits_of` was called.
-
-    Attributes:
-        head: what makes them; None while they are made all at once.
-    """
-
-    head: Head | None = None
+    head: Head | None = None  # None while log-probabilities are made all at once
 
     def hold_logits_of(self, tokens: int) -> str | None:
-        """Make log-probabilities of this many tokens at a time; 0 leaves OpenRLHF's way, all at once.
-
-        Returns:
-            Why this model's log-probabilities are made all at once all the same; None if they are not.
-        """
+        """Make log-probabilities of this many tokens at a time, or all at once for 0; returns why that cannot be."""
         if not tokens:
             return None
         base = without_adapters(self.model.module)
         layer = base.get_output_embeddings()
         if type(layer) is not nn.Linear:
             return f"its head is a {type(layer).__name__}"
-        transform = find_logit_transform(base.config, type(base))
-        if transform is None:
+        if (transform := find_logit_transform(base.config, type(base))) is None:
             return f"what a {type(base).__name__} does after its head is not known"
         self.head = Head(layer, transform, tokens)
         return None
@@ -77,9 +66,8 @@ class ChunkedActor(_StockActor):
 
         `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are asked for,
         `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that are not actions, if it is
-        asked for; and where `branches` run behind the rows, the log-probabilities of their (m,) targets at temperature
-        1 as `answer_log_probs`, only where log-probabilities are made in chunks. The rest is as in OpenRLHF, and
-        further arguments of the model.
+        asked for; and, of chunks only, the log-probabilities of the (m,) targets of `branches`, which run behind the
+        rows, at temperature 1 as `answer_log_probs`.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
@@ -130,7 +118,7 @@ def _giving_log_probs(
 ) -> Iterator[list[Tensor]]:
     """Meanwhile the layer returns what `token_log_probs` does, and the list gets it, as DeepSpeed's hooks leave it.
 
-    With branches, their targets' log-probabilities are in front of it. What the model makes of it is not used.
+    With branches, their targets' log-probabilities are in front of it.
     """
     outputs: list[Tensor] = []
 

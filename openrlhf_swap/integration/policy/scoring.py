@@ -10,7 +10,7 @@ import torch.distributed
 from torch import Tensor
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.policy.lora import without_adapters
+from openrlhf_swap.integration.policy.weights import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
@@ -31,20 +31,11 @@ class ScoredForward:
 
 
 class PolicyScorer:
-    """Scores requests with OpenRLHF's `Actor`, in the forward that gives its action log-probabilities.
-
-    Shapes: B rows, T tokens a row, A = T - 1 actions.
-    """
+    """Scores requests with OpenRLHF's `Actor`, in the forward that gives its action log-probabilities."""
 
     def __init__(self, actor: Any, strategy: Any) -> None:
-        """Takes the actor as DeepSpeed trains it, and decides how to score.
-
-        Raises:
-            ConfigError: when ranks that have to keep in step could not.
-        """
-        self._actor = actor
-        self._model = actor.model
-        self._config = actor.model.module.config
+        """Decides how to score; raises ConfigError when ranks that have to keep in step could not."""
+        self._actor, self._model, self._config = actor, actor.model, actor.model.module.config
         # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many of them.
         self._collective = strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
         self._base = base = without_adapters(actor.model.module)
@@ -68,8 +59,8 @@ class PolicyScorer:
     ) -> ScoredForward:
         """Action log-probabilities of a micro-batch, answer log-probabilities of its requests, and states.
 
-        `sequences` (B, T) int64, `action_mask` (B, A), `attention_mask` (B, T); at most one request a row, and None
-        where no rank has any.
+        `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one request a row, and
+        None where no rank has any.
         """
         device = torch.cuda.current_device()
         sequences, action_mask, attention_mask = (part.to(device) for part in (sequences, action_mask, attention_mask))

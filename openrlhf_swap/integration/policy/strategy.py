@@ -13,7 +13,6 @@ import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, installed
-from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.packages.versions import replace
@@ -32,9 +31,9 @@ class SwapStrategy(_StockStrategy):
         ds.attn_implementation = attention.implementation(ds.attn_implementation, trained.model_name_or_path)
 
     def setup_distributed(self, timeout: timedelta = timedelta(minutes=60)) -> None:
-        """Overrides OpenRLHF's: ranks on one machine find each other by a file in Ray's folder, not by a port.
+        """Overrides OpenRLHF's: ranks on one machine find each other by a file in Ray's folder.
 
-        torch's store listens on all interfaces and asks for nothing: whoever writes into it ends the run.
+        At a port, torch's store listens on all interfaces and asks for nothing: whoever writes into it ends the run.
         """
         folder, several = os.environ.get(FOLDER), self._trains_policy and self.args.actor.num_nodes > 1
         if folder and not several:
@@ -51,10 +50,7 @@ class SwapStrategy(_StockStrategy):
             super().print(*words)
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Overrides OpenRLHF's: AdamW is torch's fused one, on GPUs and where it is offloaded.
-
-        DeepSpeed would compile its own inside the first actor. Both give the same weights.
-        """
+        """Overrides OpenRLHF's: AdamW is torch's fused one; its own, DeepSpeed would compile in the first actor."""
         config: dict[str, Any] = super().get_ds_train_config(optim_dict, **kwargs)
         optimizer = config.get("optimizer", {})
         if optimizer.get("type") == "AdamW":
@@ -72,8 +68,7 @@ class SwapStrategy(_StockStrategy):
     def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Overrides OpenRLHF's, with which a resumed run would ignore a new learning rate."""
         with _keeping_settings(model):
-            loaded: tuple[Any, dict[str, Any]] = super().load_ckpt(model, *args, **kwargs)
-        return loaded
+            return super().load_ckpt(model, *args, **kwargs)
 
     def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Overrides OpenRLHF's: under ZeRO-3, too, the optimizer can sleep and skips gradients that are not finite."""
@@ -91,14 +86,14 @@ class SwapStrategy(_StockStrategy):
         self.time_steps["ema"] += 1
         updated = self.use_dynamic_batch or self.time_steps["ema"] % self.accumulated_gradient == 0
         if updated and self.is_rank_0():
-            moving_average.update(model_ema, model, beta)
+            for mean, weight in zip(model_ema.parameters(), model.parameters(), strict=True):
+                mean.data.lerp_(weight.data.cpu().float(), 1 - beta)
 
 
 def pin_ahead(sizes: list[int]) -> None:
-    """Let torch pin room for so many float32 numbers each, which it keeps for the next that asks.
+    """Let torch pin room for so many float32 numbers each, which it keeps for the next that asks: Adam's moments.
 
-    Adam's moments are there after the first update. Pinning their places then took 8 s of the first step at 1.5B; now
-    it is done while the first responses are generated.
+    Done after the first update, it took 8 s at 1.5B; now it is while the first responses are generated.
     """
     places = [torch.empty(size, pin_memory=True) for size in sizes]
     places.clear()  # only now: each of them is to be a place of its own
@@ -106,10 +101,7 @@ def pin_ahead(sizes: list[int]) -> None:
 
 @contextmanager
 def _keeping_settings(engine: Any) -> Iterator[None]:
-    """Keep a DeepSpeed engine's settings as the flags have them while it loads a checkpoint, which restores its own.
-
-    What is loaded are the moments and the place in the schedule.
-    """
+    """Keep a DeepSpeed engine's settings as the flags have them while it loads moments and place in the schedule."""
     optimizer, scheduler = engine.optimizer, engine.lr_scheduler
     names = ("initial_lr", "betas", "eps", "weight_decay")
     given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
@@ -124,8 +116,7 @@ def _keeping_settings(engine: Any) -> Iterator[None]:
 def _let_torchs_adam_sleep(optimizer: Any) -> None:
     """Let DeepSpeed 0.19.6 move the two moments of stage 3: it does so by name, but asks for its own class first.
 
-    Their places in main memory are saved with the state, and torch loads them onto the GPU: after a resume, DeepSpeed
-    would move the moments there.
+    After a resume their places in main memory, saved with the state, are on the GPU, where torch has loaded them.
     """
     offload_states = optimizer.offload_states
 

@@ -1,11 +1,10 @@
 """The attention that a run takes, with or without flash-attn.
 
-Where flash-attn is not installed, only the modules that OpenRLHF imports get a stand-in, not `flash_attn` itself, so
-transformers and vLLM still see that there is none. Then packed rows are attended by an implementation that is
-registered with transformers. Where OpenRLHF packs a micro-batch into one row, position ids start again with each
-response: there layers get the bounds of the responses in the place of a mask of length x length. GPUs attend all of
-them in one call of torch's own FlashAttention kernels; elsewhere each response has a call of SDPA. Other rows are
-attended as by transformers' `sdpa`.
+Without it, only the modules that OpenRLHF imports get a stand-in, not `flash_attn` itself, so transformers and vLLM
+still see that there is none. Packed rows are then attended by an implementation that is registered with transformers:
+position ids start again with each response, and layers get the bounds of the responses in the place of a mask of
+length x length. GPUs attend all of them in one call of torch's own FlashAttention kernels; elsewhere each response has
+a call of SDPA. Other rows are attended as by transformers' `sdpa`.
 
 Shapes: T tokens of a row, H heads, of which H_kv for keys.
 """
@@ -41,10 +40,7 @@ def is_installed() -> bool:
 
 @cache
 def prepare() -> None:
-    """Set up the process for its kernels. Idempotent.
-
-    OpenRLHF can be imported without flash-attn, vLLM samples without a compiler, and torch's SDPA leaves out cuDNN.
-    """
+    """Let OpenRLHF be imported without flash-attn, vLLM sample without a compiler, and SDPA leave out cuDNN."""
     install(EVERY)
     leave_out_cudnn()
     AttentionInterface.register(NAME, attend)
@@ -55,9 +51,9 @@ def prepare() -> None:
 
 @cache
 def implementation(asked: str, model: str) -> str:
-    """The attention that actor and reference model run with: as asked, or the best that is there and the model has.
+    """The attention of actor and reference model: as asked (`--ds.attn_implementation`), or the best that they have.
 
-    `asked` is `--ds.attn_implementation`. Code that comes with the model is trusted, as OpenRLHF does.
+    Code that comes with the model is trusted, as OpenRLHF does.
     """
     if asked not in (FLASH, "sdpa"):
         return asked
@@ -72,7 +68,6 @@ def implementation(asked: str, model: str) -> str:
 
 
 def summary(asked: str, model: str) -> str:
-    """One line: which attention a run takes, and what it costs."""
     taken = implementation(asked, model)
     masks = "with masks of length x length for padded and packed rows"
     costs = {
@@ -100,8 +95,7 @@ def bounds_or_mask(
 ) -> Bounds | Tensor | None:
     """What layers get as their mask: a row's bounds or, for a batch, padding or a cache, the mask of `sdpa`.
 
-    `q_length` is T, `kv_length` also counts what a cache holds; `mask_function` says whether the token at one index
-    sees that at another, with `packed` responses kept apart.
+    `q_length` is T, `kv_length` also counts what a cache holds; `mask_function` says whether a token sees another.
     """
     one_row = batch_size == 1 and q_length == kv_length and options.get("attention_mask") is None
     if not one_row or options.get("use_vmap"):

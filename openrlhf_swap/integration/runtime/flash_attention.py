@@ -11,12 +11,10 @@ ROWS = 1024  # of logits whose sums are taken at a time
 
 
 def all_gather(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """Refuses: only ring attention needs it, which needs flash-attn itself."""
     raise RuntimeError("flash-attn is not installed; remedy: run without --ds.ring_attn_size")
 
 
 def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
-    """The rows of `values` at `indices`."""
     return values[indices]
 
 

@@ -1,17 +1,17 @@
 """The policy's weights on their way to vLLM: by vLLM's own weight transfer, many in one piece.
 
 On a GPU that policy and engine share, pieces travel as CUDA IPC handles; to other GPUs over NCCL; on a CPU as bytes
-over Ray. vLLM's worker imports this module by the name of its extension, and so knows our ways beside vLLM's own.
+over Ray. vLLM's worker imports this module by the name of its extension, and so knows our ways.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -48,7 +48,6 @@ def way_of(args: SimpleNamespace) -> str:
 
 
 def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
-    """Arguments of vLLM's engines that are to receive the weights of a run."""
     extension = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
     return {"worker_extension_cls": extension, "weight_transfer_config": {"backend": way_of(args)}}
 
@@ -60,7 +59,6 @@ class PolicyWeights(base.WeightSource):
     """
 
     def __init__(self, model: PreTrainedModel, weights: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Takes the model, for its names in a checkpoint, and its weights by their names in it."""
         self._weights = list(weights)
         # What a prefix was in some checkpoint is of no concern: vLLM knows the model's own names.
         conversions = get_model_conversion_mapping(model, add_legacy=False)
@@ -70,11 +68,9 @@ class PolicyWeights(base.WeightSource):
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest tensor that is sent."""
         return max(meta.dtype.itemsize * torch.Size(meta.shape).numel() for meta in self.metadata())
 
     def metadata(self) -> list[base.ParamMeta]:
-        """Name, dtype and shape of all that is sent, without gathering anything."""
         return [
             base.ParamMeta(name, tensor.dtype, tuple(tensor.shape))
             for piece in self._pieces()
@@ -101,10 +97,7 @@ class PolicyWeights(base.WeightSource):
         yield piece
 
     def _convert(self, weights: _Named) -> _Named:
-        if not self._conversions:
-            return weights
-        converted: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
-        return converted.items()
+        return revert_weight_conversion(self._model, dict(weights)).items() if self._conversions else weights
 
 
 def _shape(weight: Tensor) -> torch.Size:
@@ -117,31 +110,21 @@ def _gathered(weights: list[nn.Parameter]) -> AbstractContextManager[None]:
         return nullcontext()
     import deepspeed
 
-    gathered: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(weights)
-    return gathered
+    return deepspeed.zero.GatheredParameters(weights)
 
 
 class EngineClient:
-    """vLLM's methods of a weight transfer (its `VLLMWeightSyncClient`), called on all engines over Ray."""
+    """Has the methods of vLLM's `VLLMWeightSyncClient`, and calls them on all engines over Ray."""
 
     def __init__(self, engines: list[Any]) -> None:
         self.engines = engines
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._call("init_weight_transfer_engine", [init_info] * len(self.engines))
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        return partial(self._call, method)
 
-    def start_weight_update(self) -> None:
-        self._call("start_weight_update")
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._call("update_weights", [ray.put(update_info)] * len(self.engines))
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._call("finish_weight_update")
-
-    def _call(self, method: str, infos: list[Any] | None = None) -> None:
-        calls = [(method, info) for info in infos] if infos else [(method,)] * len(self.engines)
-        ray.get([engine.transfer_weights.remote(*call) for engine, call in zip(self.engines, calls, strict=True)])
+    def _call(self, method: str, *info: Any) -> None:
+        stored = [ray.put(part) for part in info]
+        ray.get([engine.transfer_weights.remote(method, *stored) for engine in self.engines])
 
 
 def make_sender(
@@ -253,11 +236,14 @@ class NcclSender(nccl_engine.NCCLTrainerWeightTransferEngine):
             return sender
         unique_id = list(NCCLLibrary().ncclGetUniqueId().internal)
         size = 1 + workers * len(client.engines)
-        infos = [NcclInitInfo(unique_id, 1 + workers * number, size) for number in range(len(client.engines))]
-        with ThreadPoolExecutor(1) as pool:  # the workers wait for this rank
-            joining = pool.submit(client._call, "init_weight_transfer_engine", [asdict(info) for info in infos])
-            sender.model_update_group = _communicator(0, size, unique_id)
-            joining.result()
+        joining = [
+            engine.transfer_weights.remote(
+                "init_weight_transfer_engine", asdict(NcclInitInfo(unique_id, 1 + workers * number, size))
+            )
+            for number, engine in enumerate(client.engines)
+        ]
+        sender.model_update_group = _communicator(0, size, unique_id)  # for which the workers wait
+        ray.get(joining)
         return sender
 
 

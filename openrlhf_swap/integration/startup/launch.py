@@ -1,7 +1,5 @@
 """Run OpenRLHF's training CLI with our classes in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
@@ -33,27 +31,24 @@ LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 def launch(configuration: Configuration, started: Future[None]) -> None:
     """Train as soon as Ray has `started`; returns when the last checkpoint is written.
 
-    On a CPU "GPUs" are slots for processes, on this machine or in the cluster that RAY_ADDRESS names.
-
-    Raises:
-        SwapError: one of our errors that was raised in an actor.
+    Raises the SwapError that was raised in an actor.
     """
     args, run = configuration.args, configuration.run
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    # OpenRLHF itself says True.
-    more = {"trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
+    limits = engine_limits(configuration)
+    # OpenRLHF itself trusts all code.
+    more = {**limits, "trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
     if configuration.on_cpu:
         # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
         more["enable_chunked_prefill"] = False
         build_communication_op()
     else:
         more |= expert_kernels(args.actor.model_name_or_path)
-    limits = engine_limits(configuration)
     print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
-    engines = EngineFactory(ray.remote(SwapRolloutActor), {**limits, **more})
+    engines = EngineFactory(ray.remote(SwapRolloutActor), more)
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import", flush=True)
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
@@ -75,44 +70,28 @@ def launch(configuration: Configuration, started: Future[None]) -> None:
 def run_openrlhf(configuration: Configuration, engines: Any, started: Future[None]) -> None:
     """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes instead of its own.
 
-    Args:
-        configuration: its settings reach every actor as `strategy.args.swap` and `strategy.args.swap_run`.
-        engines: what makes rollout engines: an `EngineFactory`.
-        started: Ray, which has to start before.
+    Our settings reach every actor as `strategy.args.swap` and `strategy.args.swap_run`.
     """
-    from openrlhf import utils
-
-    stock_strategy = utils.get_strategy
-
-    def get_strategy(args: SimpleNamespace) -> object:
-        args.swap, args.swap_run = configuration.method, configuration.run
-        return stock_strategy(args)
-
-    computed = {
-        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines,
-        "openrlhf.utils.get_strategy": get_strategy,
-    }
-    with patches.installed(DRIVER, computed):
+    args = configuration.args
+    args.swap, args.swap_run = configuration.method, configuration.run
+    with patches.installed(DRIVER, {"openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines}):
         train = runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"]
         started.result()
-        train(configuration.args)
+        train(args)
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
-    text = str(error)
+    text, remedy = str(error), checkpoints.how_to_resume(Path(args.ckpt.path))
     if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
         lines = [line for line in text.strip().splitlines() if "errors.pydantic.dev" not in line]
         reason = lines[-1].strip().rstrip(".")
-        remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
         return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
-    name = re.search(r"class_name: (\w+)", text)
-    pid = re.search(r"pid: (\d+)", text)
+    name, pid = (re.search(pattern, text) for pattern in (r"class_name: (\w+)", r"pid: (\d+)"))
     who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
     return (
         f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process that "
-        "dies silently was usually killed for lack of memory (see the kernel's log): "
-        f"{checkpoints.how_to_resume(Path(args.ckpt.path))}"
+        f"dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
     )
 
 

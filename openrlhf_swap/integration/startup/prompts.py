@@ -1,7 +1,5 @@
 """The prompt data set as OpenRLHF reads and renders it, and the rows that a run trains on."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter
@@ -9,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.data.references import find_faults, labelled, read_chat, read_references, try_grader
 from openrlhf_swap.data.rows import (
@@ -26,13 +25,9 @@ from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 from openrlhf_swap.flags.configuration import find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
-from openrlhf_swap.integration.startup.model_check import check_chat_template
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.golds import examples, remember, remembered_file, visible_fault
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 AT_A_TIME = 1000
 CHANGED_PROMPT = (
@@ -44,12 +39,8 @@ CHANGED_PROMPT = (
 def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
     """The rows to train or evaluate on, mixed as OpenRLHF mixes them.
 
-    `--data.max_samples` cuts those to train on, in OpenRLHF the others, too.
-    JSON and CSV files are read row by row here: the loader of `datasets` reads all of a file or nothing, guesses the
-    types of a CSV file's fields (007 becomes 7, NA nothing), and makes floats of integers of more than 64 bits.
-
-    Raises:
-        DataError: when it cannot be read, is empty, or lacks a column.
+    `--data.max_samples` cuts those to train on, in OpenRLHF the others, too. Raises DataError when a data set cannot
+    be read, is empty, or lacks a column.
     """
     if for_training:
         flag, names, split = "--data.prompt_dataset", args.data.prompt_dataset, args.data.prompt_split
@@ -70,7 +61,7 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
 def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
-    if not has_rows(Path(name)):
+    if not has_rows(Path(name)):  # else row by row: `datasets` reads all of a file or nothing, and guesses types
         printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
         with loader_errors(f"{flag} is {name}, which cannot be read: {{reason}}"):
             return list(blending_datasets(name, None, printer, dataset_split=split))
@@ -94,8 +85,7 @@ def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> l
 def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
     """Each prompt as OpenRLHF will render it; empty for a problem that `fault_of_problem` refuses.
 
-    Raises:
-        DataError: for a chat that the chat template refuses.
+    Raises DataError for a chat that the chat template refuses.
     """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
@@ -129,42 +119,38 @@ def write_usable_prompts(
     keeps_placeholders: bool = False,
     evaluates: bool = False,
 ) -> str:
-    """Write the rows of the prompt data set that can be trained on to `prompts.jsonl` in `output`; count the others.
+    """Write the rows that can be trained or evaluated on to a file in `output`, count the others; returns the file.
 
-    A row is dropped when it cannot be read, when its prompt is empty, does not fit the context or is changed by the
-    tokenizer, or when its answer is empty, a solution or a sentence, or cannot be graded. The remaining rows get the
-    normal form of their answers, the objective's own problem texts, with arguments for the chat template rendered
-    prompts and, for another grader than math-verify, labels with the columns that it may look at; no other column but
-    `datasource` is written, because a loader would guess its type.
-
-    If it `evaluates`, it does the same for the data set of `--eval.dataset`, and `eval_prompts.jsonl`: rows that
-    nothing can answer would count as wrong. Problem texts change there for some objectives only.
-
-    Returns:
-        That file, the data set to train or evaluate on.
+    The rows get the normal form of their answers, the objective's own problem texts (in an evaluation for some
+    objectives only), with arguments for the chat template rendered prompts and, for another grader than math-verify,
+    labels with the columns that it may look at; no other column but `datasource` is written, because a loader would
+    guess its type.
 
     Raises:
-        ConfigError: for lengths that leave no room for a prompt, a model without a chat template, an output folder in
-            which OpenRLHF would find no file, or a grader that fails on the first rows.
+        ConfigError: for a model without a chat template, an output folder in which OpenRLHF would find no file, or a
+            grader that fails on the first rows.
         DataError: for an unreadable or empty data set, a missing column, or too few rows that are left.
     """
-    check_chat_template(args, tokenizer)
+    if args.data.apply_chat_template and tokenizer.chat_template is None:
+        raise ConfigError(
+            f"--data.apply_chat_template is on, but {args.actor.model_name_or_path} has no chat template; leave the "
+            "flag out (where a recipe or a file sets it: --no-data.apply_chat_template) and give "
+            "--data.input_template, or give a model with a template"
+        )
     if not evaluates:
         flag, name, file, kind = "--data.prompt_dataset", args.data.prompt_dataset, "prompts.jsonl", "data"
     else:
         flag, name, file, kind = "--eval.dataset", args.eval.dataset, "eval_prompts.jsonl", "evaluation data"
     problem_key, answer_key = args.data.input_key, args.data.label_key
-    capacity = prompt_capacity(args)
     given = load_prompts(args, for_training=not evaluates)
     references = read_references(given, problem_key, answer_key, grader, f"{flag} is {name}")
     rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
     for row in rows:
         if isinstance(row[problem_key], list) and (chat := read_chat(row[problem_key])[0]):
             row[problem_key] = chat
-    if not evaluates or objective.rewrites_evaluation:
-        for row in rows:
+        if not evaluates or objective.rewrites_evaluation:
             row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
-    reasons = _remembered_reasons(rows, references, capacity, args, tokenizer, grader, keeps_placeholders)
+    reasons = _remembered_reasons(rows, references, args, tokenizer, grader, keeps_placeholders)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
@@ -193,13 +179,13 @@ def write_usable_prompts(
     if args.data.chat_template_kwargs:  # OpenRLHF hands a template no arguments, so it gets rendered prompts
         texts = render_prompts(usable, args, tokenizer)
         usable = [{**row, problem_key: text} for row, text in zip(usable, texts, strict=True)]
-    columns = (problem_key, answer_key, "datasource")
     if character := find_special(output):
         raise ConfigError(
             f"--swap.output_dir is {output}, but OpenRLHF is to read {file} there and takes a {character!r} "
             "in the name of a data set for something else: use a folder without one in its path"
         )
     output.mkdir(parents=True, exist_ok=True)
+    columns = (problem_key, answer_key, "datasource")
     write_rows(output / file, ({name: row[name] for name in columns if name in row} for row in usable))
     return str(output / file)
 
@@ -218,7 +204,6 @@ def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
 def _remembered_reasons(
     rows: Sequence[Row],
     references: Sequence[Reference],
-    capacity: int,
     args: SimpleNamespace,
     tokenizer: PreTrainedTokenizerBase,
     grader: str,
@@ -228,12 +213,10 @@ def _remembered_reasons(
 
     A function of one's own may change between two starts, so its rows are always checked.
     """
-    data, memory = args.data, remembered_file()
-    digest = sha256(memory.name.encode())
-    for part in (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str(), capacity, grader, data.input_key):
-        digest.update(to_line(part).encode())
-    rendering = [data.input_template, data.apply_chat_template, data.chat_template_kwargs, keeps_placeholders]
-    digest.update(to_line(rendering).encode())
+    data, memory, capacity = args.data, remembered_file(), prompt_capacity(args)
+    rendering = [data.input_template, data.apply_chat_template, data.chat_template_kwargs, tokenizer.chat_template]
+    parts = [memory.name, tokenizer.backend_tokenizer.to_str(), rendering, capacity, grader, keeps_placeholders]
+    digest = sha256(to_line(parts).encode())
     for row, reference in zip(rows, references, strict=True):
         digest.update(to_line([row[data.input_key], reference.answer]).encode())
     path = memory.with_name(f"rows_{digest.hexdigest()[:32]}.jsonl")
@@ -256,15 +239,13 @@ def reasons_to_drop(
     grader: str = MATH,
     keeps_placeholders: bool = False,
 ) -> list[str | None]:
-    """Why each row cannot be trained on, worded to follow "dropped with"; None for a row that can.
+    """Why each row cannot be used, worded to follow "dropped with"; None for a row that can.
 
-    `prompts` are rendered, with the faults of their problems, and have at most `capacity` tokens of the policy's
-    tokenizer.
+    `prompts` are rendered, with the faults of their problems; more than `capacity` tokens are a fault.
     """
     reasons = list(faults)
-    for start in tqdm(
-        range(0, len(prompts), AT_A_TIME), "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False
-    ):
+    starts = range(0, len(prompts), AT_A_TIME)
+    for start in tqdm(starts, "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False):
         part = range(start, min(start + AT_A_TIME, len(prompts)))
         ids = tokenizer([prompts[number] for number in part], add_special_tokens=False)["input_ids"]
         for number, own in zip(part, ids, strict=True):

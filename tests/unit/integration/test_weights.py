@@ -30,18 +30,18 @@ class Calls(EngineClient):
     """Engines that note what they are called with."""
 
     def __init__(self, engines=1):
-        super().__init__([SimpleNamespace() for _ in range(engines)])
         self.made = []
-
-    def _call(self, method, infos=None):
-        self.made.append((method, infos))
-
-    def update_weights(self, update_info):
-        self._call("update_weights", [update_info])
+        note = SimpleNamespace(remote=lambda *call: self.made.append(call))
+        super().__init__([SimpleNamespace(transfer_weights=note)] * engines)
 
     @property
     def names(self):
-        return [name for method, infos in self.made if method == "update_weights" for name in infos[0]["names"]]
+        return [name for method, *info in self.made if method == "update_weights" for name in info[0]["names"]]
+
+
+@pytest.fixture(autouse=True)
+def without_ray(monkeypatch):
+    monkeypatch.setattr(weights, "ray", SimpleNamespace(put=lambda info: info, get=lambda refs: refs))
 
 
 @pytest.mark.parametrize("piece", [2**28, 1])
@@ -65,9 +65,9 @@ def test_the_embedded_policy_travels_in_one_call_between_two():
     """Instead of one for each of its 50 parameters."""
     model, client = AutoModelForCausalLM.from_pretrained(POLICY), Calls()
     BytesSender(client=client, source=PolicyWeights(model, model.named_parameters())).send_weights()
-    assert [method for method, _ in client.made] == ["start_weight_update", "update_weights", "finish_weight_update"]
+    assert [method for method, *_ in client.made] == ["start_weight_update", "update_weights", "finish_weight_update"]
     assert len(client.names) == 50 and client.names == [name for name, _ in model.named_parameters()]
-    sent = b"".join(infos[0]["content"] for _, infos in client.made if infos)
+    sent = b"".join(info[0]["content"] for _, *info in client.made if info)
     assert len(sent) == sum(parameter.nbytes for parameter in model.parameters())
 
 
@@ -128,8 +128,8 @@ def test_the_id_of_nccls_group_goes_over_ray_and_nowhere_else(monkeypatch):
     monkeypatch.setattr(torch.distributed, "TCPStore", None)
     sender = weights.NcclSender.connected(client, source=None, rank=0, workers=2)
     assert isinstance(sender.model_update_group, Communicator)
-    ((_, infos),) = client.made
-    for info in infos:
+    for method, info in client.made:
+        assert method == "init_weight_transfer_engine"
         for rank in (0, 1):
             receiver = weights.NcclReceiver.__new__(weights.NcclReceiver)
             receiver.parallel_config = SimpleNamespace(rank=rank)

@@ -7,7 +7,7 @@ import pytest
 import wandb
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.driver import trackers
+from openrlhf_swap.integration.driver import trainer
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 
 
@@ -39,7 +39,7 @@ def offline(monkeypatch):
 
 def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
     for step in (1, 2):  # a run, and its resumption
-        log = trackers.SwapWandb(args)
+        log = trainer.SwapWandb(args)
         assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
         assert log.handle.run.config["flags"]["actor.adam.lr"] == 1e-6
         log.log_train(step, {"rollout/reward_mean": 0.5, "generated_samples": ["a response", 1.0]})
@@ -51,7 +51,7 @@ def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
 
 
 def test_wandb_stores_a_step_without_the_steps_before_it(args, tmp_path, offline):
-    log = trackers.SwapWandb(args)
+    log = trainer.SwapWandb(args)
     for step in range(3):
         log.log_train(step, {"generated_samples": [f"response {step}", 1.0]})
     log.close()

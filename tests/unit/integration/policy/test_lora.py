@@ -10,9 +10,8 @@ from peft import LoraConfig, get_peft_model
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.integration.policy import trainer as policy_trainer
-from openrlhf_swap.integration.policy.lora import merged_into_weights, named_weights, without_adapters
-from openrlhf_swap.integration.policy.trainer import SwapPolicyTrainer
+from openrlhf_swap.integration.policy import actors
+from openrlhf_swap.integration.policy.weights import merged_into_weights, named_weights, without_adapters
 
 
 def named(model):
@@ -65,11 +64,11 @@ def test_no_merged_weight_is_left_in_the_cache_after_they_are_sent(monkeypatch, 
     model = AutoModelForCausalLM.from_pretrained(POLICY)
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
-    trainer, in_use = SwapPolicyTrainer.__new__(SwapPolicyTrainer), []
+    trainer, in_use = actors.SwapPolicyTrainer.__new__(actors.SwapPolicyTrainer), []
     trainer.actor = SimpleNamespace(model=SimpleNamespace(module=model))
     trainer.args = SimpleNamespace(vllm=SimpleNamespace(enable_prefix_caching=False))
     trainer._sender = Sender(list(model.parameters()))
-    monkeypatch.setattr(policy_trainer, "torch_dist_barrier_and_cuda_sync", lambda: None)
+    monkeypatch.setattr(actors, "torch_dist_barrier_and_cuda_sync", lambda: None)
     monkeypatch.setattr(
         torch.cuda, "empty_cache", lambda: in_use.append(sum(made() is not None for made in trainer._sender.sent))
     )

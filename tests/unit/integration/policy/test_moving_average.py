@@ -5,8 +5,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from openrlhf_swap.integration.policy import moving_average
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
+from openrlhf_swap.integration.policy.weights import begin_average, load_average, rounded_average, save_average
 
 BETA = 0.992
 STEP = 2.0**-7  # from 1 to the next number in bfloat16
@@ -20,7 +20,7 @@ def make_model(weight):
 
 def make_average(weight=1.0):
     average = make_model(weight)
-    moving_average.begin(average, first=True)
+    begin_average(average, first=True)
     return average
 
 
@@ -50,19 +50,20 @@ def test_a_resumed_average_goes_on_where_it_was(strategy, tmp_path):
     train(strategy, straight, 7)
     strategy.time_steps.clear()
     train(strategy, stopped, 3)
-    moving_average.save(tmp_path, stopped, strategy)
+    save_average(tmp_path, stopped, strategy)
     strategy.time_steps.clear()
-    moving_average.load(tmp_path, resumed, strategy)
+    load_average(tmp_path, resumed, strategy)
     assert strategy.time_steps["ema"] == 2 * 3
     train(strategy, resumed, 4)
     assert torch.equal(resumed.weight, straight.weight)
 
 
-def test_it_is_exported_as_the_policy_is_and_stays_exact():
+def test_it_is_exported_as_the_policy_is_and_stays_exact(strategy):
     average = make_average()
-    moving_average.update(average, make_model(1 + STEP), 0.25)
+    for _ in range(strategy.accumulated_gradient):
+        strategy.moving_average(make_model(1 + STEP), average, 0.25)
     exact = average.weight.clone()
-    with pytest.raises(OSError, match="full"), moving_average.rounded(average):
+    with pytest.raises(OSError, match="full"), rounded_average(average):
         assert average.weight.dtype == torch.bfloat16
         assert torch.equal(average.state_dict()["weight"], make_model(1 + STEP).weight)  # 1 + 0.75 STEP, rounded
         raise OSError("full")
@@ -71,8 +72,8 @@ def test_it_is_exported_as_the_policy_is_and_stays_exact():
 
 def test_only_the_first_rank_holds_one():
     other = make_model(1.0)
-    moving_average.begin(other, first=False)
-    with moving_average.rounded(other):
+    begin_average(other, first=False)
+    with rounded_average(other):
         assert other.weight.numel() == 0
-    with moving_average.rounded(None):
+    with rounded_average(None):
         pass  # a run without an average

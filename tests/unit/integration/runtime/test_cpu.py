@@ -6,6 +6,7 @@ import sys
 import psutil
 import pytest
 
+from openrlhf_swap.integration.patches import CPU_COMMAND, VARIABLES
 from openrlhf_swap.integration.runtime import cpu
 from openrlhf_swap.packages.kernels import has_fast_products
 
@@ -47,5 +48,5 @@ def test_few_programs_of_onednn_are_kept(monkeypatch):
 
     monkeypatch.delenv(CACHE, raising=False)
     without = kept()
-    monkeypatch.setenv(CACHE, cpu.CPU_ENVIRONMENT[CACHE])
+    monkeypatch.setenv(CACHE, VARIABLES[CPU_COMMAND][CACHE])
     assert kept() < 0.75 * without

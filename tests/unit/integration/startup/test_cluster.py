@@ -1,4 +1,4 @@
-"""Waiting for the nodes of a cluster."""
+"""Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
 
 from types import SimpleNamespace
 
@@ -54,3 +54,22 @@ def test_a_cluster_that_does_not_answer_is_one_line(capsys, monkeypatch):
     assert run(wait=-1) == 2
     message = f"error: no Ray answers at {NOWHERE} (ServerUnavailable) after -1 s; see NUM_NODES, NUM_GPUS and WAIT"
     assert capsys.readouterr().err.splitlines()[-1] == message
+
+
+@pytest.mark.parametrize(
+    ("cores", "actors", "engines", "asynchronous", "expected"),
+    [
+        (2, 1, 1, False, 2),  # the policy waits while the engine generates, and the other way round
+        (2, 1, 1, True, 1),  # both are at work
+        (16, 2, 1, False, 8),
+        (16, 2, 3, True, 3),
+        (2, 4, 1, False, 1),  # more processes than cores
+    ],
+)
+def test_processes_at_work_at_the_same_time_share_the_cores(cores, actors, engines, asynchronous, expected):
+    args = SimpleNamespace(
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=actors),
+        vllm=SimpleNamespace(num_engines=engines, tensor_parallel_size=1),
+        train=SimpleNamespace(async_enable=asynchronous),
+    )
+    assert cluster.threads(args, cores) == expected

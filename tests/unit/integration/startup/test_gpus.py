@@ -12,21 +12,21 @@ from support.sizing import R1
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import gpus
+from openrlhf_swap.integration.startup import preflight
 
 GIB = 2**30
 PINNED = {"weights of sleeping vLLM": 214 * GIB, "sleeping optimizer": 112 * GIB}
 
 
 def test_main_memory_that_does_not_hold_what_is_pinned_is_one_line():
-    gpus.check_main_memory(PINNED, 326 * GIB)
-    gpus.check_main_memory({}, 0)
+    preflight.check_main_memory(PINNED, 326 * GIB)
+    preflight.check_main_memory({}, 0)
     message = (
         "325.0 GiB of main memory are available, but the run keeps 326.0 there (weights of sleeping vLLM 214.0, "
         "sleeping optimizer 112.0); openrlhf-swap plan --node-memory 325 with these flags names some that fit"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        gpus.check_main_memory(PINNED, 325 * GIB)
+        preflight.check_main_memory(PINNED, 325 * GIB)
 
 
 def test_the_memory_that_a_run_pins_is_the_plans(arguments):
@@ -37,9 +37,9 @@ def test_the_memory_that_a_run_pins_is_the_plans(arguments):
     run = SimpleNamespace(args=args, method=SwapConfig(), run=RunConfig())
     # By hand in tests/unit/sizing/test_host_memory.py.
     expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
-    assert gpus.pinned_memory(run) == expected
+    assert preflight.pinned_memory(run) == expected
     args.actor.model_name_or_path = "no/such-model"
-    assert gpus.pinned_memory(run) == {}
+    assert preflight.pinned_memory(run) == {}
 
 
 @pytest.mark.parametrize(("colocate_all", "needed"), [(True, 2), (False, 4)])
@@ -49,9 +49,9 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(monkeypatch,
     monkeypatch.setattr(torch.cuda, "device_count", lambda: needed - 1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match=f"^the run takes {needed} GPUs .* but {needed - 1} are here"):
-        gpus.check(run)
+        preflight.check_gpus(run)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert gpus.check(run) is run
+    assert preflight.check_gpus(run) is run
 
 
 SHARED = ["--actor.model_name_or_path", R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep"]
@@ -69,7 +69,7 @@ LEAVES = "the optimizer leaves the GPU while vLLM generates:"
     ],
 )
 def test_the_optimizer_stays_where_both_fit(flags, gpu, sleeps, says, capsys):
-    placed = gpus.place_optimizer(configure([*SHARED, *flags], on_cpu=False), gpu * GIB)
+    placed = preflight.place_optimizer(configure([*SHARED, *flags], on_cpu=False), gpu * GIB)
     assert placed.args.ds.enable_sleep == sleeps
     assert placed.args.vllm.gpu_memory_utilization <= 0.7
     assert capsys.readouterr().out.startswith(f"[swap] {says}" if says else "")

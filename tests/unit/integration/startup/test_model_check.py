@@ -1,7 +1,6 @@
 """What is found out about a model before a run starts."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from transformers import CONFIG_MAPPING
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.integration.startup import model_check
+from openrlhf_swap.integration.startup import preflight
 
 
 def run_of(folder, *flags):
@@ -28,7 +27,7 @@ def test_attention_keeps_packed_responses_apart(family, tmp_path, capsys):
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
     for flags in ([], PADDED[1:], PADDED):
         run = run_of(tmp_path, *flags)
-        assert model_check.settle_packing(run) is run
+        assert preflight.settle_packing(run) is run
     assert capsys.readouterr().out == ""
 
 
@@ -45,12 +44,12 @@ def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason,
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
     run = run_of(tmp_path, "--train.micro_batch_size", "4")
     assert run.args.ds.packing_samples and run.args.train.dynamic_batch_enable
-    padded = model_check.settle_packing(run).args
+    padded = preflight.settle_packing(run).args
     assert not (padded.ds.packing_samples or padded.train.dynamic_batch_enable)
     (line,) = capsys.readouterr().out.splitlines()
     rows = "(--rollout.micro_batch_size 1, --train.micro_batch_size 4)"
     assert line.startswith(f"[swap] responses are padded instead of packed {rows}: {tmp_path} {reason}")
-    assert model_check.settle_packing(unpacked := run_of(tmp_path, *PADDED)) is unpacked
+    assert preflight.settle_packing(unpacked := run_of(tmp_path, *PADDED)) is unpacked
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3", "mistral3"])
@@ -62,21 +61,7 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
     assert is_vlm_model(str(tmp_path))
     with pytest.raises(ConfigError, match=r"a multimodal model .* give a checkpoint of its language model alone"):
-        model_check.check_model(str(tmp_path), 100)
-
-
-def test_a_chat_template_that_the_model_has_not_is_refused():
-    model = SimpleNamespace(model_name_or_path="some/base")
-    for template, flag in ((None, False), ("{{ messages }}", True)):
-        args = SimpleNamespace(actor=model, data=SimpleNamespace(apply_chat_template=flag))
-        model_check.check_chat_template(args, SimpleNamespace(chat_template=template))
-    with pytest.raises(ConfigError) as error:
-        model_check.check_chat_template(args, SimpleNamespace(chat_template=None))
-    assert str(error.value) == (
-        "--data.apply_chat_template is on, but some/base has no chat template; leave the flag out (where a recipe or "
-        "a file sets it: --no-data.apply_chat_template) and give --data.input_template, or give a model with a "
-        "template"
-    )
+        preflight.check_model(str(tmp_path), 100)
 
 
 def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
@@ -104,17 +89,17 @@ def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
 def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes, taken, tmp_path):
     CONFIG_MAPPING[family](**sizes).save_pretrained(tmp_path)
     if taken:
-        model_check.check_heads(run_of(tmp_path))
+        preflight.check_heads(run_of(tmp_path))
     else:
         with pytest.raises(ConfigError, match="have 16 dimensions, which vLLM does not take on a CPU: use a model wi"):
-            model_check.check_heads(run_of(tmp_path))
+            preflight.check_heads(run_of(tmp_path))
 
 
 def test_weights_that_are_cut_short_are_refused(tmp_path):
     weights = tmp_path / "model.safetensors"
     save_file({"x": torch.zeros(1000)}, weights)
-    model_check.check_weights("--actor.model_name_or_path", str(tmp_path))
+    preflight.check_weights("--actor.model_name_or_path", str(tmp_path))
     for size in (weights.stat().st_size - 1, 100, 4, 0):
         os.truncate(weights, size)
         with pytest.raises(ConfigError, match=r"--actor.model_name_or_path is .*, whose model.safetensors is broken"):
-            model_check.check_weights("--actor.model_name_or_path", str(tmp_path))
+            preflight.check_weights("--actor.model_name_or_path", str(tmp_path))

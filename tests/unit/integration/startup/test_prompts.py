@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from openrlhf.datasets import PromptDataset
 from support.command_lines import GOOD, rows_file
+from support.paths import POLICY
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
@@ -252,8 +253,13 @@ def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(all_kept,
 
 
 def test_a_model_without_a_chat_template_is_named_before_the_data_are_read(tmp_path):
-    with pytest.raises(ConfigError, match=r"^--data.apply_chat_template is on, but .* has no chat template; leave"):
+    with pytest.raises(ConfigError) as error:
         usable("no.jsonl", SimpleNamespace(chat_template=None), tmp_path)
+    assert str(error.value) == (
+        f"--data.apply_chat_template is on, but {POLICY} has no chat template; leave the flag out (where a recipe or "
+        "a file sets it: --no-data.apply_chat_template) and give --data.input_template, or give a model with a "
+        "template"
+    )
 
 
 def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokenizer):
