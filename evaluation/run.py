@@ -34,9 +34,8 @@ from openrlhf_swap.rewards.answers import SUFFIX, strip_answer
 from openrlhf_swap.rewards.statements import stated_answer, text_after_thought
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
-from openrlhf_swap.runs.console import quiet_console
-from openrlhf_swap.runs.isolation import locked, private_ray
 from openrlhf_swap.runs.model_code import check_model_files
+from openrlhf_swap.runs.process import locked, private_ray, quiet_console
 from openrlhf_swap.runs.provenance import made_of
 
 AT_A_TIME = 512  # samples that are graded

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from contextlib import nullcontext, suppress
@@ -38,10 +39,9 @@ from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
-from openrlhf_swap.runs.console import quiet_console
-from openrlhf_swap.runs.isolation import locked, private_ray
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.provenance import command_line, made_of
+from openrlhf_swap.runs.process import locked, private_ray, quiet_console
+from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
 RESUME = "ckpt.load_enable"
@@ -115,7 +115,7 @@ def _check_quickly(configuration: Configuration) -> None:
 
 def _train(configuration: Configuration, words: list[str]) -> None:
     notes = complete(configuration.values)[1]
-    print(f"{command_line(COMMAND, words)}\n{notes}", end="")  # a resumed run appends to the log
+    print(f"{shlex.join([*COMMAND.split(), *words])}\n{notes}", end="")  # a resumed run appends to the log
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in the middle of torch's import Ctrl-C would abort
     import torch  # noqa: F401
 

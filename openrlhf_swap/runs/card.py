@@ -16,7 +16,7 @@ from openrlhf_swap.errors import DataError, SwapError, reader_errors
 from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.objectives.registry import ABLATION, objective_class
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
-from openrlhf_swap.runs.rollout_log import EVALUATIONS, METRICS
+from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS_FILE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,7 +59,7 @@ def write_card(policy: Path, run: Path) -> None:
         tags=TAGS,
     )
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
-    evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
+    evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS_FILE))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
     unused = {} if objective in ABLATION else SwapConfig().model_dump()
     settings = {name: _strip_folders(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}

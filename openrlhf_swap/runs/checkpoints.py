@@ -1,7 +1,7 @@
-"""Checkpoints that are complete or absent: each is written under another name, and renamed when it is complete.
+"""Checkpoints that are complete or absent: each is written as `unfinished_...`, and renamed when it is complete.
 
 They are in `<--ckpt.path>/_actor/<tag>`, where a tag is `global_step4` or `best_global_step4`; DeepSpeed loads the one
-whose tag is in `latest`. A process killed in between leaves an `unfinished_...`, which the next start deletes.
+whose tag is in `latest`. The next start deletes those that a killed process left unfinished.
 """
 
 import os
@@ -36,8 +36,7 @@ def finish(checkpoint: Path) -> None:
 
 def newest(path: Path) -> str | None:
     """The tag of the newest complete checkpoint under `--ckpt.path`, by its step; None without one."""
-    checkpoints = _complete(path / FOLDER)
-    return checkpoints[-1].name if checkpoints else None
+    return next((checkpoint.name for checkpoint in reversed(_complete(path / FOLDER))), None)
 
 
 def how_to_resume(path: Path) -> str:
@@ -58,8 +57,7 @@ def refuse_to_overwrite(path: Path) -> None:
 def recover(path: Path) -> tuple[str | None, list[str]]:
     """Delete unfinished checkpoints, and point DeepSpeed's `latest` at the newest complete one.
 
-    Returns:
-        The checkpoint to resume from, None to start from the beginning; and what happened, for the user, line by line.
+    Returns that one, None to start from the beginning; and what happened, for the user, line by line.
     """
     messages = []
     for unfinished in sorted(path.glob(f"{FOLDER}/{UNFINISHED}*")):
@@ -85,10 +83,9 @@ def discard(checkpoint: Path) -> None:
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
-    """Delete the oldest checkpoints until at most `keep` are left, with at most `max_bytes` in total.
+    """Delete the oldest checkpoints, but not the newest and the best, until at most `keep` and `max_bytes` are left.
 
-    The newest always stays, and so does the best one. Call after a new one is finished: OpenRLHF itself deletes before
-    it writes, and a run killed in between would have lost both.
+    Call after a new one is finished: OpenRLHF deletes before it writes, and a run killed in between would lose both.
     """
     rotated = [checkpoint for checkpoint in _complete(path / FOLDER) if not checkpoint.name.startswith("best_")]
     sizes = [sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) for checkpoint in rotated]

@@ -1,7 +1,4 @@
-"""What is monitored during a run: each guard looks at the metrics of the steps so far, the last of which is new.
-
-It returns what the user should know, or raises to stop the run.
-"""
+"""What is monitored during a run: guards say what the user should know of the metrics so far, or stop the run."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -20,16 +17,15 @@ class Guards:
     """All guards of a run but the one that counts skipped steps, which have no metrics."""
 
     def __init__(self, tau: float | str | None, self_test_steps: int) -> None:
-        """Take the tau of a penalty that could choose steps (otherwise None) and `--swap.self_test_steps`."""
+        """`tau` is that of a penalty that could choose steps, otherwise None."""
         self._tau, self._self_test_steps = tau, self_test_steps
         self.history: list[Metrics] = []
 
     def observe(self, step: int, metrics: Metrics) -> list[str]:
-        """Look at the metrics of a step and return lines for the console; raises RunError when the self-test fails."""
+        """Lines for the console about the metrics of a new step; raises RunError when the self-test fails."""
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
-        warnings = first_step_warnings(metrics) if step == 1 else []
-        lines = [f"warning at step {step}: {text}" for text in warnings]
+        lines = [f"warning at step {step}: {text}" for text in (first_step_warnings(metrics) if step == 1 else [])]
         return lines + [f"note at step {step}: {text}" for text in find_uniform_weights(self.history, self._tau)]
 
 
@@ -42,22 +38,16 @@ class SkippedSteps:
     )
 
     def __init__(self, limit: int) -> None:
-        """Allow fewer than `limit` skipped steps in a row."""
         self._limit = limit
-        self.in_a_row = 0
-        self.total = 0
+        self.in_a_row = self.total = 0
 
     def observe(self, reason: str | None) -> None:
-        """Count one step; `reason` says why it was skipped, and is None if it was not.
-
-        Raises NonFiniteError when this was the last of `limit` skipped steps in a row.
-        """
+        """Count a step, which was skipped for a `reason` or not; NonFiniteError for the last of `limit` in a row."""
         self.in_a_row = 0 if reason is None else self.in_a_row + 1
         self.total += reason is not None
         if self.in_a_row == self._limit:
-            raise NonFiniteError(
-                f"{self._limit} steps in a row were skipped, the last one because {reason}: {self._REMEDY}"
-            )
+            skipped = f"{self._limit} steps in a row were skipped, the last one because {reason}"
+            raise NonFiniteError(f"{skipped}: {self._REMEDY}")
 
     def end(self) -> None:
         """Raise NonFiniteError if the run's last step was skipped: the policy may be spoiled."""
@@ -68,10 +58,7 @@ class SkippedSteps:
 
 
 def first_step_warnings(metrics: Metrics) -> list[str]:
-    """What most responses of the first step lack, with remedies.
-
-    Raises RunError when the grader failed on all of them.
-    """
+    """What most responses of the first step lack, with remedies; RunError when the grader failed on all of them."""
     shares = {
         "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
         "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf-swap prepare does",
@@ -122,11 +109,10 @@ def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) ->
 
 
 def check_process_term(history: Sequence[Metrics], steps: int) -> None:
-    """Stop, after `steps` steps, a run in which the process term never reaches an update or means nothing if it does.
+    """Raise RunError, after `steps` steps, if the process term reached no update, or means nothing.
 
-    The former looks healthy but trains plain GRPO: the label column is wrong, or responses have no reasoning. The
-    latter has a close template that the model does not understand: after it the reference answer is unlikely even with
-    all of a correct response's reasoning, or no likelier than without it. Raises RunError with the reason.
+    The former looks healthy but trains plain GRPO. The latter has a close template that the model does not understand:
+    after it the reference answer is unlikely even with a correct response's reasoning, or no likelier than without.
     """
     if len(history) != steps or not steps:
         return

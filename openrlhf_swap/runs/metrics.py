@@ -1,4 +1,4 @@
-"""Our metrics of a training step, and the meaning of each metric of a run; OpenRLHF's keep OpenRLHF's names."""
+"""What a run writes of its steps: metrics, each with its meaning, where OpenRLHF's keep their names; rollouts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from openrlhf_swap.files import read_rows, to_line, write_rows
+
 if TYPE_CHECKING:  # the names are read without torch
     from torch import Tensor
 
     from openrlhf_swap.algorithm.advantages import StepSignals
     from openrlhf_swap.algorithm.batch import StepBatch
+    from openrlhf_swap.rollouts.reader import StepReader
     from openrlhf_swap.rollouts.rollout import Rollout
 
 PAGE = Path(__file__).with_name("metrics.md")  # a link to docs/use/metrics.md
@@ -23,6 +26,7 @@ HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
 SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
+METRICS_FILE, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 # Name -> meaning; a `*` stands for the part that differs between runs.
 METRICS = dict(re.findall(r"^\| `(.+?)` +\| (.+?) +\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -96,10 +100,9 @@ def step_metrics(
 
 
 def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
-    """Of each penalised response, the share of its penalty that uniform weights would place on other steps.
+    """The total variation distance between w and uniform weights, from (..., K) P w_k.
 
-    The total variation distance between w and uniform weights, from (..., K) P w_k: (responses,) at least 0 and below
-    1, of those with a penalty on at least two steps.
+    (responses,) at least 0 and below 1, of those with a penalty on at least two steps.
     """
     mass = penalties.sum(-1, keepdim=True)
     chosen = (mass[..., 0] > 0) & (step_mask.sum(-1) > 1)
@@ -109,10 +112,7 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
 
 
 def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict[str, float]:
-    """Turns and observations of an agent's responses, and which turns pay; nothing for responses of one turn.
-
-    From G groups of N rollouts, and (G, N, K) P w_k.
-    """
+    """Turns and observations of an agent's responses, and which turns pay, from (G, N, K) P w_k."""
     rollouts = [rollout for group in groups for rollout in group]
     if not any(rollout.observations for rollout in rollouts):
         return {}
@@ -138,7 +138,7 @@ def meaning(name: str) -> str | None:
 
 
 def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
-    """Format a training step as one line; `last` is the number of the run's last step, if known."""
+    """A training step as one line; `last` is the number of the run's last step, if known."""
 
     def show(name: str, form: str) -> str:
         value = metrics.get(name, math.nan)
@@ -149,3 +149,80 @@ def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
         f"{show('length/mean', '{:.0f}')} tokens, target {show('length/target', '{:.0f}')}, "
         f"reward {show('rollout/reward_mean', '{:z.3f}')}, {show('timing/step_total', '{:.1f}')} s"
     )
+
+
+def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS_FILE) -> None:
+    """Append one line to `metrics.jsonl` or another file. Numbers only; a non-finite one becomes null."""
+    numbers = {
+        name: (float(value) if math.isfinite(value) else None)
+        for name, value in sorted(metrics.items())
+        if isinstance(value, int | float)
+    }
+    with open(folder / file, "a", encoding="utf-8") as lines:
+        lines.write(to_line({"step": step, **numbers}))
+
+
+def drop_metrics_after(folder: Path, step: int) -> None:
+    """Remove the steps that a run resumed after `step` will repeat; from the beginning, move the files away."""
+    for path in filter(Path.exists, (folder / METRICS_FILE, folder / EVALUATIONS)):
+        if step == 0:
+            path.replace(path.with_suffix(".before.jsonl"))
+        else:
+            write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+
+
+def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
+    """Write `rollouts/step_<n>.jsonl`, one response a line."""
+    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "rollouts" / f"step_{step:06d}.jsonl", rows)
+
+
+def rollout_rows(
+    groups: Sequence[Sequence[Rollout]],
+    batch: StepBatch,
+    signals: StepSignals,
+    reader: StepReader,
+    tokens_left: Sequence[Sequence[float]] | None = None,
+) -> list[dict[str, Any]]:
+    """Describe the first groups of a batch: each response, and what each of its steps earned and paid.
+
+    Only correct responses have scores. `batch` and `signals` may be those of more groups; `tokens_left` is what the
+    policy's states predicted to be left at each response's prompt and steps, where they did.
+    """
+    rows: list[dict[str, Any]] = []
+    for g, group in enumerate(groups):
+        for n, rollout in enumerate(group):
+            left = tokens_left[len(rows)] if tokens_left else []
+            scores = rollout.answer_logprobs
+            row: dict[str, Any] = {
+                "group": g,
+                "prompt": rollout.prompt,
+                "response": reader.text(rollout.response_ids),
+                "answer": rollout.answer,
+                "reward": rollout.reward,
+                "length": len(rollout.response_ids),
+                "penalty_mass": signals.penalty_mass[g, n].item(),
+                "answer_logprob_0": scores[0] if scores else None,
+            }
+            if rollout.observations:
+                seen = [*(reader.text(ids) for _, ids in rollout.observations), ""]
+                turns = zip(map(reader.text, rollout.turns), seen, strict=True)
+                row["turns"] = [{"action": action, "observation": text} for action, text in turns]
+            if left:
+                row["tokens_left_0"] = left[0]
+            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scores or left else []
+            row["steps"] = [{"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)]
+            for k, step in enumerate(row["steps"]):
+                if scores:
+                    step |= {
+                        "answer_logprob": scores[k + 1],
+                        "gain": signals.gains[g, n, k].item(),
+                        "local_gain": signals.local_gains[g, n, k].item(),
+                        "penalty": signals.penalties[g, n, k].item(),
+                        "price": signals.charges[g, n, k].item(),
+                        "reward": signals.normalised[g, n, k].item(),
+                    }
+                if left:
+                    step["tokens_left"] = left[k + 1]
+            rows.append(row)
+    return rows

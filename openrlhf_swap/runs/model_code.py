@@ -15,10 +15,9 @@ GENERATE = "custom_generate/generate.py"
 def check_model_files(flag: str, model: str, trusted: bool = False, takes_adapters: bool = False) -> None:
     """Refuse a model that is not there, and one that brings code of its own, before anything loads it.
 
-    OpenRLHF passes `trust_remote_code=True` to every loader. So any JSON file of the model may name the code, which
-    runs with the configuration, tokenizer, processor or weights: every one of them is searched, at every depth. Of a
-    hub model that is not in the cache, the JSON files are downloaded. Unless it is said to be taken, a folder of LoRA
-    adapters is refused, too: vLLM takes their weights for a model's. Raises ConfigError, which begins with the flag.
+    OpenRLHF passes `trust_remote_code=True` to every loader, so every JSON file is searched, at every depth; a hub
+    model's are downloaded. A folder of LoRA adapters, whose weights vLLM takes for a model's, is refused, too, unless
+    it is said to be taken. Raises ConfigError, which begins with the flag.
     """
     if not takes_adapters and (Path(model) / ADAPTERS).exists():
         raise ConfigError(
@@ -52,7 +51,15 @@ def find_model_code(flag: str, model: str) -> str | None:
     for file in sorted(folder.rglob("*.json")):
         if file.is_file() and (code := _code_in(file)):
             return f"auto_map in {file.relative_to(folder)}: {code}"
-    return _code_of_base(flag, folder)
+    if not (adapter := folder / ADAPTERS).exists():
+        return None
+    broken = f"{flag} is {folder}, whose {ADAPTERS} cannot be read ({{reason}}); repair it"
+    with reader_errors(broken, ConfigError):
+        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base or Path(base) == folder:
+        return None
+    place = find_model_code(f"{flag} is {folder}, and its base", str(base))  # which is loaded with the adapters
+    return place and f"{place} of {base}, the base of its adapters"
 
 
 def _code_in(file: Path) -> Any:
@@ -71,18 +78,3 @@ def _code_in(file: Path) -> Any:
         # No loader of a model can read it either, but do not rely on that.
         return "unreadable" if b"auto_map" in file.read_bytes() else None
     return maps[0] if maps else None
-
-
-def _code_of_base(flag: str, folder: Path) -> str | None:
-    """The same for the model that a folder with adapters names, which is loaded with them."""
-    adapter = folder / ADAPTERS
-    if not adapter.exists():
-        return None
-    with reader_errors(
-        f"{flag} is {folder}, whose {adapter.name} cannot be read ({{reason}}); repair it", ConfigError
-    ):
-        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base or Path(base) == folder:
-        return None
-    place = find_model_code(f"{flag} is {folder}, and its base", str(base))
-    return place and f"{place} of {base}, the base of its adapters"

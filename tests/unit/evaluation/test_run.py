@@ -17,7 +17,7 @@ from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.run import check_unchanged
 from openrlhf_swap.evaluation.samples import compare_settings, read_settings, rows_path, write_settings
 from openrlhf_swap.files import appending, read_rows, write_rows
-from openrlhf_swap.runs.isolation import locked
+from openrlhf_swap.runs.process import locked
 from openrlhf_swap.runs.provenance import made_of
 
 ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]

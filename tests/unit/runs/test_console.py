@@ -10,14 +10,14 @@ import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.errors import RunError
-from openrlhf_swap.runs.console import _own, quiet_console
+from openrlhf_swap.runs.process import _own, quiet_console
 
 PROGRAM = """
 import atexit, os, subprocess, sys, time
 from pathlib import Path
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.process import quiet_console
 
 class OfRay(Exception):
     def __init__(self, cause):

@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.runs.isolation import locked
+from openrlhf_swap.runs.process import locked
 
 HOLD = """
 import subprocess, sys, time
 from pathlib import Path
-from openrlhf_swap.runs.isolation import locked
+from openrlhf_swap.runs.process import locked
 with locked({"--swap.output_dir": Path(sys.argv[1]), "--ckpt.path": Path(sys.argv[2])}):
     child = subprocess.Popen(["sleep", "60"])  # like Ray's processes, it outlives a killed run
     print(child.pid, flush=True)

@@ -46,7 +46,7 @@ def test_every_metric_is_declared():
 def test_every_objectives_metrics_are_declared(name):
     source = "".join(inspect.getsource(kind) for kind in objective_class(name).__mro__[:-1])
     for found in re.findall(r'"(swap/[^"]+)"', source):
-        assert meaning(found.replace("{name}", name).replace("{band}", "high")), found
+        assert meaning(re.sub(r"{(self\.)?name}", name, found).replace("{band}", "high")), found
 
 
 def test_a_step_in_a_line():

@@ -9,8 +9,7 @@ from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.runs.metrics import step_metrics
-from openrlhf_swap.runs.rollout_log import append_metrics, drop_metrics_after
+from openrlhf_swap.runs.metrics import append_metrics, drop_metrics_after, step_metrics
 from openrlhf_swap.train import redacted
 
 

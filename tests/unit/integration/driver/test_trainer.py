@@ -12,7 +12,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver import trainer
-from openrlhf_swap.runs.rollout_log import EVALUATIONS, append_metrics
+from openrlhf_swap.runs.metrics import EVALUATIONS, append_metrics
 
 BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed by peer", RuntimeError())
 
