@@ -151,15 +151,9 @@ def normalise_step_rewards(
 ) -> Tensor:
     """r~ = (r - mu)/(sigma + eps), mu and sigma pooled over all steps of a group's correct responses (Eq. norm_step).
 
-    Args:
-        rewards: (G, N, K).
-        step_mask: (G, N, K) bool, True for the steps of correct responses.
-        eps: a deviation below it counts as float noise.
-        centre: whether mu is subtracted; without it r~ = r/(sigma + eps).
-        noise: in nats; a smaller sigma is replaced by it.
-
-    Returns:
-        (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no spread.
+    (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no spread. A deviation
+    below `eps` counts as float noise, and one below `noise`, in nats, is replaced by it. Without `centre`, r~ =
+    r/(sigma + eps).
     """
     flat, mask = rewards.double().flatten(1), step_mask.flatten(1)
     mean, std, spreads = _moments(flat, mask, eps)
@@ -200,15 +194,9 @@ def unified_advantages(
 ) -> Tensor:
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv). The one place where both terms meet.
 
-    Args:
-        outcome: A_out of each token, any shape and floating dtype.
-        process: A_proc of each token, of the same shape, 0 for incorrect responses; without it (None) the result is
-            `outcome_weight * outcome`, bit for bit.
-        outcome_weight: beta.
-        process_weight: theta.
-
-    Returns:
-        Shape and dtype of `outcome`. The process term is weighted in its own dtype before it is added.
+    Takes and returns a value of each token, in any shape, in the dtype of `outcome`. `process` is 0 for incorrect
+    responses, and weighted in its own dtype before it is added; without it the result is `outcome_weight * outcome`,
+    bit for bit.
     """
     advantages = outcome_weight * outcome
     return advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)

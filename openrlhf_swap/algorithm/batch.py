@@ -48,24 +48,17 @@ class StepTrace:
 class StepBatch:
     """G groups of N responses as tensors.
 
-    Attributes:
-        lengths: (G, N) int64.
-        correct: (G, N) bool.
-        answer_logprobs: (G, N, K+1) float64; arbitrary where there is no scored step.
-        step_ends: (G, N, K) int64; arbitrary where there is no step.
-        step_mask: (G, N, K) bool, the scored steps: False for every step of an incorrect response.
-        state_mask: (G, N, K+1) bool, where a response has a state: before its first step, and after each.
-        states: (n, d+3) float64 of all responses in order, and with each what has passed: its tokens, their root, the
-            steps; `state_mask` tells which is whose. Empty where no states were read.
+    `states` are those of all responses in order, and with each what has passed: its tokens, their root, the steps;
+    `state_mask` tells which is whose. Empty where no states were read.
     """
 
-    lengths: Tensor
-    correct: Tensor
-    answer_logprobs: Tensor
-    step_ends: Tensor
-    step_mask: Tensor
-    state_mask: Tensor
-    states: Tensor
+    lengths: Tensor  # (G, N) int64
+    correct: Tensor  # (G, N) bool
+    answer_logprobs: Tensor  # (G, N, K+1) float64; arbitrary where there is no scored step
+    step_ends: Tensor  # (G, N, K) int64; arbitrary where there is no step
+    step_mask: Tensor  # (G, N, K) bool, the scored steps: False for every step of an incorrect response
+    state_mask: Tensor  # (G, N, K+1) bool, where a response has a state: before its first step, and after each
+    states: Tensor  # (n, d+3) float64
 
     @classmethod
     def from_traces(cls, groups: Sequence[Sequence[StepTrace]]) -> StepBatch:

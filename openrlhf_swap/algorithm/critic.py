@@ -111,14 +111,10 @@ def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
 def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
     """The generalised advantage of length: delta_k = tokens of step k + V_k - V_{k-1}, a_k = delta_k + lambda a_{k+1}.
 
-    Args:
-        left: (..., K+1) tokens left at each state, 0 after the last.
-        predicted: (..., K+1) V, what was predicted to be left; 0 after the last.
-        gae_lambda: 1 gives the tokens that followed, less those predicted; 0 the step's own TD error.
-
-    Returns:
-        (..., K+1), of each step and, after a response's last step, of its rest; above 0 for what took more tokens
-        than it saved.
+    Takes the (..., K+1) tokens left at each state and V, those predicted, both 0 after a response's last state. With a
+    lambda of 1 a_k are the tokens that followed, less those predicted; with 0 the step's own TD error. Returns
+    (..., K+1), of each step and, after a response's last step, of its rest: above 0 for what took more tokens than it
+    saved.
     """
     surprise = left - predicted  # delta_k is its fall, and its sum telescopes to the surprise at the step's start
     delta = surprise - torch.nn.functional.pad(surprise, (0, 1))[..., 1:]

@@ -38,19 +38,12 @@ class LogitTransform:
 
 @dataclass(frozen=True)
 class HeadPass:
-    """How log-probabilities are computed from the head.
+    """How log-probabilities are computed from the head."""
 
-    Attributes:
-        transform: the model's.
-        temperature: divides the logits.
-        chunk: tokens whose logits are held at a time.
-        entropy: whether to compute the entropy as well.
-    """
-
-    transform: LogitTransform
-    temperature: float
-    chunk: int
-    entropy: bool = False
+    transform: LogitTransform  # the model's
+    temperature: float  # divides the logits
+    chunk: int  # tokens whose logits are held at a time
+    entropy: bool = False  # whether to compute the entropy as well
 
 
 def token_log_probs(

@@ -28,10 +28,7 @@ def segment_steps(
 def segment_at_newlines(
     newlines: Sequence[int], length: int, step_tokens: int, max_steps: int, newline_patience: float = 2.0
 ) -> list[int]:
-    """`segment_steps` for the ascending positions of the newline tokens among `length` reasoning tokens.
-
-    Takes O(K log T) instead of a pass over the tokens.
-    """
+    """`segment_steps` in O(K log T), for the ascending positions of the newline tokens among `length` tokens."""
     if step_tokens < 1 or max_steps < 1:
         raise ValueError(f"step_tokens is {step_tokens} and max_steps is {max_steps}; both must be at least 1")
     size = max(step_tokens, math.ceil(length / max_steps))

@@ -120,8 +120,10 @@ class Objective:
         self.name = short_name(config.objective)
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
-        self.coefficients: Coefficients = plain_coefficients(config)  # `Batch.signals` is computed with them
-        self.step = 0  # batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted
+        self.coefficients: Coefficients = plain_coefficients(config)
+        """What `Batch.signals` is computed with."""
+        self.step = 0
+        """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
 
     @property
     def reads_answers(self) -> bool:

@@ -69,37 +69,25 @@ def is_degenerate(text: str) -> bool:
 EPS = 1e-6  # a deviation below it is float noise
 
 
-def mean_of(values: Tensor, mask: Tensor) -> Tensor:
-    """(G, 1) mean of (G, N) values where `mask`; NaN for a group without any."""
-    return torch.where(mask, values.double(), 0.0).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
+def moments(values: Tensor, mask: Tensor, unbiased: bool) -> tuple[Tensor, Tensor]:
+    """(G, 1) mean and variance of (G, N) values where `mask`; without any NaN and 0."""
+    values, count = values.double(), mask.sum(-1, keepdim=True)
+    mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count
+    squares = torch.where(mask, (values - mean).square(), 0.0)
+    return mean, squares.sum(-1, keepdim=True) / (count - int(unbiased)).clamp(min=1)
 
 
-def variance_of(values: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
-    """(G, 1) variance of (G, N) values where `mask`; 0 for a group with less than two of them."""
-    squares = torch.where(mask, (values.double() - mean_of(values, mask)).square(), 0.0)
-    return squares.sum(-1, keepdim=True) / (mask.sum(-1, keepdim=True) - int(unbiased)).clamp(min=1)
+def extremes(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(G, 1) smallest and largest of (G, N) values where `mask`; without any infinity and minus infinity."""
+    smallest = torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
+    return smallest, torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
 
 
 def z_scores(values: Tensor, mask: Tensor, guard: float = EPS, unbiased: bool = True) -> Tensor:
     """(G, N) (value - mean)/(deviation + guard) of those where `mask`; 0 in a group where these do not spread."""
-    deviation = variance_of(values, mask, unbiased).sqrt()
-    return torch.where(deviation > EPS, (values - mean_of(values, mask)) / (deviation + guard), 0.0)
-
-
-def smallest_of(values: Tensor, mask: Tensor) -> Tensor:
-    """(G, 1) smallest of (G, N) values where `mask`; infinity for a group without any."""
-    return torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
-
-
-def largest_of(values: Tensor, mask: Tensor) -> Tensor:
-    """(G, 1) largest of (G, N) values where `mask`; minus infinity for a group without any."""
-    return torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
-
-
-def relative_place(lengths: Tensor, mask: Tensor, guard: float = 0.0) -> Tensor:
-    """(G, N) (L - shortest)/(longest - shortest + guard) of those where `mask`; NaN where all are as long."""
-    shortest, longest = smallest_of(lengths, mask), largest_of(lengths, mask)
-    return (lengths - shortest) / (longest - shortest + guard)
+    mean, variance = moments(values, mask, unbiased)
+    deviation = variance.sqrt()
+    return torch.where(deviation > EPS, (values - mean) / (deviation + guard), 0.0)
 
 
 def whitened(values: Tensor, lengths: Tensor) -> Tensor:
@@ -123,8 +111,8 @@ class Kimi(Objective):
     weight: float = setting(1.0, "of the length reward beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
-        everyone = torch.ones_like(batch.correct)
-        length_reward = (0.5 - relative_place(batch.lengths, everyone)).nan_to_num(0.0)
+        shortest, longest = extremes(batch.lengths, torch.ones_like(batch.correct))
+        length_reward = (0.5 - (batch.lengths - shortest) / (longest - shortest)).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
         return batch.correct.double() + self.weight * length_reward
 
@@ -140,7 +128,7 @@ class StepGRPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         steps = batch.each_text(lambda text: 1 + len(_WAIT.findall(text)))
-        mean = mean_of(steps, batch.correct)
+        mean, _ = moments(steps, batch.correct, unbiased=True)
         earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
         return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed(batch)
 
@@ -172,9 +160,8 @@ class ShorterBetter(Objective):
     rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Right answers longer than L* by over correct_weight/rate tokens fall below a wrong one of L* tokens."""
         lengths = batch.lengths.double()
-        best = smallest_of(lengths, batch.correct)
+        best, _ = extremes(lengths, batch.correct)
         best = torch.where(best.isinf(), lengths.mean(-1, keepdim=True), best)
         return self.correct_weight * batch.correct - self.rate * (lengths - best).abs()
 
@@ -198,9 +185,9 @@ class SmartThinker(Objective):
 def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     """(G, 1) L*: where two Gaussians, of all (G, N) lengths and of the correct ones, put the highest accuracy."""
     everyone = torch.ones_like(correct)
-    shortest, longest = smallest_of(lengths, everyone), largest_of(lengths, everyone)
-    mean, variance = mean_of(lengths, everyone), variance_of(lengths, everyone, unbiased=False)
-    correct_mean, correct_variance = mean_of(lengths, correct), variance_of(lengths, correct, unbiased=False)
+    shortest, longest = extremes(lengths, everyone)
+    mean, variance = moments(lengths, everyone, unbiased=False)
+    correct_mean, correct_variance = moments(lengths, correct, unbiased=False)
     peak = (variance * correct_mean - correct_variance * mean) / (variance - correct_variance)
     best = torch.where(correct_variance > variance, shortest, peak.maximum(shortest).minimum(longest))
     tied = torch.where(correct_mean < mean, longest, shortest)
@@ -311,8 +298,8 @@ class PassRatePenalty(Objective):
         accuracy = correct.mean(-1, keepdim=True)
         if self.form == "alp":
             return correct - self.beta * accuracy.clamp(min=1 / correct.shape[-1]) * lengths
-        longest = largest_of(lengths, batch.correct).clamp(min=1)  # of nothing: any, as nothing is correct
-        return correct * (1 - self.weight * accuracy * lengths / longest).clamp(min=0)
+        _, longest = extremes(lengths, batch.correct)  # where none is correct, it does not matter
+        return correct * (1 - self.weight * accuracy * lengths / longest.clamp(min=1)).clamp(min=0)
 
 
 class DrGRPO(Objective):

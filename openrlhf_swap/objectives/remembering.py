@@ -18,9 +18,8 @@ from openrlhf_swap.objectives.group_rewards import (
     UNFORMATTED,
     WRONG,
     base_scores,
+    extremes,
     is_degenerate,
-    relative_place,
-    smallest_of,
     z_scores,
 )
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
@@ -174,8 +173,9 @@ class ShortRL(Objective):
         self.best = max(self.best, accuracy)
         if accuracy < self.best - self.accuracy_margin:
             return rewards
-        shortness = 0.5 - relative_place(batch.lengths, correct, guard=1e-5)
-        is_short = batch.lengths <= smallest_of(batch.lengths, correct) + self.tolerance
+        shortest, longest = extremes(batch.lengths, correct)
+        shortness = 0.5 - (batch.lengths - shortest) / (longest - shortest + 1e-5)
+        is_short = batch.lengths <= shortest + self.tolerance
         return rewards + torch.where(correct, torch.where(is_short, 0.5, shortness), 0.0)
 
     def metrics(self) -> dict[str, float]:

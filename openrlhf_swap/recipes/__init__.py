@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from openrlhf_swap.command import did_you_mean
 from openrlhf_swap.errors import ConfigError
 
@@ -41,12 +43,10 @@ def read_recipe(name: str) -> FlagFile:
 
 def read_file(path: Path, name: str = "") -> FlagFile:
     """The flags in a file; raises ConfigError for a file that cannot be read or has no flags."""
-    import yaml
-
     remedy = "give a YAML file with a section flags, such as the run.yaml of a run"
     try:
         text = path.read_text(encoding="utf-8")
-        content = yaml.load(text, _strict_loader())
+        content = yaml.load(text, _StrictLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{CONFIG} is {path}, which cannot be read ({reason}); {remedy}") from None
@@ -57,37 +57,34 @@ def read_file(path: Path, name: str = "") -> FlagFile:
         if isinstance(value, dict):
             inner = next(iter(value), "name")
             raise ConfigError(f"{CONFIG} is {path}, whose {flag} holds other names; write {flag}.{inner} in one line")
-    lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
-    sources = {line[1]: line[3] or "" for line in lines}
+    sources = {line[1]: line[3] or "" for line in map(_LINE.fullmatch, text.splitlines()) if line}
     given = {str(flag): value for flag, value in flags.items() if value is not None}
     said = {key: content[key] for key in ("prompt", "cannot") if key in content}
     return FlagFile(name or str(path), content.get("origin", str(path)), given, sources, **said)
 
 
-def _strict_loader() -> type[Any]:
-    """YAML's safe loader, which refuses what would be read as something else, or for minutes."""
-    import yaml
+class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+    """Refuses what would be read as something else, or for minutes."""
 
-    class Strict(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise ValueError(f"line {self.peek_event().start_mark.line + 1}: an alias; write the value itself")
-            return super().compose_node(parent, index)
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: an alias; write the value itself")
+        return super().compose_node(parent, index)
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [name.value for name, _ in node.value]
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise ValueError(f"{twice} stands in it twice")
-            return super().construct_mapping(node, deep)
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [name.value for name, _ in node.value]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"{twice} stands in it twice")
+        return super().construct_mapping(node, deep)
 
-        def construct_yaml_int(self, node: Any) -> int:
-            if not re.fullmatch(r"[-+]?(?:0|[1-9][\d_]{0,17})", node.value):
-                line = node.start_mark.line + 1
-                raise ValueError(f"line {line}: {node.value[:20]} is no plain number; put a text in quotes")
-            return int(node.value.replace("_", ""))
+    def construct_yaml_int(self, node: Any) -> int:
+        if not re.fullmatch(r"[-+]?(?:0|[1-9][\d_]{0,17})", node.value):
+            line = node.start_mark.line + 1
+            raise ValueError(f"line {line}: {node.value[:20]} is no plain number; put a text in quotes")
+        return int(node.value.replace("_", ""))
 
-    Strict.add_constructor("tag:yaml.org,2002:int", Strict.construct_yaml_int)
-    return Strict
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 def as_words(flags: Mapping[str, Any]) -> list[str]:
@@ -104,10 +101,7 @@ def as_words(flags: Mapping[str, Any]) -> list[str]:
 
 
 def read_config(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The flags of the files that `--config` names, later files winning, and the words without it.
-
-    Raises ConfigError for a file that cannot be read.
-    """
+    """The flags of the files that `--config` names, later files winning, and the words without it."""
     flags, rest, left = dict[str, Any](), list[str](), iter(words)
     for word in left:
         name, _, value = word.partition("=")
@@ -132,9 +126,6 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
 
 
 def expand_config(words: Sequence[str]) -> list[str]:
-    """A command line with the flags of `--config` in front, where later words win; without switches that are off.
-
-    Raises ConfigError for a file that cannot be read.
-    """
+    """A command line with the flags of `--config` in front, where later words win; without switches that are off."""
     flags, rest = read_config(words)
     return [*as_words({name: value for name, value in flags.items() if value is not False}), *rest]
