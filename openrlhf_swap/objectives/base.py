@@ -108,11 +108,9 @@ class Objective:
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls.reshapes_responses |= cls.continues == "join"
-        hints, fields = get_type_hints(cls, include_extras=True), dict[str, Any]()
-        for kind in reversed(cls.__mro__):
-            declared = {name: value for name, value in vars(kind).items() if isinstance(value, FieldInfo)}
-            fields |= {name: (hints[name], value) for name, value in declared.items()}
-        cls.Settings = create_model("Settings", __base__=FlagSettings, **fields)
+        hints, own = get_type_hints(cls, include_extras=True), vars(cls).items()
+        fields: Any = {name: (hints[name], value) for name, value in own if isinstance(value, FieldInfo)}
+        cls.Settings = create_model("Settings", __base__=cls.Settings, **fields)
 
     def __init__(self, config: SwapConfig) -> None:
         """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""

@@ -1,4 +1,4 @@
-"""Objectives that compare the responses of one batch, and remember nothing; the statistics that others use, too.
+"""Objectives that change what a response earns, by its batch and by what they remember; the statistics of others, too.
 
 Shapes: G groups, N responses a group. Statistics are float64.
 """
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.reader import ResponseReader, is_formatted
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
 
 CORRECT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0
 LONGEST_PHRASE, LEAST_TIMES, LONGEST_WORD = 30, 10, 120  # words, times in a row, characters
@@ -487,3 +488,218 @@ class AttnPO(Arora):
                     yield start, end, 0.0
 
         return advantages.unsqueeze(-1) * fill_spans(batch, 1.0, scales_of)
+
+
+EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}  # responses of eight that count as expected to be correct
+
+
+class Laser(Objective):
+    """R = s + bonus [s = 1 and L <= L_T], normalised in the group."""
+
+    boxes_answers = True
+    target_length: int = setting(8192, "L_T, in tokens")
+    bonus: float = setting(0.5, "added to a correct answer within L_T")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        scores = base_scores(batch)
+        return scores + self.bonus * ((scores == CORRECT) & (batch.lengths <= self.target_length))
+
+
+class Monitored(Objective):
+    """Measures the policy on training prompts every so many steps; the objective decides what to learn from it."""
+
+    monitored_at = -1
+    """The step of the last measurement, which belongs to the state: none is made twice before the same step."""
+    monitor_prompts: int = setting(500, "training prompts of the monitoring set", ge=1)
+    monitor_samples: int = setting(8, "responses to each", ge=1)
+    monitor_every: int = setting(20, "training steps between two measurements; the first is before step 1", ge=1)
+
+    def monitor(self) -> tuple[int, int] | None:
+        if self.step % self.monitor_every or self.monitored_at == self.step:
+            return None
+        return self.monitor_prompts, self.monitor_samples
+
+    def observe_monitor(self, batch: Batch) -> None:
+        self.monitored_at = self.step
+
+
+class LaserD(Monitored):
+    """R = s + bonus [s = 1 and L <= L_A(difficulty)], in the group; L_A is estimated on a monitoring set."""
+
+    boxes_answers = True
+    state = ("targets", "monitored_at")
+    explores = False
+    bonus: float = setting(0.5, "added to a correct answer within the target")
+    shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
+    longest: int = setting(16384, "longest target, in tokens", ge=1)
+    grid: int = setting(1024, "targets are shortest, shortest + grid, ..., longest", ge=1)
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        if self.shortest > self.longest:
+            found = f"--swap.{self.name}.shortest is {self.shortest}, .longest {self.longest}"
+            raise ConfigError(f"{found}; use shortest <= longest")
+        # None: not known; the longest response of the current batch stands in for it.
+        self.targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)
+
+    def observe_monitor(self, batch: Batch) -> None:
+        super().observe_monitor(batch)
+        accuracy = batch.correct.double().mean(-1)
+        low, high = accuracy <= 1 / 3, accuracy > 2 / 3
+        for band, members in {"low": low, "medium": ~(low | high), "high": high}.items():
+            self.targets[band] = self._choose(batch.lengths[members].flatten(), EXPECTED_RIGHT[band])
+
+    def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
+        """The shortest target within which one correct answer is expected: int(share within * expected_right) >= 1."""
+        for target in range(self.shortest, self.longest + self.grid, self.grid):
+            target = min(target, self.longest)
+            if len(lengths) and int((lengths <= target).double().mean().item() * expected_right) >= 1:
+                return target
+        return None
+
+    def rewards(self, batch: Batch) -> Tensor:
+        scores, fallback = base_scores(batch), int(batch.lengths.max())
+        known = {band: fallback if target is None else target for band, target in self.targets.items()}
+        accuracy = (scores == CORRECT).double().mean(-1, keepdim=True)
+        target = torch.where(accuracy >= 1 / 3, known["medium"], known["low"])
+        target = torch.where(accuracy >= 2 / 3, known["high"], target)
+        earns = (scores == CORRECT) & (batch.lengths <= target)
+        if self.explores:
+            earns |= (scores == WRONG) & (batch.lengths > target)
+        return scores + self.bonus * earns
+
+    def metrics(self) -> dict[str, float]:
+        return {f"swap/{self.name}_target_{band}": float(t) for band, t in self.targets.items() if t is not None}
+
+
+class LaserDE(LaserD):
+    """As LASER-D; a wrong, formatted response above the target earns the bonus, too. Flags `--swap.laser_de.*`."""
+
+    explores = True
+
+
+class ADLP(Objective):
+    """R = c - lambda L, wrong answers too; then lambda <- max(0, lambda + eta (accuracy - target)); in the group.
+
+    After its code (commit afbc411).
+    """
+
+    remembers_batches = True
+    state = ("price",)
+    start: float = setting(0.001, "lambda of the first step, a token", ge=0)
+    rate: float = setting(0.001, "eta")
+    target: float = setting(0.62, "accuracy to keep: the base policy's", ge=0, le=1)
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.price: float = self.start
+
+    def correct(self, batch: Batch) -> Tensor:
+        return batch.correct & batch.closed
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = self.correct(batch).double()
+        rewards = correct - self.price * batch.lengths.double()
+        accuracy = correct.mean().item()
+        self.price = max(0.0, self.price + self.rate * (accuracy - self.target))
+        return rewards
+
+    def metrics(self) -> dict[str, float]:
+        return {"swap/a_dlp_price": self.price}
+
+
+class ShortRL(Objective):
+    """R = answer (2, -1.5 wrong, -2 unformatted) + format (1 or -1) + [accuracy is near its best] l, in the group.
+
+    l is the place of a correct length among the correct ones, in .5 to -.5. After github.com/lblankl/Short-RL (commit
+    07cea8a).
+    """
+
+    boxes_answers = True
+    remembers_batches = True
+    state = ("best",)
+    best = 0.0  # accuracy
+    tolerance: int = setting(200, "tokens by which a correct answer may exceed the shortest one and lose nothing")
+    accuracy_margin: float = setting(0.05, "the length counts while accuracy is at most this far below its best")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        scores = base_scores(batch)
+        formatted, correct = scores != UNFORMATTED, scores == CORRECT
+        answer = torch.where(formatted, torch.where(correct, 2.0, -1.5), -2.0)
+        rewards = answer.double() + torch.where(formatted, 1.0, -1.0)
+        accuracy = correct.double().mean().item()
+        self.best = max(self.best, accuracy)
+        if accuracy < self.best - self.accuracy_margin:
+            return rewards
+        shortest, longest = extremes(batch.lengths, correct)
+        shortness = 0.5 - (batch.lengths - shortest) / (longest - shortest + 1e-5)
+        is_short = batch.lengths <= shortest + self.tolerance
+        return rewards + torch.where(correct, torch.where(is_short, 0.5, shortness), 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        return {"swap/short_rl_best_accuracy": self.best}
+
+
+class HAPO(Objective):
+    """R = c + weight max(-.7, f) correct, c + weight min(0, f) wrong; f = cos(pi/2 L/h), -1 from 2 h on; in the group.
+
+    h is the problem's shortest correct length so far, or the mean of them; without one, f is 0. After its code (commit
+    c91ae3b).
+    """
+
+    remembers_batches = True
+    state = ("lengths", "counts")
+    weight: float = setting(1.0, "of the length reward beside the answer's")
+    memory: Literal["shortest", "mean"] = setting("shortest", "h: the shortest correct length so far, or their mean")
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.lengths: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """By what was known before this batch; then remembers its correct lengths."""
+        known = batch.each(lambda rollout: self.lengths.get(prompt_key(rollout.prompt), math.nan))
+        f = torch.cos(math.pi / 2 * (batch.lengths / known).clamp(max=2)).nan_to_num(0.0)
+        length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))
+        for group in batch.groups:
+            key = prompt_key(group[0].prompt)
+            lengths = [float(len(rollout.response_ids)) for rollout in group if rollout.correct]
+            count = self.counts.get(key, 0)
+            if lengths:
+                self.counts[key] = count + len(lengths)
+                sums = self.lengths.get(key, 0.0) * count + sum(lengths)
+                least = min(self.lengths.get(key, math.inf), *lengths)
+                self.lengths[key] = least if self.memory == "shortest" else sums / self.counts[key]
+        return batch.correct.double() + self.weight * length_reward
+
+    def metrics(self) -> dict[str, float]:
+        return {"swap/hapo_known_problems": float(len(self.lengths))}
+
+
+class AALC(Monitored):
+    """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target); in the group.
+
+    The second term decides in groups that are all correct or all wrong alone. After its code (commit f12452d).
+    """
+
+    normaliser = "none"
+    state = ("accuracy", "monitored_at")
+    accuracy = 0.0  # of the last measurement
+    target: float = setting(1.0, "accuracy from which the length counts in full", gt=0, le=1)
+    long: int = setting(1024, "tokens from which a response counts as long", ge=1)
+    monitor_samples: int = setting(1, "responses to each", ge=1)
+    monitor_every: int = setting(10, "training steps between two measurements; the first is before step 1", ge=1)
+
+    def observe_monitor(self, batch: Batch) -> None:
+        super().observe_monitor(batch)
+        self.accuracy = batch.correct.double().mean().item()
+
+    def rewards(self, batch: Batch) -> Tensor:
+        reached = min(1.0, self.accuracy / self.target)
+        shortness = 1 - (batch.lengths / self.long).clamp(max=min(1.0, reached**128)).double()
+        rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
+        return (rewards - rewards.mean(-1, keepdim=True)) / (rewards.std(-1, keepdim=True) + 1e-6)
+
+    def metrics(self) -> dict[str, float]:
+        return {"swap/aalc_accuracy": self.accuracy}
