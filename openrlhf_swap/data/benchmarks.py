@@ -16,7 +16,7 @@ from openrlhf_swap.data.rows import read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rewards.multiple_choice import LETTERS, OPTIONS
+from openrlhf_swap.rewards.statements import LETTERS, OPTIONS
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."

@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.rewards.answers import strip_answer, write_latex
+from openrlhf_swap.rewards.answers import answer_text, strip_answer, write_latex
 from openrlhf_swap.rewards.grader import Grader
 from openrlhf_swap.rewards.statements import last_boxes
 
@@ -78,12 +78,9 @@ def normal_answer(value: object) -> str:
     if isinstance(value, list | tuple):
         items = [normal_answer(item) for item in value]
         return items[0] if len(items) == 1 else ", ".join(map(strip_answer, items)) if all(items) else ""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return ""
-    if isinstance(value, float) and not math.isfinite(value):
-        return ""
-    # The grader finds 1e-05 equal to itself, but to no other spelling of the number.
-    text = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
+    text = answer_text(value)
+    if isinstance(value, float):  # the grader finds 1e-05 equal to itself, but to no other spelling of the number
+        text = format(Decimal(text), "f") if math.isfinite(value) else ""
     if (listed := _listed(text)) is not None:
         return normal_answer(listed)
     text = _CODE_POINT.sub(lambda code: chr(int(code[1], 16)), text).replace("\\/", "/")
@@ -106,15 +103,13 @@ def _listed(text: str) -> list[object] | None:
 
     LaTeX in it may have been escaped or not: `\f` is the beginning of `\frac` rather than a form feed.
     """
-    if not _TEXT_LIST.match(text):
-        return None
-    if _LONE_BACKSLASH.search(text):
-        text = re.sub(r"\\(?![\"'])", r"\\\\", text)
-    try:
-        items = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return list(items) if isinstance(items, list | tuple) else None
+    if _TEXT_LIST.match(text):
+        if _LONE_BACKSLASH.search(text):
+            text = re.sub(r"\\(?![\"'])", r"\\\\", text)
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            items = ast.literal_eval(text.strip())
+            return list(items) if isinstance(items, list | tuple) else None
+    return None
 
 
 def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
@@ -127,9 +122,9 @@ def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
     if _is_placeholder(bare):
         return None if keeps_placeholders else PLACEHOLDER_ANSWER
     plain = _TEXT_COMMAND.sub(" ", bare)
-    number_of_words = len(_WORD.findall(plain))
-    is_sentence = number_of_words > 1 and _OF_SENTENCES.search(plain.lower())
-    return PROSE_ANSWER if is_sentence or number_of_words > MOST_WORDS else None
+    words = len(_WORD.findall(plain))
+    is_sentence = words > MOST_WORDS or (words > 1 and _OF_SENTENCES.search(plain.lower()))
+    return PROSE_ANSWER if is_sentence else None
 
 
 def _is_placeholder(bare: str) -> bool:
@@ -152,15 +147,15 @@ def find_gradable(answers: Iterable[str], label: str) -> set[str]:
     simple = {answer for answer in distinct if _NUMBER.fullmatch(answer)}
     new = sorted(distinct - known - simple)
     grader = Grader(processes=min(len(os.sched_getaffinity(0)), 1 + len(new) // ANSWERS_A_PROCESS))
-    good = set(simple)
+    good: set[str] = set()
     starts = range(0, len(new), GRADED_AT_ONCE)
     for start in tqdm(starts, desc=f"[{label}] parsing answers", unit=f"{GRADED_AT_ONCE} answers", leave=False):
         part = new[start : start + GRADED_AT_ONCE]
         good.update(compress(part, grader.is_gradable(part)))
     grader.close()
-    if good - simple:
-        remember(memory, sorted(known | (good - simple)))
-    return (known | good) & distinct
+    if good:
+        remember(memory, sorted(known | good))
+    return (known | good | simple) & distinct
 
 
 def remember(path: Path, rows: Iterable[object]) -> None:
@@ -180,11 +175,8 @@ def remembered_file() -> Path:
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
     """Answers of a data set, one line each, as they are graded and scored and as they were given: odd ones first."""
-    distinct = list(dict.fromkeys((_shortened(str(given)), strip_answer(answer)) for given, answer in pairs))
+    texts = ((str(given), strip_answer(answer)) for given, answer in pairs)
+    distinct = dict.fromkeys((text if len(text) <= 40 else "..." + text[-36:], answer) for text, answer in texts)
     odd = [pair for pair in distinct if pair[0].strip("$") != pair[1]][: EXAMPLES - 2]
     shown = [*odd, *(pair for pair in distinct if pair not in odd)][:EXAMPLES]
     return [f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 40 else "..." + text[-36:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Iterator
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
@@ -15,19 +14,9 @@ from sympy.core.numbers import Exp1
 from sympy.core.relational import Relational
 from sympy.physics import units
 
+from openrlhf_swap.rewards import statements
 from openrlhf_swap.rewards.answers import canonical, join_thousands, strip_answer, strip_full_stop
 from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, normal_answer
-from openrlhf_swap.rewards.multiple_choice import find_letter, unwrap_text
-from openrlhf_swap.rewards.statements import (
-    DENIED,
-    brace_boxes,
-    final_statement,
-    last_announcement,
-    last_boxed,
-    prose_answer,
-    remove_empty_boxes,
-    stated_answer,
-)
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
@@ -57,11 +46,10 @@ _INSIDE = re.compile(r"(?<=\$)[^$]+(?=\$)|(?<=\\text\{)[^{}]+(?=\})")  # a formu
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
 _WAVERING = re.compile(
-    r"\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also|(?:could|might)\s+be|quiz[áà]s?|tal\s+vez|peut-être|vielleicht|talvez|forse)\b"
+    r"(?s)\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also|(?:could|might)\s+be|quiz[áà]s?|tal\s+vez|peut-être|vielleicht|talvez|forse)\b"
     r"|\\(?:lor|vee)|\\?\||~|或|または|또는|可能|\(\s*or\b).*\d"
     r"|\d.*\d.*\b(?:unless|if)\b"
-    r"|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z",
-    re.DOTALL,
+    r"|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z"
 )
 _NEARLY = re.compile(
     r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?rightarrow|Rightarrow|implies|iff)(?![A-Za-z])|≈"
@@ -86,40 +74,39 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if not bare:
         raise ValueError("the reference answer is empty")
     closed = bool(metadata[THOUGHT_CLOSED])
-    response = brace_boxes(response)
-    statement = response if closed else final_statement(response)
+    statement = statements.final_statement(response, closed)
     if statement is None:
         return NO_ANSWER
-    text = canonical(remove_empty_boxes(statement))
-    stated = _bare(stated_answer(text, closed) or "")
+    text = canonical(statements.remove_empty_boxes(statement))
+    stated = _bare(statements.stated_answer(text, closed) or "")
     if not stated:
-        if "\\boxed" in text or last_announcement(text):
+        if "\\boxed" in text or statements.last_announcement(text):
             return NO_ANSWER  # cut off, or denied
-        text = prose_answer(text)
+        text = statements.prose_answer(text)
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if stated and _as_written(stated) == _as_written(bare):
         return Verdict(1.0)
-    if _CHOICE.match(unwrap_text(bare)) and len(stated + bare) > 2 and (letter := find_letter(stated)):
-        return Verdict(float(letter.upper() == find_letter(bare)))
+    if (
+        _CHOICE.match(statements.unwrap_text(bare))
+        and len(stated + bare) > 2
+        and (letter := statements.find_letter(stated))
+    ):
+        return Verdict(float(letter.upper() == statements.find_letter(bare)))
     if bare.isascii() and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
-    if _differ_in_unit(bare, stated) or _is_hedge(stated):
+    known = {getattr(units, _unit(answer) or "", None) for answer in (bare, stated)}
+    if sum(isinstance(unit, units.Quantity) for unit in known) > 1 or _is_hedge(stated):  # 10 m and 10 cm; 3 or 4
         return Verdict(0.0)
-    equal = any(
-        _are_equal(gold, prediction) for gold, prediction in _readings(bare, stated, text) if gold and prediction
-    )
-    if equal or stated:
-        return Verdict(float(equal))
-    return NO_ANSWER
+    equal = _states(stated, text, bare)
+    return Verdict(float(equal)) if equal or stated else NO_ANSWER
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer is words in other letters, or must be understood and be correct when given as a response."""
     bare = _bare(canonical(strip_answer(normal_answer(answer))))
     gold = _parse_answer(bare)
-    if not bare.isascii() or (gold and _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))):
-        return None
-    return UNPARSABLE_ANSWER
+    is_good = not bare.isascii() or _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))
+    return None if is_good else UNPARSABLE_ANSWER
 
 
 def _bare(answer: str) -> str:
@@ -129,34 +116,38 @@ def _bare(answer: str) -> str:
 
 def _as_written(bare: str) -> str:
     r"""An answer less `\text` and spaces, its accents composed, to compare as it stands."""
-    plain = _SPACE.sub("", unwrap_text(bare).replace("~", " ").replace("\\ ", " "))
+    plain = _SPACE.sub("", statements.unwrap_text(bare).replace("~", " ").replace("\\ ", " "))
     return unicodedata.normalize("NFC", plain)
 
 
 def _is_hedge(stated: str) -> bool:
     r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or a number is one."""
-    if len(stated) <= LONGEST_QUANTITY and (DENIED.match(stated) or _WAVERING.search(unwrap_text(stated))):
+    if len(stated) <= LONGEST_QUANTITY and (
+        statements.DENIED.match(stated) or _WAVERING.search(statements.unwrap_text(stated))
+    ):
         return True
     sides = _NEARLY.split(_MATHEMATICS.sub("", stated))
-    if len(sides) == 1:
-        return False
-    equation = _parse_answer("=".join(sides))
-    return not re.search(r"\d", sides[-1]) or (bool(equation) and _is_false(equation[0]))
+    if len(sides) > 1 and re.search(r"\d", sides[-1]):
+        return any(map(_is_false, _parse_answer("=".join(sides))[:1]))
+    return len(sides) > 1
 
 
-def _readings(bare: str, stated: str, text: str) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Reference answer and response, parsed, as they stand and then without thousands separators and units.
+def _states(stated: str, text: str, bare: str) -> bool:
+    """Whether a response equals the reference answer, as both stand or without thousands separators and units.
 
     Of a response that states an answer this answer alone is read, so that no response states two.
     """
-    is_box = last_boxed(text) is not None
+    is_box = statements.last_boxed(text) is not None
     read = stated or text
     plain = [join_thousands(bare), join_thousands(read)]
     if len({_unit(bare), _unit(stated)} - {None}) < 2:
         plain = [*map(_strip_unit, plain)]
     for answer, response in dict.fromkeys([(bare, read), (plain[0], plain[1])]):
         is_prose = not stated or (not is_box and (_MATHEMATICS.search(response) or _WORD.search(response)))
-        yield _parse_answer(answer), _parse_response(response if is_prose else f"\\boxed{{{response}}}")
+        prediction = _parse_response(response if is_prose else f"\\boxed{{{response}}}")
+        if _are_equal(_parse_answer(answer), prediction):
+            return True
+    return False
 
 
 def _strip_unit(text: str) -> str:
@@ -172,10 +163,8 @@ def _measured(text: str) -> re.Match[str] | None:
 
 
 def _parse_answer(bare: str) -> list[Any]:
-    if not bare:
-        return []
     # Parsed bare, many answers are not recognised as mathematics at all.
-    return list(parse(f"${bare}$", [LatexExtractionConfig()], parsing_timeout=None))
+    return list(parse(f"${bare}$", [LatexExtractionConfig()], parsing_timeout=None)) if bare else []
 
 
 def _parse_response(text: str) -> list[Any]:
@@ -185,20 +174,16 @@ def _parse_response(text: str) -> list[Any]:
 
 def _are_equal(gold: list[Any], prediction: list[Any]) -> bool:
     """Whether two parsed answers are equal. Each holds an expression, if it has one, and the text it was read from."""
-    if _differ_in_base(gold[-1], prediction[-1]) or _is_false(prediction[0]):
+    if not gold or not prediction or _is_false(prediction[0]):
+        return False
+    texts = [text for text in (gold[-1], prediction[-1]) if isinstance(text, str)]
+    if len({base[1] for text in texts if (base := _BASE.search(text))}) > 1:  # which the parser drops: 1001_2, 1001_3
         return False
     if {type(gold[0]), type(prediction[0])} == {Exp1, Symbol}:  # math-verify takes any letter E for Euler's number
         return False
-    equal = bool(
-        verify_parsed(
-            gold,
-            prediction,
-            float_rounding=DECIMALS,
-            allow_set_relation_comp=True,  # x <= 2 is (-oo, 2]
-            timeout_seconds=None,
-        )
-    )
-    return equal and not _differ_slightly(gold[0], prediction[0])
+    # As a set of numbers, x <= 2 is (-oo, 2].
+    options = {"float_rounding": DECIMALS, "allow_set_relation_comp": True, "timeout_seconds": None}
+    return bool(verify_parsed(gold, prediction, **options)) and not _differ_slightly(gold[0], prediction[0])
 
 
 def _is_false(prediction: Any) -> bool:
@@ -236,18 +221,6 @@ def _differ_slightly(gold: Any, prediction: Any) -> bool:
     if gold.has(Float) or prediction.has(Float):
         return bool(apart > SHARE * size and (left or apart < CHOPPED))
     return bool(CHOPPED > apart > Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * max(1, size))
-
-
-def _differ_in_base(gold: str, prediction: str) -> bool:
-    """Whether two numbers are written in different bases, which the parser drops: 1001_2 and 1001_3."""
-    bases = [_BASE.search(text) if isinstance(text, str) else None for text in (gold, prediction)]
-    return all(bases) and len({base[1] for base in bases if base}) > 1
-
-
-def _differ_in_unit(gold: str, prediction: str) -> bool:
-    """Whether two quantities have different units, which math-verify takes off: 10 m and 10 cm."""
-    known = [getattr(units, _unit(text) or "", None) for text in (gold, prediction)]
-    return all(isinstance(unit, units.Quantity) for unit in known) and known[0] != known[1]
 
 
 def _unit(text: str) -> str | None:

@@ -1,14 +1,22 @@
 r"""What a response states as its answer: in a box, in an announcement, or by being nothing else.
 
-One list of announcements serves numbers and the letters of a choice. Standard library only.
+One list of announcements serves numbers and the letters of a choice. The verifier `multiple_choice` reads a letter
+from the last `\boxed{}`, from the last "Answer: C" or "the answer is (C)", or from a response that is nothing else. A
+box may hold an option's text instead, if the row has a column `options`. Standard library only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import string
+import unicodedata
+from collections.abc import Sequence
 
 from openrlhf_swap.rewards.answers import is_balanced
+from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
+
+LETTERS = string.ascii_uppercase
+OPTIONS = "options"  # the column with the options' texts, in order
 
 _PROSE = re.compile(  # two words in a row, "Step 3", "5 make 41"
     r"(?<!\\)\b(?:[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|[A-Z][a-z]{2,}\s+\d|\d\s+(?!or\b|and\b)[a-z]{2,}\s+\S)"
@@ -41,19 +49,17 @@ _WHICH = (  # "to this", ", as computed,", an ending, an adjective
     r"|[^\W不]{0,4}(?:\s+(?!não|nicht|never)[^\W\d_]{3,12})?)?"
 )
 _ANNOUNCED = re.compile(
-    rf"(?:(?:{_ANSWER}){_WHICH}[\s*_`\"'.]*(?:{_IS})|\bfinal\s+answer\b(?!\W*\Z)"
+    rf"(?im)(?:(?:{_ANSWER}){_WHICH}[\s*_`\"'.]*(?:{_IS})|\bfinal\s+answer\b(?!\W*\Z)"
     rf"|\bans\.|####|^A:|[<\[](?:final_?)?(?:answer|ans)[>\]]|<final>"
     rf"|\b(?:I|we)\s+(?:choose|select|pick)\b|[故应應]?[选選](?:[择擇])?(?=[\s:\uff1a]*[(\uff08]?[A-Z])"
     rf"|^[^\w\n</]*(?:(?:the|our|my)\s+)?(?:{_ANSWER})(?:[^\w\n>]*$|\s+(?=[-+\d$(\[\\]))|^[^\w\n]*(?-i:ANSWER)\s)"
     r"(?:\s*\b(?:therefore|thus|then|simply|just|indeed|now|donc|also|daher|somit|entonces|então|quindi)\b)?"
-    r"[\s*_`\"':\uff1a]*",
-    re.IGNORECASE | re.MULTILINE,
+    r"[\s*_`\"':\uff1a]*"
 )
 _ANNOUNCEMENT = re.compile(
-    r"\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=[<\[]/|\n|\Z|[.!?](?:\s|\Z|</)|[。।]"
+    r"(?s)\$\$.*?\$\$|\\\[.*?\\\]|.*?(?=[<\[]/|\n|\Z|[.!?](?:\s|\Z|</)|[。।]"
     r"|,\s(?:not|rather|i\.e|it|they|there|we|which)\b|,?\s(?:because|since|(?:and|but)\s+not)\b"
-    r"|\s*(?:です|である|입니다|이다|है)(?:\W|\Z))",
-    re.DOTALL,
+    r"|\s*(?:です|である|입니다|이다|है)(?:\W|\Z))"
 )
 _TERM = r"[^\s\d!-/:-@\[-`{-~\uff1a]+"  # a word of any script, whose vowel signs are no letters
 _LABEL = re.compile(  # "Resultado: 5", "The sum is 5"
@@ -73,41 +79,35 @@ _NEGATED = r"不是|ではあり|でな[いく]|じゃな[いく]|아니|아닙|
 _COMPARISON = r"(?:\\(?:ne|neq|neg|lnot|not|le|leq|lt|ge|geq|gt)(?![A-Za-z])|[<>≠≤≥¬]|!=)"
 _WRONG = r"(?:wrong|incorrect|false|excluded|ruled\s+out)\b"
 DENIED = re.compile(  # before any number: "less than 42", "never 42", "wrong: 42"; or after it
-    rf"[^\d\n]{{0,40}}?{_NOT}|[^\n]{{0,80}}?(?:{_NEGATED})"
-    rf"|(?:[\s$*:]|\\[(\[])*{_COMPARISON}|[^\n]{{0,80}}\b(?:is|be|are)\s+{_WRONG}",
-    re.IGNORECASE,
+    rf"(?i)[^\d\n]{{0,40}}?{_NOT}|[^\n]{{0,80}}?(?:{_NEGATED})"
+    rf"|(?:[\s$*:]|\\[(\[])*{_COMPARISON}|[^\n]{{0,80}}\b(?:is|be|are)\s+{_WRONG}"
 )
-_DENYING = re.compile(rf"{_NOT}|{_NEGATED}|\?\s*\Z", re.IGNORECASE)
+_DENYING = re.compile(rf"(?i){_NOT}|{_NEGATED}|\?\s*\Z")
 _DENIED_BOX = re.compile(  # right before it or after it; \0 stands for the box
-    rf"(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
-    rf"[\s$:*(]*\0|\0[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not\b|{_WRONG})|isn['\u2019]t\b)",
-    re.IGNORECASE,
+    rf"(?i)(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
+    rf"[\s$:*(]*\0|\0[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not\b|{_WRONG})|isn['\u2019]t\b)"
 )
 # What takes an answer back, or names another one: "3. Or 4", "3, but it could be 4", "3 (or maybe 4)".
 _TAKEN_BACK = re.compile(
-    r"\W{0,9}(?:no\W+)?(?:or\b(?!\s+(?:in\s+other|equivalent|simply))|but\b[^.\n]{0,40}\d[^.\n]{0,20}\b(?:also|possible)"
-    r"|(?:actually|wait|sorry|hmm|correction|alternatively|maybe"
-    r"|perhaps|possibly)\b|no[,.!]\s)",
-    re.IGNORECASE,
+    r"(?i)\W{0,9}(?:no\W+)?(?:or\b(?!\s+(?:in\s+other|equivalent|simply))|but\b[^.\n]{0,40}\d[^.\n]{0,20}\b(?:also|possible)"
+    r"|(?:actually|wait|sorry|hmm|correction|alternatively|maybe|perhaps|possibly)\b|no[,.!]\s)"
 )
 _NOT_ASSERTED = re.compile(  # right before an announcement
-    r"(?:\b(?:or|if|suppos(?:e|ing)|assum(?:e|ing)|doubt|whether|false|not\s+(?:true|think|believe|the\s+case))"
-    r"|n['\u2019]t\s+(?:think|believe))(?:\s+that)?\W*(?:(?:the|our|my)\W*)?\Z",
-    re.IGNORECASE,
+    r"(?i)(?:\b(?:or|if|suppos(?:e|ing)|assum(?:e|ing)|doubt|whether|false|not\s+(?:true|think|believe|the\s+case))"
+    r"|n['\u2019]t\s+(?:think|believe))(?:\s+that)?\W*(?:(?:the|our|my)\W*)?\Z"
 )
 _GAVE_UP = re.compile(
-    r"\b(?:(?:do\s+not|don['\u2019]t)\s+know|(?:have|has|is|there['\u2019]s)\s+no\s+(?:final\s+)?answer|ran\s+out\s+of)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:(?:do\s+not|don['\u2019]t)\s+know|(?:have|has|is|there['\u2019]s)\s+no\s+(?:final\s+)?answer|ran\s+out\s+of)\b"
 )
-_SECOND_THOUGHT = re.compile(r"\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possible)\b", re.IGNORECASE)
+_SECOND_THOUGHT = re.compile(r"(?i)\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possible)\b")
 # In prose: a sentence, of which only what does not deny, ask or waver can be an answer.
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?]+(?=\s|\Z)|(?=\n)|\Z)")
 _CLAUSE = re.compile(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;")
-_NOT_SO = re.compile(r"(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z", re.IGNORECASE)
+_NOT_SO = re.compile(r"(?i)(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z")
 _LAST_OF_SEVERAL = re.compile(
-    r"\b(?:or|unless|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z", re.IGNORECASE
+    r"(?i)\b(?:or|unless|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z"
 )
-_HEADING = re.compile(r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?", re.IGNORECASE)
+_HEADING = re.compile(r"(?i)(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?")
 _SENTENCE_END = re.compile(r"[.!?]\s+")
 _MARKS = " *_`\"'\t"
 # Tokens that families put around an answer, and at its end: `<|im_end|>`, R1's with its own bars, `<turn|>`, `</s>`.
@@ -115,6 +115,24 @@ _MARK = r"<([|\uff5c])[^<>|\uff5c\s]+\1>"
 _MARKS_BEFORE = re.compile(rf"(?:{_MARK}\s*)+")
 _MARK_AFTER = re.compile(rf"(?:{_MARK}|<\w+\|>|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\Z")
 _LONGEST_MARK = 40  # characters
+_WRAPPED = re.compile(
+    r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mathsf|mbox|operatorname|boldsymbol|bm)\s*"
+    r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
+# "A is wrong. So B.", at the end: what is left is all that a person would say.
+_CONCLUSION = re.compile(r"(?i)(?:\A|[.!?\n])[\s*_]*(?:so|thus|hence|therefore)\b[,:]?\s+([^\n]{1,20})\s*\Z")
+# "A" and "I" are words, too, so what follows a letter must end it or explain it.
+_LETTER = re.compile(
+    r"(?i)(?:[\s*_$`\"']|\\[(\[])*(?:(?:option|choice|la)\s+)?"
+    r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Za-z])\)|((?-i:[A-Z]))(?=[.:,;](?:\s|$)|\s*(?:\u2013|\u2014|-[-\s])"
+    r"|\s+(?:\((?![A-Za-z]\)|or\b|maybe\b)|(?:because|since|as|for|which|is\s+(?:the\s+)?(?:correct|right|best))\b))"
+    r"|([A-Za-z])(?=(?:[.:](?:\s|$)|[\s*_$`\"']|\\[)\]])*$))"
+)
+_ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chosen
+    r"(?:[\s*_$.)]|\\[)\]])*(?:(?:[/&,;-]|\b(?:or|and)\b)(?:[\s*_$(]|\\[(\[])*"
+    r"(?:(?:or|and|maybe|perhaps|possibly|option)\s+)*(?:\([A-Za-z]\)|[A-HJ-Z](?![\w'\u2019]))"
+    r"|\([A-Za-z]\)|[A-Z][.)]?\s*\Z)"
+)
 
 
 def text_after_thought(response: str, end_of_thought: str) -> str:
@@ -127,16 +145,16 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none.
-
-    Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
-    """
+    r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
     boxes = _boxes(text)
     return text[slice(*boxes[-1][1:])] if boxes else None
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:
-    """Where every complete box begins, and its contents begin and end, in order."""
+    r"""Where every complete box begins, and its contents begin and end, in order.
+
+    Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
+    """
     open_braces: list[re.Match[str]] = []
     boxes = []
     for brace in _BRACES.finditer(text):
@@ -186,23 +204,26 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 def _only_answer(text: str) -> str | None:
     """All of a text that is nothing but an answer; None for any other."""
     alone = text.strip(_MARKS + "\n")
-    is_answer = "\n" not in alone and len(alone) <= _LONGEST_BARE and _PROSE.search(alone) is None
-    is_answer = is_answer and any(map(str.isalnum, alone)) and not alone.endswith((":", "?"))
-    return alone if is_answer and "\\boxed" not in alone and not DENIED.match(alone) else None
+    if len(alone) > _LONGEST_BARE or "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
+        return None
+    return None if _PROSE.search(alone) or DENIED.match(alone) or not any(map(str.isalnum, alone)) else alone
 
 
 def prose_answer(text: str) -> str:
     """What is left of prose after a thought, in which a number may be the answer: no denials, questions or hedges."""
-    return "" if _GAVE_UP.search(text) else _SENTENCE.sub(lambda sentence: " ".join(_assertions(sentence[0])), text)
+    return "" if _GAVE_UP.search(text) else _SENTENCE.sub(_assert, text)
 
 
-def _assertions(sentence: str) -> Iterator[str]:
-    for clause in _CLAUSE.split(sentence):
-        asserted = _NOT_SO.sub("", clause.rstrip(".! "))
+def _assert(sentence: re.Match[str]) -> str:
+    kept = []
+    for clause in _CLAUSE.split(sentence[0]):
+        plain = clause.rstrip(".! ")
+        asserted = _NOT_SO.sub("", plain)
         is_denied = _DENYING.search(asserted) or ("$" not in asserted and re.search(_COMPARISON, asserted))
         last = _LAST_OF_SEVERAL.search(asserted)
         if not is_denied and not (last and re.search(r"\d", asserted[: last.start()])):
-            yield asserted + clause[len(clause.rstrip(".! ")) :]
+            kept.append(asserted + clause[len(plain) :])
+    return " ".join(kept)
 
 
 def is_torn(text: str) -> bool:
@@ -216,11 +237,11 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
     if not (places := list(_ANNOUNCED.finditer(text))):
         return None
     place = places[-1]
-    said = _ANNOUNCEMENT.match(text, place.end())
-    answer = said[0].strip(_MARKS) if said else ""
+    announced = _ANNOUNCEMENT.match(text, place.end())
+    answer = announced[0].strip(_MARKS) if announced else ""
     if answer and not is_balanced(answer):  # {"answer": "42"}
         answer = answer.strip("}").strip(_MARKS)
-    end = said.end() if said else place.end()
+    end = (announced or place).end()
     is_taken_back = text[end : end + 1] == "?" or _TAKEN_BACK.match(text, end)
     is_second = _NOT_ASSERTED.search(text[max(0, place.start() - 40) : place.start()])
     is_denied = DENIED.match(answer) or _SECOND_THOUGHT.search(answer)
@@ -228,12 +249,16 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
     return place.start(), answer if is_answer else None
 
 
-def final_statement(text: str) -> str | None:
-    r"""The part of a response that never closed its thought that can be graded; None if it states no answer.
+def final_statement(text: str, closed: bool = False) -> str | None:
+    r"""The part of a response that can be graded: what follows a closed thought; None if it states no answer.
 
-    All of it if it has a box or is nothing but an answer. Otherwise it begins where the answer is announced, so that
-    no number of the thought is taken for the answer. A box that was cut off holds half an answer: it does not count.
+    An open thought counts if it has a box, but not half a one, or is nothing but an answer. Otherwise it counts from
+    where the answer is announced, so that no number of the thought is taken for the answer. `\boxed 7` becomes
+    `\boxed{7}`: TeX would box the 7, too.
     """
+    text = _BARE_BOX.sub(lambda box: rf"\boxed{{{box[1] or box[2]}}}", text)
+    if closed:
+        return text
     if _FILLED_BOX.search(text):
         return None if is_torn(text) else text
     start = answer_start(text)
@@ -243,11 +268,6 @@ def final_statement(text: str) -> str | None:
 def remove_empty_boxes(text: str) -> str:
     r"""The text less every `\boxed{}`, which quotes the instruction rather than answers."""
     return _EMPTY_BOX.sub("", text)
-
-
-def brace_boxes(text: str) -> str:
-    r"""The text with `\boxed{7}` for `\boxed 7`, of which TeX would box the 7, too."""
-    return _BARE_BOX.sub(lambda box: rf"\boxed{{{box[1] or box[2]}}}", text)
 
 
 def answer_start(text: str) -> int | None:
@@ -281,3 +301,56 @@ def _above_headings(text: str, line: int) -> int:
             break
         line = above
     return line
+
+
+def verify_choice(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+    """Whether the stated letter is the reference answer's."""
+    text = final_statement(response, metadata.get(THOUGHT_CLOSED, True))
+    stated = stated_letter(text or "", metadata.get(OPTIONS) or ())
+    if stated is None:
+        return NO_ANSWER
+    return Verdict(float(stated == answer.strip().upper()), why=f"read {stated}", stated=stated)
+
+
+def _find_fault(answer: str, metadata: Metadata) -> str | None:
+    """A reference answer must be one letter, of an option if those are known."""
+    letter, options = answer.strip().upper(), metadata.get(OPTIONS) or ()
+    if len(letter) != 1 or letter not in LETTERS:
+        return "an answer that is not a letter"
+    if options and LETTERS.index(letter) >= len(options):
+        return "an answer that is no option's letter"
+    return None
+
+
+def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
+    """The letter that a text states as its answer, in upper case; None if there is none."""
+    boxed = None if is_torn(text) else last_boxes(remove_empty_boxes(text))
+    letter = None
+    if boxed and not (letter := find_letter(boxed)):
+        same = [name for name, option in zip(LETTERS, options, strict=False) if _plain(option) == _plain(boxed)]
+        letter = same[0] if len(same) == 1 else None
+    if letter is None and (place := last_announcement(text if boxed is None else text.rpartition(boxed)[2])):
+        letter = find_letter(place[1] or "")
+    elif letter is None and (concluded := _CONCLUSION.search(text)):
+        letter = find_letter(concluded[1])
+    elif letter is None and "\n" not in text.strip():
+        letter = find_letter(text)
+    return letter and letter.upper()
+
+
+def find_letter(text: str) -> str | None:
+    """The letter with which a text begins, as it is written; None if it begins otherwise or names another one."""
+    plain = unicodedata.normalize("NFKC", unwrap_text(text))
+    letter = _LETTER.match(plain)
+    return None if letter is None or _ANOTHER.match(plain, letter.end()) else letter[letter.lastindex or 0]
+
+
+def _plain(text: str) -> str:
+    return "".join(unwrap_text(text).replace("$", "").split()).lower()
+
+
+def unwrap_text(text: str) -> str:
+    return _WRAPPED.sub(r"\1", text)
+
+
+verify_choice.find_fault = _find_fault  # type: ignore[attr-defined]

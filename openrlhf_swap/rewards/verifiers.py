@@ -26,7 +26,7 @@ UNIT_TESTS = "unit_tests"
 REGEX = "regex:"
 BUILT_IN = {
     MATH: "openrlhf_swap.rewards.grading:verify",
-    "multiple_choice": "openrlhf_swap.rewards.multiple_choice:verify",
+    "multiple_choice": "openrlhf_swap.rewards.statements:verify_choice",
     UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
 GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response

@@ -8,8 +8,8 @@ from support.confined import confined
 from openrlhf_swap.data.references import try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, unit_tests
-from openrlhf_swap.rewards.multiple_choice import stated_letter
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
+from openrlhf_swap.rewards.statements import stated_letter
 from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
 from openrlhf_swap.rewards.verifiers import Reference, Verdict, find_verifier
 
