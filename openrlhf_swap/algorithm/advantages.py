@@ -5,8 +5,6 @@ Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of 
 tokens, and `tokens` is A. Statistics are computed in float64, so that neither group size nor input dtype changes them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -33,10 +31,9 @@ def local_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 
 
 def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
-    """L_target: the median length of each group's correct responses.
+    """L_target: the median length of each group's correct responses; of an even count, the mean of the middle two.
 
-    The median of an even count is the mean of the middle two (`torch.median` would take the lower one). (G,) float64,
-    NaN for a group without a correct response, from (G, N) lengths in tokens, the end token included.
+    (G,) float64, NaN for a group without a correct response, from (G, N) lengths in tokens, the end token included.
     """
     return torch.where(correct, lengths.double(), torch.nan).nanquantile(0.5, dim=-1)
 

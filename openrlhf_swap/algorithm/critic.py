@@ -1,10 +1,7 @@
 """A critic of length: what is left is predicted from the policy's states; a step costs its tokens less those it saved.
 
-Shapes: K steps (padded at the end), n rows (states of all responses of a batch), d numbers of a state. Everything is
-float64.
+Shapes: K steps (padded at the end), n rows (states of all responses of a batch), d numbers of a state, all float64.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -38,13 +35,8 @@ class StateCritic:
     def predict(self, states: Tensor, returns: Tensor, groups: Tensor) -> Prediction:
         """Predict the returns of a batch, then learn from it.
 
-        Args:
-            states: (n, d) of any floating dtype.
-            returns: (n,) what was still to come at each state.
-            groups: (n,) int64, the number of each row's group, from 0.
-
-        Raises:
-            NonFiniteError: for a state or return that is NaN or infinite.
+        Takes (n, d) states of any floating dtype, the (n,) returns, what was still to come at each, and the (n,) int64
+        number of each row's group, from 0. Raises NonFiniteError for a state or return that is NaN or infinite.
         """
         states, returns = states.double(), returns.double()
         for name, wrong in ("hidden state", ~states.isfinite().all(-1)), ("return", ~returns.isfinite()):
@@ -130,7 +122,7 @@ def predict_tokens(traces: Sequence[StepTrace], problems: Sequence[int]) -> tupl
     """Predict the tokens left at each state of saved responses, each by the responses to other problems.
 
     Returns K+1 numbers for each response, and the share of the variance that they explain. `problems` are the number
-    of each response's problem, from 0. Raises ValueError and NonFiniteError as `StepBatch` and `StateCritic` do.
+    of each response's problem, from 0. Raises as `StepBatch.from_traces` and `StateCritic.predict`.
     """
     batch = StepBatch.from_traces([[trace] for trace in traces])
     mask = batch.state_mask

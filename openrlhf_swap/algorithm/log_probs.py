@@ -7,8 +7,6 @@ backward pass, where they turn into gradients of the hidden states and of the we
 Shapes: n tokens, m of them in a chunk, H hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +49,10 @@ def token_log_probs(
 ) -> Tensor:
     """The log-probability of each wanted token and, where asked for, the entropy of its distribution in nats.
 
-    Values and sums are float32; products with the weight are computed in its dtype, as in the model's own head.
-
-    Args:
-        hidden: (n, H), the head's input.
-        weight: (V, H) of the head.
-        bias: (V,), or none.
-        targets: (n,) int64, the token that each position predicts.
-        wanted: int64 positions in `hidden`, each at most once; the others get 0.
-        settings: temperature, chunk and the rest.
-
-    Returns:
-        (n, 1) float32, or (n, 2) with the entropy. Differentiable once, with respect to hidden, weight and bias.
+    Takes the head's (n, H) input, (V, H) weight and (V,) bias, if any; the (n,) int64 tokens that the positions
+    predict, and the int64 positions that are wanted, each at most once: the others get 0. Returns (n, 1) float32, or
+    (n, 2) with the entropy, differentiable once, with respect to hidden, weight and bias. Values and sums are float32;
+    products with the weight are computed in its dtype, as in the model's own head.
     """
     function: Any = _TokenLogProbs  # its `apply` is untyped
     values: Tensor = function.apply(hidden, weight, bias, targets, wanted, settings)

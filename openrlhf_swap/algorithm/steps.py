@@ -1,7 +1,5 @@
 """Cutting a reasoning trace into steps."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

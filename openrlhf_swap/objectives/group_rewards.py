@@ -37,10 +37,7 @@ def boxed(batch: Batch) -> Tensor:
 
 
 def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
-    """Whether a response counts as correct: graded so, with a thought that is closed once and not opened again.
-
-    After a prompt that does not open the thought, the response may begin with its mark.
-    """
+    """Whether a response is graded correct, with a thought closed once, and opened once, by the prompt or in it."""
     start = config.start_of_thought
     if not opens_thought(prompt, start):
         text = text.lstrip().removeprefix(start.rstrip())

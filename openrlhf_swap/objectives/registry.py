@@ -1,6 +1,6 @@
-"""The objectives by name, and what the rows of the ablation table change. Reading a command line imports none of them.
+"""The objectives by name, and what the rows of the ablation table change; a class of your own needs no entry.
 
-An objective of your own needs no entry here: it is named `module:Class`, and imported to be checked.
+Reading a command line imports none of these.
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ def coefficients(config: SwapConfig) -> Coefficients:
 
 def penalty_temperature(config: SwapConfig) -> float | str | None:
     """The tau that decides which steps pay; None for an objective without such a penalty, or with an infinite tau."""
-    if config.objective in ABLATION:
-        numbers = coefficients(config)
-        if numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau):
-            return config.tau
-    return None
+    numbers = coefficients(config) if config.objective in ABLATION else None
+    pays = numbers and numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau)
+    return config.tau if pays else None
 
 
 def plain_coefficients(config: SwapConfig) -> Coefficients:
@@ -140,10 +138,7 @@ def default_flags(name: str) -> dict[str, Any]:
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of an objective, by its name or as `module:Class`.
-
-    Raises ConfigError for an unknown name, and for a class that cannot be imported or is no Objective.
-    """
+    """The class of an objective, by its name or as `module:Class`; raises ConfigError for what is none."""
     if name in OBJECTIVES:
         known: type[Objective] = resolve_name(f"{__package__}.{OBJECTIVES[name]}")
         return known

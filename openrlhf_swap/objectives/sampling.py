@@ -20,15 +20,7 @@ from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.base import Continuation, Numbers, Objective, SamplingRequest, numbers, split_numbers
-from openrlhf_swap.objectives.group_rewards import (
-    EPS,
-    Span,
-    boxed,
-    fill_spans,
-    is_degenerate,
-    right_answers,
-    z_scores,
-)
+from openrlhf_swap.objectives.group_rewards import EPS, Span, boxed, fill_spans, is_degenerate, right_answers, z_scores
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought, opens_thought, thought_opening
@@ -364,7 +356,12 @@ class LAPO(_Staged):
         """By what was known before this batch; then remembers its correct lengths."""
         medians = target_lengths(batch.lengths, batch.correct)
         if self.stage == 0:
-            shortness = self.range_weight * _within_range(batch.lengths, batch.correct)
+            lengths = torch.where(batch.correct, batch.lengths.double(), torch.nan)
+            shares = torch.tensor([0.3, 0.7], dtype=torch.float64)
+            low, high = lengths.nanquantile(shares, dim=-1, keepdim=True)
+            distance = (low - batch.lengths).maximum(batch.lengths - high).clamp(min=0)
+            within = (1 - distance / 100).clamp(min=0) * (low < high)
+            shortness = self.range_weight * within.nan_to_num(0.0)  # NaN: none is correct
         else:
             promised = batch.each(lambda rollout: self.medians.get(self._key(rollout.prompt), math.nan)).floor()
             promised = torch.where(promised.isnan(), medians.unsqueeze(-1), promised)
@@ -384,15 +381,6 @@ class LAPO(_Staged):
 
     def metrics(self) -> dict[str, float]:
         return {"swap/lapo_stage": 1.0 + self.stage, "swap/lapo_known_problems": float(len(self.medians))}
-
-
-def _within_range(lengths: Tensor, correct: Tensor) -> Tensor:
-    """(G, N) 1 between the 30th and the 70th percentile of a group's correct lengths, falling to 0 in 100 tokens."""
-    shares = torch.tensor([0.3, 0.7], dtype=torch.float64)
-    low, high = torch.where(correct, lengths.double(), torch.nan).nanquantile(shares, dim=-1, keepdim=True)
-    distance = (low - lengths).maximum(lengths - high).clamp(min=0)
-    inside: Tensor = (1 - distance / 100).clamp(min=0) * (low < high)
-    return inside.nan_to_num(0.0)  # NaN: none is correct
 
 
 class AutoThink(_Staged):
@@ -543,9 +531,9 @@ class _Exits(Objective):
     continues = "join"
     phrase: str
 
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        self._phrase = self.phrase.replace("\\n", "\n").replace("{end}", config.end_of_thought)
+    @property
+    def _phrase(self) -> str:
+        return self.phrase.replace("\\n", "\n").replace("{end}", self.config.end_of_thought)
 
 
 class JET(_Exits):

@@ -1,7 +1,6 @@
-"""SWAP and the rows of its ablation table, GRPO among them; and what predicts returns from the policy's states.
+"""SWAP with the rows of its ablation table, and a critic of length of our own, which scores no answer.
 
-LengthCritic is ours, not the paper's: docs/method/critic.md derives it. It scores no answer, so it also serves tasks
-without one.
+States of the policy may predict the baseline of both; docs/method/critic.md derives the critic.
 """
 
 from collections.abc import Sequence
@@ -60,15 +59,11 @@ class StateObjective(Objective):
         return values
 
     def metrics(self) -> dict[str, float]:
-        """How well the states predicted the last batch; nothing before they did."""
         return self._metrics
 
 
 class Swap(StateObjective):
-    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
-
-    `registry.py` has the rows of the paper's table.
-    """
+    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv)."""
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -171,7 +166,6 @@ class LengthCritic(StateObjective):
         return deviation + eps if deviation > eps else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """How well the states predict, and the tokens that cost 1."""
         return {**super().metrics(), "swap/critic_unit": self._unit}
 
 

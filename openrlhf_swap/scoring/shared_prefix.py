@@ -1,10 +1,8 @@
 """Score all prefixes of a response in the forward of the response itself; docs/method/scoring.md describes it.
 
 The K+1 answer branches stand behind the rows: branch k sees its response up to e_k and itself, at the positions that
-follow e_k. The rows are computed as without branches.
-
-Each branch starts with a second copy of the prefix's last token. It predicts the branch's first token, so that even
-an empty close template needs nothing of the row but its keys, values and states.
+follow e_k. It starts with a second copy of the prefix's last token, which predicts its first one, so that even an
+empty close template needs nothing of the row but its keys, values and states.
 
 Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row; H heads, S for each of H_kv key
 heads. Columns count the tokens of the rows as if these were laid end to end.
@@ -176,11 +174,10 @@ def group_branches(branches: Sequence[Branch], device: torch.device) -> list[lis
 
 
 class BranchAttention:
-    """The attention of one forward, in one masked call a layer and group of branches beside that of the rows.
+    """The attention of one forward: the rows' as always, and one masked call a layer for each group of branches.
 
-    The rows are attended as always, by the implementation that the model is configured with. The queries of all
-    branches of a group meet the keys that any of them sees, and a mask leaves each its own. What a family adds to
-    attention comes from the layer: a window, sinks, a cap on the scores.
+    The queries of a group meet the keys that any of its branches sees, and a mask leaves each its own. What a family
+    adds to attention comes from the layer: a window, sinks, a cap on the scores.
     """
 
     def __init__(self, tokens: int, groups: Sequence[Sequence[Branch]], table: Tensor) -> None:
@@ -307,14 +304,11 @@ def branching_mixers(
     device: torch.device,
     agree: Callable[[int], int],
 ) -> Iterator[None]:
-    """Meanwhile a model's mixers run the rows of a forward, of `tokens` each, and the branches behind them.
+    """Meanwhile a model's mixers, its recurrent and convolution layers, run rows of `tokens` each and the branches.
 
-    Mixers are recurrent and convolution layers, which keep a small state instead of keys. Such a layer gets its rows
-    in pieces that end where branches start, and its state is copied there; then each branch continues from its own
-    state, all of them in a batch. Rows come one at a time, without padding: states of different lengths cannot be
-    batched. The rest of the model runs as usual, so the forward costs about the same.
-
-    `spans` are the columns of each response's first token and the one after its last.
+    A mixer gets its rows in pieces that end where branches start, and its state is copied there; then all branches
+    continue from their states in a batch. Rows come one at a time, without padding: states of different lengths cannot
+    be batched. `spans` are the columns of each response's first token and the one after its last.
     """
     mixers = _mixers_of(model)
     if not mixers:

@@ -1,8 +1,7 @@
 """The policy's hidden states at chosen tokens, out of a forward that runs anyway.
 
-Two states of each token, joined: the one in the middle of the layers, and the last one, which the head reads. Where
-they are wider than `WIDTH`, a fixed random matrix projects them: a regression on them loses little, and they are small
-enough to be sent.
+Two states of each token, joined: the one in the middle of the layers, and the last one, which the head reads. A fixed
+random matrix projects wider ones to `WIDTH`: a regression on them loses little, and they are small enough to be sent.
 
 Shapes: B rows, T tokens a row, D the model's width.
 """
