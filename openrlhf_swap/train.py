@@ -20,6 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from openrlhf_swap.command import check_writable, run_command
+from openrlhf_swap.config import extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import (
@@ -125,12 +126,13 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     patches.check_versions()
     from openrlhf_swap.integration.startup.cluster import starting_ray
     from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
-    from openrlhf_swap.objectives.base import absolute_paths
 
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)
     method, run = configuration.method, configuration.run.replaced(output_dir=str(output))
-    method = method.replaced(options=absolute_paths(objective_class(method.objective), method.options))
+    declared, options = objective_class(method.objective).Settings.declared(), method.options
+    paths = {name for name, spec in declared.items() if extra(spec)["is_path"] and options.get(name)}
+    method = method.replaced(options={**options, **{name: str(Path(options[name]).absolute()) for name in paths}})
     named = configuration.replace_flags({RUN_NAME: names["run_name"]})
     resolved = resolve_run(replace(named, method=method, run=run))
     # Records have the data sets that were given.

@@ -113,11 +113,10 @@ def step_signals(batch: StepBatch, coefficients: Coefficients, weights: Tensor |
 
 
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
-    """Tau in nats: the number itself, or that many standard deviations of each group's gains.
+    """Tau in nats: the number itself, or that many standard deviations of each group's (G, N, K) gains, g or Delta.
 
     The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too. It gives (G, 1, 1)
-    float64, infinite (uniform weights) for a group with fewer than two steps or no spread. `gains` are (G, N, K), g or
-    Delta.
+    float64, infinite (uniform weights) for a group with fewer than two steps or no spread.
     """
     if not coefficients.in_deviations:
         return coefficients.tau
@@ -173,10 +172,7 @@ def sum_to_come(rewards: Tensor) -> Tensor:
 
 
 def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
-    """(..., A) the value of each token's step.
-
-    `values` are (..., K+1): one for each step, and after the last step of a response one for all later tokens.
-    """
+    """(..., A) the value of each token's step, from (..., K+1): one follows a response's last, for all later tokens."""
     *leading, count = values.shape
     rows = math.prod(leading)
     ends = torch.where(step_mask, step_ends, tokens).reshape(rows, count - 1)

@@ -64,9 +64,8 @@ class StepBatch:
     def from_traces(cls, groups: Sequence[Sequence[StepTrace]]) -> StepBatch:
         """Check groups of equal size and pad their steps.
 
-        Raises:
-            ValueError: for an empty or unequal group, or step ends or states that do not fit the response.
-            NonFiniteError: for a NaN or infinite log-probability of a correct response.
+        Raises ValueError for an empty or unequal group, or step ends or states that do not fit the response, and
+        NonFiniteError for a NaN or infinite log-probability of a correct response.
         """
         sizes = {len(group) for group in groups}
         if len(sizes) != 1 or 0 in sizes:

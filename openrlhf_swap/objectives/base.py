@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
@@ -17,7 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.config import FlagSettings, SwapConfig, extra, setting, short_name
+from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.registry import plain_coefficients
 from openrlhf_swap.rollouts.reader import ResponseReader
@@ -200,12 +199,6 @@ class Objective:
         self.step = step
         for name, value in (state or {}).items():
             setattr(self, name, value)
-
-
-def absolute_paths(kind: type[Objective], options: Mapping[str, str]) -> dict[str, str]:
-    """`config.options` with the paths among them made absolute."""
-    paths = {name for name, spec in kind.Settings.declared().items() if extra(spec)["is_path"]}
-    return {name: str(Path(text).absolute()) if name in paths and text else text for name, text in options.items()}
 
 
 def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:

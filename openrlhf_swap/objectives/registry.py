@@ -1,7 +1,4 @@
-"""The objectives by name, and what the rows of the ablation table change; a class of your own needs no entry.
-
-Reading a command line imports none of these.
-"""
+"""The objectives by name, none of which a command line has to import, and what the rows of the ablation change."""
 
 from __future__ import annotations
 

@@ -461,10 +461,9 @@ def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[
     """
     places: list[int] = []
     for word in re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), text):
-        if word.start() < first or (places and word.start() - places[-1] < apart):
-            continue
-        sentence = 1 + max(text.rfind(mark, 0, word.start()) for mark in ".!?\n")
-        places.append(sentence or word.start())
+        if word.start() >= first and (not places or word.start() - places[-1] >= apart):
+            sentence = 1 + max(text.rfind(mark, 0, word.start()) for mark in ".!?\n")
+            places.append(sentence or word.start())
     return sorted(set(places))
 
 
@@ -567,10 +566,9 @@ class JET(_Exits):
         return [Continuation(end, self._phrase, self.answer_tokens) for end in kept]
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
-        """The response with the end token at its end.
+        """An answer that boxes again (the phrase opened the first box) ends with the sentence of its last box.
 
-        An answer that boxes a second time (the phrase opened the first box) ends with the sentence of its last box. A
-        whole response that the limit cut off gives up its last token for the end token, so that it still fits.
+        A whole response that the limit cut off gives up its last token for the end token, so that it still fits.
         """
         ids, kept = list(rollout.response_ids), int(rollout.metadata["kept"])
         if kept == len(ids):

@@ -138,7 +138,7 @@ class LengthCritic(StateObjective):
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
         self.outcome_weight, self.process_weight = config.outcome_weight, config.process_weight
-        self._unit = 0.0
+        self._unit = 0.0  # tokens that cost 1; 0 if nothing is to be paid
 
     def token_advantages(self, batch: Batch) -> Tensor:
         return self.state_advantages(batch.steps)
@@ -152,18 +152,15 @@ class LengthCritic(StateObjective):
         pays = batch.correct if self.pays == "correct" else torch.ones_like(batch.correct)
         if self.target == "group":  # a group without a correct response has a target of NaN, which no length exceeds
             pays = pays & (batch.lengths > target_lengths(batch.lengths, batch.correct).unsqueeze(-1))
-        paid = batch.state_mask & pays.unsqueeze(-1)
-        self._unit = self._tokens_that_cost_one(batch.lengths[pays], costs[paid])
+        paid, eps = batch.state_mask & pays.unsqueeze(-1), self.coefficients.eps
+        if self.unit == "length":
+            self._unit = float(batch.lengths[pays].double().mean()) if pays.any() else 0.0
+        else:
+            deviation = float(costs[paid].std()) if paid.sum() > 1 else 0.0
+            self._unit = deviation + eps if deviation > eps else 0.0
         scaled = torch.where(paid, costs / self._unit, 0.0) if self._unit else torch.zeros_like(costs)
         # The state after a response's last step stands for its rest: the padding after that is the same.
         return -per_token(scaled, batch.step_ends, batch.state_mask[..., 1:], int(batch.lengths.max()))
-
-    def _tokens_that_cost_one(self, lengths: Tensor, costs: Tensor) -> float:
-        """By `unit`, from the lengths and step costs of those who pay; 0 if nothing is to be paid."""
-        if self.unit == "length":
-            return float(lengths.double().mean()) if len(lengths) else 0.0
-        deviation, eps = float(costs.std()) if len(costs) > 1 else 0.0, self.coefficients.eps
-        return deviation + eps if deviation > eps else 0.0
 
     def metrics(self) -> dict[str, float]:
         return {**super().metrics(), "swap/critic_unit": self._unit}

@@ -1,7 +1,6 @@
 """Flags in YAML files: recipes, which hold what an objective's authors set, and files of one's own for `--config`.
 
-A file has a section `flags` (name without dashes: value; `true` and `false` for switches) and may have `origin`,
-`prompt`, how the authors ask, and `cannot`, a list of what the authors do and this trainer cannot.
+A file has a section `flags` (name without dashes: value; `true` and `false` for switches); `FlagFile` has the rest.
 """
 
 import re

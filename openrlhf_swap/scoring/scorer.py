@@ -21,13 +21,13 @@ from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.backends import find_backend
 from openrlhf_swap.scoring.states import StateRequest, read_states
 
+Response = str | Sequence[Mapping[str, str]]  # its text, or `action` and the environment's `observation` of each turn
+
 
 class Scorer:
     """A model and its tokenizer, ready to score responses; the model may be in training.
 
-    Attributes:
-        backend: how prefixes are scored.
-        messages: lines that name the backend, its cost, and the marks of the thought.
+    `backend` says how prefixes are scored; `messages` are lines that name it, its cost, and the marks of the thought.
     """
 
     def __init__(
@@ -73,9 +73,7 @@ class Scorer:
         ends, logprobs = self._score_steps(rollout) if correct else ([], [])
         return StepTrace(len(response), correct, logprobs, ends)
 
-    def score(
-        self, problem: str, answer: str, response: str | Sequence[Mapping[str, str]], rendered: bool = False
-    ) -> dict[str, Any]:
+    def score(self, problem: str, answer: str, response: Response, rendered: bool = False) -> dict[str, Any]:
         """Score the steps of a response.
 
         Args:
@@ -103,7 +101,7 @@ class Scorer:
             "steps": self._reader.step_texts(rollout.response_ids, ends),
         }
 
-    def states(self, problem: str, response: str | Sequence[Mapping[str, str]], rendered: bool = False) -> StepTrace:
+    def states(self, problem: str, response: Response, rendered: bool = False) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
         return self._read_states(self._rollout(problem, "", response, rendered))
 
@@ -131,9 +129,7 @@ class Scorer:
         logprobs: list[float] = scores.double().tolist()
         return rollout.step_ends, rollout.without_observations(logprobs) if self._splits_observations else logprobs
 
-    def _rollout(
-        self, problem: str, answer: str, response: str | Sequence[Mapping[str, str]], rendered: bool
-    ) -> Rollout:
+    def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
         ids = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response
         actions = [ids(turn["action"]) for turn in turns]
