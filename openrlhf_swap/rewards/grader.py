@@ -2,10 +2,8 @@
 
 math-verify's own time limits use signals, which fail outside the main thread and cannot interrupt every expression.
 Here the kernel ends a process when its CPU time is used up, and the process is replaced. Wall time only guards against
-a process that does not run: on a busy host every grading gets its turn.
-
-The processes are plain programs, not `multiprocessing`'s, which import the caller's main module again: a notebook has
-none, and a script without a main guard does not survive that.
+a process that does not run: on a busy host every grading gets its turn. `multiprocessing`'s processes would import the
+caller's main module again: a notebook has none, and a script without a main guard does not survive that.
 """
 
 from __future__ import annotations
@@ -69,22 +67,20 @@ class Grade:
 
 
 class Grader:
-    """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one."""
+    """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one.
+
+    `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that does not answer
+    within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its successor asked
+    once.
+    """
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
-        """Choose how many responses are graded at a time, and by which verifier.
-
-        `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that does not
-        answer within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its
-        successor asked once.
-        """
         self._processes = processes
         self._idle: LifoQueue[_Child] = LifoQueue()  # the last one used is the likeliest to be started
         for _ in range(processes):
             self._idle.put(_Child(verifier, time_limit))
 
     def grade(self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT) -> Grade:
-        """`grade_many` of one pair."""
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
     def grade_many(
@@ -93,8 +89,7 @@ class Grader:
         """Grade pairs of a response and a reference in parallel; one grade each, in order. Never raises.
 
         The text after the first `end_of_thought` of a response is graded, or all of it without one. There math-verify
-        and `multiple_choice` ask for a stated final answer (`rewards.answers.final_statement`), because a number
-        somewhere in a thought is not an answer.
+        and `multiple_choice` ask for a stated final answer, because a number in a thought is not an answer.
         """
         requests = []
         for response, answer in pairs:
@@ -137,26 +132,21 @@ class _Child:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The fields of a grade.
 
-        A process that dies, idle or at work, or does not answer in time though it hardly computes, is replaced and
-        asked again: it may have been killed or stopped from outside. A second one that fares the same was the
-        grading's own doing.
+        A process that dies, or does not answer in time though it hardly computes, is replaced and asked again: it may
+        have been killed or stopped from outside. A second one that fares the same was the grading's own doing.
         """
         message = json.dumps(request, default=str).encode() + b"\n"
         wall = UNIT_TESTS_SECONDS if self._verifier == UNIT_TESTS else WALL_TIME_FACTOR * self._cpu_seconds
-        failure = "error"
         for attempt in range(ATTEMPTS):
             try:
                 grade, seconds = _exchange(self._start(), message, wall)
                 return {**grade, "slow": attempt > 0 or seconds > SLOW * self._cpu_seconds}
-            except TimeoutError:
-                failure = "timeout"
-                self.stop()
-            except (OSError, ValueError):  # the process could not start, or ended: no line, or half a line
-                failure = "error"
-                if self.stop() == -signal.SIGPROF:
-                    failure = "timeout"
+            except (OSError, ValueError) as error:  # it could not start, or ended: no line, or half a line
+                is_late = isinstance(error, TimeoutError)
+                is_over = self.stop() == -signal.SIGPROF and not is_late
+                if is_over:
                     break
-        return {"correct": False, "status": failure, "slow": True}
+        return {"correct": False, "status": "timeout" if is_late or is_over else "error", "slow": True}
 
     def stop(self) -> int | None:
         """Kill the process and all that it started, whatever they do; returns its exit status if there was one."""
@@ -201,12 +191,11 @@ def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
 
 
 def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
-    """A grading process: answers requests, lines of JSON, until its standard input ends. First it sends "ready".
+    """A grading process: says "ready", then answers requests, lines of JSON, until its standard input ends.
 
     A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says whether it can be
     graded against. The reply is the fields of a grade, and the CPU seconds that it took. The kernel ends the process
-    by SIGPROF after `cpu_limit` seconds of a request, in the middle of any computation; a process that has to wait for
-    its turn on a busy host loses nothing. `memory_limit` is the bytes of address space.
+    by SIGPROF after `cpu_limit` such seconds, in the middle of any computation.
     """
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library may print
@@ -221,13 +210,12 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
         started = time.process_time()
         try:
             reply = _judge(verifier, json.loads(line))
-        except ConfigError as error:
-            reply = {"correct": False, "status": "error", "why": str(error)}
         except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
-            if tracebacks > 0:
+            why = traceback.format_exception_only(error)[-1].strip()
+            reply = {"correct": False, "status": "error", "why": str(error) if isinstance(error, ConfigError) else why}
+            if tracebacks > 0 and not isinstance(error, ConfigError):
                 tracebacks -= 1
                 traceback.print_exc()
-            reply = {"correct": False, "status": "error", "why": traceback.format_exception_only(error)[-1].strip()}
         print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
 

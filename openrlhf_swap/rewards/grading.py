@@ -86,11 +86,8 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     # Sentences and other answers that no parser understands can still be compared as they stand.
     if stated and _as_written(stated) == _as_written(bare):
         return Verdict(1.0)
-    if (
-        _CHOICE.match(statements.unwrap_text(bare))
-        and len(stated + bare) > 2
-        and (letter := statements.find_letter(stated))
-    ):
+    letter = statements.find_letter(stated) if len(stated + bare) > 2 else None
+    if letter and _CHOICE.match(statements.unwrap_text(bare)):
         return Verdict(float(letter.upper() == statements.find_letter(bare)))
     if bare.isascii() and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
@@ -122,9 +119,8 @@ def _as_written(bare: str) -> str:
 
 def _is_hedge(stated: str) -> bool:
     r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or a number is one."""
-    if len(stated) <= LONGEST_QUANTITY and (
-        statements.DENIED.match(stated) or _WAVERING.search(statements.unwrap_text(stated))
-    ):
+    is_short = len(stated) <= LONGEST_QUANTITY
+    if is_short and (statements.DENIED.match(stated) or _WAVERING.search(statements.unwrap_text(stated))):
         return True
     sides = _NEARLY.split(_MATHEMATICS.sub("", stated))
     if len(sides) > 1 and re.search(r"\d", sides[-1]):

@@ -117,15 +117,13 @@ class Link:
         return self.receive()
 
     def _answer(self, target: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if self._seconds:
-            signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
-            if name in _SPECIAL and (self._seconds or name == "__call__"):
-                self.send("value", _SPECIAL[name](target, *arguments, **named))
-            elif self._seconds:
-                self.send("value", getattr(target, name))
-            else:  # the program may call what it was given, and look into nothing
+            if self._seconds:
+                signal.setitimer(signal.ITIMER_PROF, self._seconds)
+            elif name != "__call__":  # the program may call what it was given, and look into nothing
                 raise TypeError
+            special = _SPECIAL.get(name)
+            self.send("value", special(target, *arguments, **named) if special else getattr(target, name))
         except BaseException as error:  # noqa: BLE001 (code that we have not seen)
             self.send("error", type(error).__name__)
 
@@ -178,8 +176,7 @@ def run_program(prelude: str) -> None:
 class _Names(dict[str, Any]):
     """The checks' own names, then the program's, then the imported modules'.
 
-    Built-in names are Python's, unless the checks use no other name of the program: then they test a function that is
-    called so.
+    Built-in names are Python's, unless the checks use no other name of the program: then they test one that has them.
     """
 
     def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:

