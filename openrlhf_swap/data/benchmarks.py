@@ -25,24 +25,17 @@ LONGEST_SHOWN = 40  # characters of a value in a message
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A data set on the hub, or a local copy of it.
-
-    Attributes:
-        sizes: the numbers of problems that a complete copy may have.
-        checksum: of the local copy's problem texts, see `checksum`; empty if it is not known.
-        columns: those of problem and answer on the hub; None for rows of one of `FORMATS`.
-        file: name of a local copy, if it is not the benchmark's.
-    """
+    """A data set on the hub, or a local copy of it."""
 
     title: str
     hub: str
     revision: str
-    sizes: Sequence[int]
-    checksum: str = ""
+    sizes: Sequence[int]  # the numbers of problems that a complete copy may have
+    checksum: str = ""  # of the local copy's problem texts, see `checksum`; empty if it is not known
     subset: str | None = None
     split: str = "test"
-    columns: Sequence[str] | None = ("problem", "answer")
-    file: str = ""
+    columns: Sequence[str] | None = ("problem", "answer")  # their names on the hub; None for rows of one of `FORMATS`
+    file: str = ""  # name of a local copy, if it is not the benchmark's
 
 
 PAPER_BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
@@ -52,41 +45,25 @@ BENCHMARKS = {name: Benchmark(**about) for name, about in _TABLE.items()}
 
 @dataclass(frozen=True)
 class Problem:
-    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`.
-
-    Attributes:
-        id: its own in its benchmark.
-        problem: as it is asked.
-        answer: the reference answer, or what else the grader judges by.
-        metadata: what it looks at besides.
-        grader: the verifier's name.
-        instructed: whether the problem ends with an instruction, so that no suffix belongs after it.
-    """
+    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`."""
 
     id: str
-    problem: str
-    answer: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    grader: str = MATH
-    instructed: bool = False
+    problem: str  # as it is asked
+    answer: str  # the reference answer, or what else the grader judges by
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # what it looks at besides
+    grader: str = MATH  # the verifier's name
+    instructed: bool = False  # whether the problem ends with an instruction, so that no suffix belongs after it
 
     @property
     def reference(self) -> Reference:
-        """What responses are graded against."""
         return Reference(self.answer, self.problem, self.metadata)
 
 
 def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) -> list[Problem]:
-    """Load the problems of a benchmark, in order.
+    """The problems of a benchmark by its name, from the hub or a folder of local copies; or those of a JSONL file.
 
-    Args:
-        name: a key of BENCHMARKS, or a JSONL file of `problem`, `answer` and perhaps `id`, or of one of `FORMATS`.
-        folder: holds local copies; None loads from the hub.
-        grader: for a file of problems and answers, the verifier's name; its other columns are the metadata.
-
-    Raises:
-        ConfigError: for an unknown name.
-        DataError: when it cannot be read, is incomplete, or has other problems than expected.
+    A file has `problem`, `answer` and perhaps `id`, or the columns of one of `FORMATS`; the verifier `grader` gets its
+    other columns. An unknown name is a ConfigError; what is incomplete, or not what was expected, a DataError.
     """
     if name.endswith(".jsonl"):
         return _read_file(Path(name), grader)
@@ -157,11 +134,7 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
 
 
 def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
-    """A row of problem and answer, or of one of the formats.
-
-    Raises:
-        DataError: without a text or an answer that the grader can use, as every evaluation would count it as wrong.
-    """
+    """A row; a DataError if the grader cannot use its answer, as every evaluation would count it as wrong."""
     read = next((read for columns, read in FORMATS.items() if "problem" not in row and row.keys() >= {*columns}), None)
     if read:
         with reader_errors(f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"):

@@ -199,10 +199,9 @@ def read_text(problem: str, figures: bool = False) -> Text:
 
 
 def read_row(row: str) -> list[Text]:
-    """A row as it stands and, where this differs, as a text in JSON, HTML or a quotation.
+    """A row as it stands and, where this differs, as a text in JSON, HTML or a quotation; each also with figures.
 
-    Each also with its figures in the key: a wrapper's numbers leave them out, though the problem alone may have fewer
-    than two.
+    A wrapper's numbers leave these out of the key, though the problem alone may have fewer than two.
     """
     from_json = _ESCAPE.sub(_unescape, row) if _ESCAPED.search(row) else row
     twice = _ESCAPE.sub(_unescape, from_json) if from_json != row else row  # JSON in JSON
@@ -287,10 +286,7 @@ class BenchmarkIndex:
                 self._by_triple[triple].append(number)
 
     def find(self, row: Sequence[Text], rows: RowSet) -> Match | None:
-        """The problem that a row repeats or contains, or else the near-duplicate that shares the most triples.
-
-        `row` is what `read_row` returns; `rows`, those of the whole data set, tell wrappers from parts of problems.
-        """
+        """The problem that a row (of `read_row`) repeats or contains, or else the likeliest near-duplicate."""
         for text in row:
             if match := self._find_contained(text, rows):
                 return match

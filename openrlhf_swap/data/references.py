@@ -33,10 +33,7 @@ def read_reference(row: Mapping[str, Any], problem_key: str, answer_key: str, gr
     """The reference answer in a row, cleaned; for other graders than math-verify with problem and other columns.
 
     An answer that no response could state, such as unit tests, stays as it is, and so does an object (as JSON). The
-    answer may be a label: `prompts.jsonl` of a run is a data set, too.
-
-    Raises:
-        ValueError: for an answer that begins as a label and is not one.
+    answer may be a label, as in `prompts.jsonl` of a run; a ValueError if it begins as one and is none.
     """
     given = row[answer_key]
     label = Reference.parse(given)

@@ -46,9 +46,7 @@ def has_rows(path: Path) -> bool:
 def read_entries(path: Path, flag: str = "", at_most: int | None = None, needs_all: bool = False) -> list[Entry]:
     """The rows of a JSONL, JSON or CSV file, or the first of them, without blank lines. A CSV file's fields are texts.
 
-    Raises:
-        DataError: for a file that cannot be opened, is not of its format, or has no readable row among these, or not
-            all of them where the caller needs all. `flag` names the file, if one does.
+    A file that cannot be read is a DataError, as one without a readable row or, with `needs_all`, with another one.
     """
     name = f"{flag} is {path}, which" if flag else str(path)
     with reader_errors(f"{name} cannot be read: {{reason}}"):
@@ -70,11 +68,7 @@ def describe_faults(entries: Sequence[Entry]) -> str:
 
 
 def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
-    """Refuse a local data file that cannot be trained on, from its first rows; `keys`: flag -> column.
-
-    Raises:
-        DataError: when it or none of these rows can be read, or none has the columns.
-    """
+    """Refuse a local data file by its first rows, if none can be read or has the columns (`keys`: flag -> column)."""
     path = Path(name)
     if has_rows(path) or not path.exists():
         rows = readable_rows(read_entries(path, flag, LOOKED_AT))
@@ -90,11 +84,7 @@ def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) 
 
 
 def read_table(source: str, split: str, revision: str | None, configuration: str | None = None) -> Dataset:
-    """Read the data set that `--input` names: a file, a folder, or a hub id.
-
-    Raises:
-        DataError: when it, or any row of it, cannot be read.
-    """
+    """The data set that `--input` names: a file, a folder, or a hub id; a DataError if any of it cannot be read."""
     path, kind = Path(source), Path(source).suffix.lower()
     rows = readable_rows(read_entries(path, "--input", needs_all=True)) if has_rows(path) else []
     files = ", ".join(DATA_FILES)
@@ -120,13 +110,10 @@ def _fitting(value: Any) -> Any:
 
 
 def source_rows(table: Dataset, source: str, problem_key: str, answer_key: str, grader: str = MATH) -> list[Row]:
-    """The rows of a table as `problem`, `answer` and, if there is one, `id`.
+    """The rows of a table as `problem`, `answer` and, if there is one, `id`; a DataError if a key names no column.
 
     For other graders than math-verify also the other columns, except a `problem` or `answer` that no key chose. A key
     may be dotted, such as `reward_model.ground_truth`, for a field inside a column.
-
-    Raises:
-        DataError: for a key that names neither a column nor a field in one; the message has `source`.
     """
     columns = {}
     for name, key in (("problem", problem_key), ("answer", answer_key)):

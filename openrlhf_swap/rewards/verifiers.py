@@ -102,18 +102,13 @@ Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
 
 @dataclass(frozen=True)
 class Verifier:
-    """A verifier by its name, and what is known about its reference answers.
-
-    Attributes:
-        answer_is_text: whether the reference answer is a text that a response could state, so that its probability
-            says how far the reasoning has come. Unit tests are not.
-        find_fault: what is wrong with a reference answer and its metadata, worded to follow "dropped with".
-    """
+    """A verifier by its name, and what is known about its reference answers."""
 
     name: str
     verify: Verify
-    answer_is_text: bool
-    find_fault: Callable[[str, Metadata], str | None]
+    # Whether a response could state the reference answer, so that its probability says how far the reasoning has come.
+    answer_is_text: bool  # Unit tests are not.
+    find_fault: Callable[[str, Metadata], str | None]  # what is wrong with one, worded to follow "dropped with"
 
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         """The verdict on a response; raises what the function raises, and TypeError or ValueError for its result."""

@@ -21,20 +21,13 @@ WHITE_SPACE = "a b\nc"
 
 @dataclass(frozen=True)
 class Family:
-    """The marks of one family, which is named after itself or its first model.
-
-    Attributes:
-        start_of_thought: the chat template may write it.
-        end_of_thought: the steps end before it, and the answer follows it.
-        close: ends an unfinished thought, up to where the answer begins.
-        recognised_by: identifies the family in a chat template; without it, either mark does.
-    """
+    """The marks of one family, which is named after itself or its first model."""
 
     name: str
-    start_of_thought: str
-    end_of_thought: str
-    close: str
-    recognised_by: str = ""
+    start_of_thought: str  # the chat template may write it
+    end_of_thought: str  # the steps end before it, and the answer follows it
+    close: str  # ends an unfinished thought, up to where the answer begins
+    recognised_by: str = ""  # identifies the family in a chat template; without it, either mark does
 
     @property
     def close_template(self) -> str:
@@ -89,11 +82,7 @@ def thought_opening(start_of_thought: str) -> str:
 def set_template_arguments(
     tokenizer: PreTrainedTokenizerBase, arguments: str | None, system_prompt: str | None = None
 ) -> None:
-    """Render with these arguments of the chat template, a JSON object, and this system's turn, from now on.
-
-    Raises:
-        ConfigError: for a system prompt without a template that could render it.
-    """
+    """Render with these arguments of the chat template, a JSON object, and this system's turn, from now on."""
     if arguments:
         setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **json.loads(arguments)))
     if system_prompt:
@@ -109,11 +98,8 @@ def _render_after(render: Callable[..., Any], system_prompt: str, messages: list
 def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
     """Replace `auto` by the marks of the model's family; returns the settings, and messages about them.
 
-    A chat template that closes the thought itself asks for an answer without thinking: nothing is left to close.
-
-    Raises:
-        ConfigError: for a tokenizer that loses white space, and for an end of the thought that it does not decode to
-            the same text.
+    A chat template that closes the thought itself asks for an answer without thinking: nothing is left to close. A
+    tokenizer that loses white space, or the end of the thought, is a ConfigError.
     """
     check_white_space(tokenizer)
     template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
@@ -157,11 +143,9 @@ def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> b
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ConfigError for a tokenizer that loses spaces or newlines; another space in front is no loss.
-
-    transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that their
-    tokenizer_config.json names instead of the one that fits their tokenizer.json.
-    """
+    """Raise ConfigError for a tokenizer that loses spaces or newlines; another space in front is no loss."""
+    # transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that their
+    # tokenizer_config.json names instead of the one that fits their tokenizer.json.
     _, decoded = _decode_again(WHITE_SPACE, tokenizer)
     if WHITE_SPACE not in decoded:
         raise ConfigError(

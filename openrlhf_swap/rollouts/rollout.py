@@ -1,7 +1,4 @@
-"""Responses on their way from the engine to the update, one by one and in groups.
-
-Shapes: G groups, N responses a group.
-"""
+"""Responses on their way from the engine to the update, one by one and in G groups of N."""
 
 from __future__ import annotations
 
@@ -24,42 +21,27 @@ from openrlhf_swap.rollouts.reader import ResponseReader
 
 @dataclass(frozen=True)
 class Rollout:
-    """A response, what it earned and what its steps scored.
+    """A response, what it earned and what its steps scored."""
 
-    Attributes:
-        prompt: as the chat template renders it.
-        answer: the reference answer.
-        response_ids: L token ids that the policy generated, the end token included; of all turns of an agent.
-        prompt_ids: token ids of the prompt, as the engine got them.
-        reward: the grader's reward; ours are between 0 and 1.
-        truncated: whether the token limit cut it off.
-        step_ends: e_1..e_K, indices in the response; empty where steps are neither scored nor their states read.
-        answer_logprobs: l_0..l_K in nats per answer token; empty before they are scored.
-        states: (K+1, d) float32, the policy's hidden states at the last token of the prompt and of each step; None
-            where they are not read.
-        logprobs: (L,) of its tokens under the policy, at the rollouts' temperature; None before the policy's forward.
-        probes: (kept tokens, share of correct answers) for each prefix that was continued for grading, in order.
-        graded_correct: whether the grader called it correct; None if it gave a reward only.
-        metadata: numbers that the objective keeps about the response from its sampling to the update.
-        record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
-        observations: (place, token ids) of what an environment wrote before `response_ids[place]`, in order: a new
-            turn begins there.
-    """
-
-    prompt: str
-    answer: str
-    response_ids: Sequence[int]
-    prompt_ids: Sequence[int]
-    reward: float
-    truncated: bool = False
-    step_ends: Sequence[int] = ()
-    answer_logprobs: Sequence[float] = ()
+    prompt: str  # as the chat template renders it
+    answer: str  # the reference answer
+    response_ids: Sequence[int]  # L tokens that the policy generated, the end token included; of all turns of an agent
+    prompt_ids: Sequence[int]  # as the engine got them
+    reward: float  # the grader's; ours are between 0 and 1
+    truncated: bool = False  # by the token limit
+    step_ends: Sequence[int] = ()  # e_1..e_K, indices in the response; empty where steps are neither scored nor read
+    answer_logprobs: Sequence[float] = ()  # l_0..l_K in nats per answer token; empty before they are scored
+    # (K+1, d) float32, the policy's hidden states at the last token of the prompt and of each step, if they are read.
     states: Tensor | None = field(default=None, compare=False)
+    # (L,) of its tokens under the policy, at the rollouts' temperature; None before the policy's forward.
     logprobs: Tensor | None = field(default=None, compare=False, repr=False)
+    # (kept tokens, share of correct answers) of each prefix that was continued for grading, in order.
     probes: Sequence[tuple[int, float]] = ()
-    graded_correct: bool | None = None
-    metadata: Mapping[str, float] = field(default_factory=dict)
+    graded_correct: bool | None = None  # whether the grader called it correct; None if it gave a reward only
+    metadata: Mapping[str, float] = field(default_factory=dict)  # what the objective keeps from sampling to update
+    # What else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    # (place, token ids) of what an environment wrote before `response_ids[place]`, in order: a new turn begins there.
     observations: Sequence[tuple[int, Sequence[int]]] = ()
 
     @property
@@ -79,7 +61,6 @@ class Rollout:
 
     @property
     def turns(self) -> list[Sequence[int]]:
-        """The tokens that the policy generated in each turn."""
         bounds = [0, *self.turn_starts, len(self.response_ids)]
         return [self.response_ids[begin:end] for begin, end in pairwise(bounds)]
 
@@ -142,7 +123,13 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Batch:
-    """G groups of N rollouts, complete and in order, with the step arithmetic's coefficients and a reader."""
+    """G groups of N rollouts, complete and in order.
+
+    Attributes:
+        groups: the rollouts.
+        coefficients: those of the step arithmetic.
+        reader: decodes responses and finds the end of their thought.
+    """
 
     groups: Sequence[Sequence[Rollout]]
     coefficients: Coefficients
