@@ -15,11 +15,7 @@ from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 
 
 def reward_func(
-    queries: list[str],
-    prompts: list[str],
-    labels: list[Any],
-    end_of_thought: str = END_OF_THOUGHT,
-    grader: str = MATH,
+    queries: list[str], prompts: list[str], labels: list[Any], end_of_thought: str = END_OF_THOUGHT, grader: str = MATH
 ) -> dict[str, Any]:
     """Grade one response.
 
