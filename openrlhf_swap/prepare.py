@@ -29,13 +29,12 @@ from pathlib import Path
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
 from openrlhf_swap.data.clean import BenchmarkIndex, Reason, find_reasons, has_special_tokens, strip_template
-from openrlhf_swap.data.references import problem_text, read_chat, read_references
+from openrlhf_swap.data.references import examples, problem_text, read_chat, read_references
 from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of, source_rows
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rewards.golds import examples
 from openrlhf_swap.rewards.verifiers import find_verifier
 
 SHOWN = 12  # wrappers that the summary names

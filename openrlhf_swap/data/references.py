@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import compress
+from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.files import Row
-from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, find_gradable, normal_answer, visible_fault
+from openrlhf_swap.files import Row, read_rows, write_rows
+from openrlhf_swap.rewards import Grader, answers
+from openrlhf_swap.rewards.answers import NUMBER, UNPARSABLE_ANSWER, normal_answer, strip_answer, visible_fault
 from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
 
 EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat"
 _ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's
+ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more than it saves
+GRADED_AT_ONCE = 256
+EXAMPLES = 5
 TRIED = 3  # reference answers that a verifier is called with before a run starts
 
 
@@ -112,3 +123,50 @@ def try_grader(grader: str, references: Sequence[Reference], flag: str = FLAG) -
         if grade.status in ("error", "timeout"):
             reason = grade.why or grade.status
             raise ConfigError(f"{flag} is {grader}, which fails on an empty response to row {number}: {reason}")
+
+
+def find_gradable(given: Iterable[str], label: str) -> set[str]:
+    """The answers that math-verify can grade against; each is tried once, on all cores, with a progress bar.
+
+    Good answers are remembered for later calls, in other processes too; the others are tried again.
+    """
+    distinct, memory = set(given), remembered_file()
+    known = set(map(str, read_rows(memory)))
+    simple = {answer for answer in distinct if NUMBER.fullmatch(answer)}
+    new = sorted(distinct - known - simple)
+    grader = Grader(processes=min(len(os.sched_getaffinity(0)), 1 + len(new) // ANSWERS_A_PROCESS))
+    good: set[str] = set()
+    starts = range(0, len(new), GRADED_AT_ONCE)
+    for start in tqdm(starts, desc=f"[{label}] parsing answers", unit=f"{GRADED_AT_ONCE} answers", leave=False):
+        part = new[start : start + GRADED_AT_ONCE]
+        good.update(compress(part, grader.is_gradable(part)))
+    grader.close()
+    if good:
+        remember(memory, sorted(known | good))
+    return (known | good | simple) & distinct
+
+
+def remember(path: Path, rows: Iterable[object]) -> None:
+    """Write what the next start need not find out again, if the disk lets us."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_rows(path, rows)
+
+
+def remembered_file() -> Path:
+    """Where good answers are remembered: one file for each version of the grader."""
+    code = [
+        Path(answers.__file__).with_name(name).read_bytes() for name in ("grading.py", "answers.py", "statements.py")
+    ]
+    grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"
+
+
+def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
+    """Answers of a data set, one line each, as they are graded and scored and as they were given: odd ones first."""
+    texts = ((str(given), strip_answer(answer)) for given, answer in pairs)
+    distinct = dict.fromkeys((text if len(text) <= 40 else "..." + text[-36:], answer) for text, answer in texts)
+    odd = [pair for pair in distinct if pair[0].strip("$") != pair[1]][: EXAMPLES - 2]
+    shown = [*odd, *(pair for pair in distinct if pair not in odd)][:EXAMPLES]
+    return [f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown]

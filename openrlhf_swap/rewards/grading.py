@@ -15,8 +15,14 @@ from sympy.core.relational import Relational
 from sympy.physics import units
 
 from openrlhf_swap.rewards import statements
-from openrlhf_swap.rewards.answers import canonical, join_thousands, strip_answer, strip_full_stop
-from openrlhf_swap.rewards.golds import UNPARSABLE_ANSWER, normal_answer
+from openrlhf_swap.rewards.answers import (
+    UNPARSABLE_ANSWER,
+    canonical,
+    join_thousands,
+    normal_answer,
+    strip_answer,
+    strip_full_stop,
+)
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers

@@ -11,8 +11,8 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
+from itertools import accumulate
 
-from openrlhf_swap.rewards.answers import is_balanced
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 LETTERS = string.ascii_uppercase
@@ -142,6 +142,12 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
     while mark := _MARK_AFTER.search(visible, max(0, len(visible) - _LONGEST_MARK)):
         visible = visible[: mark.start()].rstrip()
     return visible[before.end() :] if (before := _MARKS_BEFORE.match(visible)) else visible
+
+
+def is_balanced(text: str) -> bool:
+    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions, not one."""
+    depths = [*accumulate((character == "{") - (character == "}") for character in text)]
+    return min(depths) >= 0 and depths[-1] == 0
 
 
 def last_boxed(text: str) -> str | None:

@@ -18,7 +18,6 @@ from typing import Any
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages import import_named
-from openrlhf_swap.rewards.answers import answer_text
 
 FLAG = "--swap.grader"
 MATH = "math"
@@ -35,6 +34,11 @@ THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is wh
 _LABEL_START = '{"reference_answer": '
 
 Metadata = Mapping[str, Any]
+
+
+def answer_text(answer: object) -> str:
+    """The text of an answer; empty if it is neither text nor a number."""
+    return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def find_verifier(name: str) -> Verifier:
 
 def _match_last(pattern: str) -> Verify:
     """A verifier of the last match, which must be the reference answer: its first group, or all of it without one."""
-    from openrlhf_swap.rewards.golds import normal_answer  # which imports this module
+    from openrlhf_swap.rewards.answers import normal_answer  # which imports this module
 
     if not pattern:
         raise ConfigError(f"{FLAG} is '{REGEX}'; put the pattern after it, such as '{REGEX}Answer: (.+)'")

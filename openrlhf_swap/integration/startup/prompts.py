@@ -12,7 +12,16 @@ from typing import Any
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.data.references import find_faults, labelled, read_chat, read_references, try_grader
+from openrlhf_swap.data.references import (
+    examples,
+    find_faults,
+    labelled,
+    read_chat,
+    read_references,
+    remember,
+    remembered_file,
+    try_grader,
+)
 from openrlhf_swap.data.rows import (
     check_columns,
     describe_faults,
@@ -26,7 +35,7 @@ from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 from openrlhf_swap.flags.configuration import find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rewards.golds import examples, remember, remembered_file, visible_fault
+from openrlhf_swap.rewards.answers import visible_fault
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 AT_A_TIME = 1000

@@ -14,8 +14,7 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE
 from openrlhf_swap.data.references import EMPTY_PROBLEM
 from openrlhf_swap.prepare import main, removed_path
-from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rewards.golds import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER
+from openrlhf_swap.rewards.answers import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, SUFFIX
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,7 +13,7 @@ from openrlhf_swap.data.clean import (
     find_reasons,
     strip_template,
 )
-from openrlhf_swap.rewards.golds import EMPTY_ANSWER, UNPARSABLE_ANSWER
+from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
 
 

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from openrlhf_swap.rewards import Grader, golds
-from openrlhf_swap.rewards.golds import (
+from openrlhf_swap.data import references
+from openrlhf_swap.data.references import examples, find_gradable
+from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.answers import (
     EMPTY_ANSWER,
     LONG_ANSWER,
     PLACEHOLDER_ANSWER,
     PROSE_ANSWER,
-    examples,
-    find_gradable,
     normal_answer,
     visible_fault,
 )
@@ -100,7 +100,7 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     assert all(grade.correct for grade in grader.grade_many(pairs))
     grader.close()
     normal = [normal_answer(given) for given in answers]
-    monkeypatch.setattr(golds, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
+    monkeypatch.setattr(references, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
     assert find_gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
     # Asked again, also among others: only what was not found good is parsed.
     asked = []
@@ -111,10 +111,10 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
 
 def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = golds.remembered_file()
+    before = references.remembered_file()
     assert before.parent == tmp_path / "openrlhf_swap"
-    monkeypatch.setattr(golds, "version", lambda _: "another")
-    assert golds.remembered_file() != before
+    monkeypatch.setattr(references, "version", lambda _: "another")
+    assert references.remembered_file() != before
 
 
 @pytest.mark.parametrize(
