@@ -209,14 +209,10 @@ class RunConfig(FlagSettings):
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",
     )
     logits_chunk: int = setting(
-        1024,
-        "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does",
-        ge=0,
+        1024, "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does", ge=0
     )
     engine_sequences: int = setting(
-        0,
-        "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
-        ge=0,
+        0, "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)", ge=0
     )
     self_test_steps: int = setting(5, "stop if no process term reached an update in this many steps; 0: never", ge=0)
     max_skipped_steps: int = setting(

@@ -21,8 +21,8 @@ QUEUE = 1024  # responses that the engine works on at a time: enough to keep it 
 def open_engine(model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any) -> LLM:
     """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
 
-    vLLM's cache has to have room for a sequence of the engine's context. That is `max_model_len` or, without it, at
-    most `longest`, the tokens of the longest prompt and response together. `options` for `vllm.LLM` override ours.
+    Its context is `max_model_len` or, without it, at most `longest`, the tokens of the longest prompt and response
+    together. `options` for `vllm.LLM` override ours.
     """
     from openrlhf_swap.integration.patches import CPU_COMMAND, install  # imports torch, before vLLM is imported
 
@@ -61,9 +61,8 @@ def generate(
 ) -> Iterator[tuple[int, list[CompletionOutput]]]:
     """Generate responses, and yield the number of a request, from 0, with all of its responses when they are finished.
 
-    A request has the token ids of a prompt, and the arguments of vLLM's SamplingParams; it is taken from the iterable
-    when the engine has room for it. Responses to a prompt that does not fit the engine's context are empty and count
-    as cut off.
+    A request has the token ids of a prompt, and the arguments of vLLM's SamplingParams. Responses to a prompt that is
+    too long for the engine are empty and count as cut off.
     """
     from vllm import CompletionOutput, SamplingParams
     from vllm.sampling_params import RequestOutputKind

@@ -238,23 +238,21 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         f"GPU's peak operations and {memory.OF_BYTES:.0%} of its bandwidth"
         if seconds
         else "unknown: give --gpu by its name",
-        "the run": _describe_run(run) if run["rows"] is not None else "prompts unknown: give --rows",
+        "the run": "prompts unknown: give --rows",
     }
+    if run["rows"] is not None:
+        time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); " if run["hours"] is not None else ""
+        assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
+        facts["the run"] = (
+            f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {time}"
+            f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
+        )
     if shared and not settings["adam_offload"]:
         stays = f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
         facts["optimizer"] = "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
     for label, text in [*facts.items(), *(("warning:", text) for text in plan["warnings"])]:
         yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)
     yield "It fits." if plan["fits"] else f"Remedy: {plan['remedy']}" if plan["remedy"] else "See the warnings."
-
-
-def _describe_run(run: dict[str, Any]) -> str:
-    time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); " if run["hours"] is not None else ""
-    assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
-    return (
-        f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {time}"
-        f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
-    )
 
 
 def _memory_table(plan: dict[str, Any]) -> str:

@@ -23,16 +23,7 @@ from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.config import extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
-from openrlhf_swap.flags.configuration import (
-    DEFAULTS,
-    FOLDERS,
-    RUN_NAME,
-    SECRET,
-    Configuration,
-    configure,
-    training_parser,
-    use_whole_paths,
-)
+from openrlhf_swap.flags.configuration import DEFAULTS, FOLDERS, SECRET, Configuration, configure, training_parser
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.flags.stock import complete
@@ -45,7 +36,7 @@ from openrlhf_swap.runs.process import locked, private_ray, quiet_console
 from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
-RESUME = "ckpt.load_enable"
+RUN_NAME = "logger.wandb.run_name"
 DRY_RUN = "--dry-run"
 RUN_FILE = """\
 # All settings of the run in {folder}: openrlhf-swap train --config {folder}/run.yaml
@@ -61,28 +52,27 @@ def main(argv: list[str]) -> int:
     if {"-h", "--help"} & set(argv):
         _print_help()
         return 0
-    words = [word for word in argv if word != DRY_RUN]
-    configuration = configure(words)
+    configuration = configure([word for word in argv if word != DRY_RUN])
     for line in _recipe_lines(configuration):
         print(f"[swap] {line}")
     if DRY_RUN in argv:
         print(_as_yaml(configuration), end="")
         return 0
     _check_quickly(configuration)
-    output, checkpoint_folder = Path(configuration.run.output_dir), Path(configuration.args.ckpt.path)
-    settings, record = json.loads(to_line({**configuration.dump(), RESUME: True})), output / checkpoints.CONFIGURATION
-    if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
+    output, ckpt = Path(configuration.run.output_dir), configuration.args.ckpt
+    record, log = output / checkpoints.CONFIGURATION, output / "train.log"
+    settings = json.loads(to_line({**configuration.dump(), "ckpt.load_enable": True}))
+    if ckpt.load_enable and _read_record(record).get("finished") == settings:
         print(f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes")
         return 0
-    policy = Path(configuration.args.ckpt.output_dir)
-    with locked({"--swap.output_dir": output, "--ckpt.path": checkpoint_folder, "--ckpt.output_dir": policy}):
-        log = output / "train.log"
+    folders = {"--swap.output_dir": output, "--ckpt.path": Path(ckpt.path), "--ckpt.output_dir": Path(ckpt.output_dir)}
+    with locked(folders):
         console = nullcontext() if configuration.run.verbose else quiet_console(log, "[swap]", "--swap.verbose")
         try:
             with private_ray(), console:
                 _train(configuration, redacted(argv))
         except KeyboardInterrupt:
-            remedy = checkpoints.how_to_resume(checkpoint_folder)
+            remedy = checkpoints.how_to_resume(Path(ckpt.path))
             raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
         write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
     return 0
@@ -137,28 +127,24 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     resolved = resolve_run(replace(named, method=method, run=run))
     # Records have the data sets that were given.
     _write_records(replace(named, method=resolved.method, run=run), words, names)
-    print(f"[swap] {_summary(resolved)}")
-    whole = use_whole_paths(resolved)
+    args = resolved.args
+    engines, actors = args.vllm.num_engines, policy_ranks(args)
+    print(
+        f"[swap] training {args.actor.model_name_or_path} with {resolved.method.objective}: {args.rollout.batch_size} "
+        f"prompts x {args.rollout.n_samples_per_prompt} responses a step, up to {args.rollout.max_new_tokens} tokens "
+        f"each; {actors} policy process{'es' * (actors > 1)} under ZeRO-{args.ds.zero_stage}, "
+        f"{engines} vLLM engine{'s' * (engines > 1)} with {args.vllm.gpu_memory_utilization:.0%} of the memory"
+    )
+    whole = resolved.use_whole_paths()
     if not whole.on_cpu:
         whole = check_gpus(whole)
     with starting_ray(whole) as started:
         from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
 
         launch(whole, started)
-    try_write_card(Path(resolved.args.ckpt.output_dir), output)
-    policy, rest = map(os.path.relpath, (resolved.args.ckpt.output_dir, output))
+    try_write_card(Path(args.ckpt.output_dir), output)
+    policy, rest = map(os.path.relpath, (args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
-
-
-def _summary(configuration: Configuration) -> str:
-    args = configuration.args
-    engines, actors = args.vllm.num_engines, policy_ranks(args)
-    return (
-        f"training {args.actor.model_name_or_path} with {configuration.method.objective}: {args.rollout.batch_size} "
-        f"prompts x {args.rollout.n_samples_per_prompt} responses a step, up to {args.rollout.max_new_tokens} tokens "
-        f"each; {actors} policy process{'es' * (actors > 1)} under ZeRO-{args.ds.zero_stage}, "
-        f"{engines} vLLM engine{'s' * (engines > 1)} with {args.vllm.gpu_memory_utilization:.0%} of the memory"
-    )
 
 
 def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
@@ -177,7 +163,7 @@ def _write_records(given: Configuration, words: list[str], names: dict[str, str]
     settings = {**given.method.model_dump(), **given.run.model_dump()}
     content = {"swap": settings, "flags": given.dump(), **made_of(COMMAND, words, **inputs), **names}
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
-    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(use_whole_paths(given)))
+    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(given.use_whole_paths()))
 
 
 def _as_yaml(configuration: Configuration) -> str:
@@ -225,10 +211,8 @@ def _print_help() -> None:
     parser.add_argument(DRY_RUN, action="store_true", help="print all settings as a YAML file for --config, and exit")
     parser.print_help()
     print("\nDEFAULTS that differ from OpenRLHF's:")
-    for name, value in DEFAULTS.items():
-        print(f"  --{name} {value}")
-    for name, folder in FOLDERS.items():
-        print(f"  --{name} {folder}, in --swap.output_dir")
+    ours = DEFAULTS | {name: f"{folder}, in --swap.output_dir" for name, folder in FOLDERS.items()}
+    print(*(f"  --{name} {value}" for name, value in ours.items()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import argparse
 import difflib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -71,8 +73,6 @@ SETTINGS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
 TEMPLATES = ("swap.start_of_thought", "swap.end_of_thought", "swap.close_template", "data.input_template")
 SECRET = "logger.wandb.key"
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
-RUN_NAME = "logger.wandb.run_name"
-DATA_SETS = ("data.prompt_dataset", "eval.dataset")
 WRITTEN = ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir")
 SEPARATORS = ",@"  # between data sets, and between a data set and a folder in it
 PATTERNS = "*?["  # by which a path stands for several
@@ -99,6 +99,17 @@ class Configuration:
         """A copy with other values of OpenRLHF's flags."""
         return replace(self, values={**self.values, **changes})
 
+    def use_whole_paths(self) -> Configuration:
+        """A copy with whole paths for what is on this machine: Ray's actors may run in another folder."""
+        values = self.values
+        changes = {name: str(Path(values[name]).absolute()) for name in WRITTEN if values[name]}
+        changes["actor.model_name_or_path"] = _whole(values["actor.model_name_or_path"])
+        files = dict.fromkeys(("reward.remote_url", "train.agent_func_path"), _whole)
+        for name, whole in (files | dict.fromkeys(("data.prompt_dataset", "eval.dataset"), _whole_data_set)).items():
+            if values[name]:
+                changes[name] = ",".join(whole(source.strip()) for source in values[name].split(","))
+        return self.replace_flags(changes)
+
     def dump(self) -> dict[str, Any]:
         """Every setting by flag without dashes, as `--config` reads it; without the tracker's key."""
         parts, objective = (self.method, self.run), short_name(self.method.objective)
@@ -122,12 +133,14 @@ def configure(
     filed, words = read_config(words)
     name = find_value(words, "--swap.recipe") or filed.get("swap.recipe")
     recipe = read_recipe(name) if name else FlagFile("")
-    typed = dict.fromkeys(map(_flag_name, words))
+    typed = dict.fromkeys(found[1] for word in words if (found := re.match(r"--(?:no-)?([^=]*)", word)))
     below = layered(layered(recipe.flags, filed), typed)
     words = [*as_words({name: value for name, value in below.items() if name not in typed}), *words]
     parser = training_parser(words)
-    stock = {action.dest: _default(action) for action in reversed(parser._actions)}
-    for action in parser._actions:
+    stock: dict[str, Any] = {}
+    for action in reversed(parser._actions):
+        default = action.default  # as the parser gives it, text becomes the flag's type
+        stock[action.dest] = parser._get_value(action, default) if isinstance(default, str) else default
         action.default = argparse.SUPPRESS  # the parser then says what was given
     namespace, unknown = parser.parse_known_args(words)
     if unknown:
@@ -202,11 +215,9 @@ def add_rendering(parser: argparse.ArgumentParser) -> None:
 
 
 def _json_object(text: str) -> str:
-    try:
+    with suppress(ValueError, RecursionError):
         if isinstance(json.loads(text), dict):
             return text
-    except (ValueError, RecursionError):
-        pass
     raise argparse.ArgumentTypeError(f"""{text!r} is no JSON object such as {{"enable_thinking": false}}""")
 
 
@@ -221,16 +232,6 @@ def parse_with_settings(
 
 def _unescape(text: str) -> str:
     return text.replace("\\n", "\n")
-
-
-def _default(action: argparse.Action) -> Any:
-    return action.type(action.default) if callable(action.type) and isinstance(action.default, str) else action.default
-
-
-def _flag_name(word: str) -> str:
-    """The name of the flag in a word of a command line; empty for a value."""
-    name = word.partition("=")[0]
-    return name.removeprefix("--").removeprefix("no-") if name.startswith("--") else ""
 
 
 def _settings(chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:
@@ -272,18 +273,6 @@ def _folders(run: RunConfig) -> dict[str, str]:
 def find_special(path: Path | str, characters: str = SEPARATORS + PATTERNS) -> str | None:
     """The first of these characters in a path, or None."""
     return next((character for character in str(path) if character in characters), None)
-
-
-def use_whole_paths(configuration: Configuration) -> Configuration:
-    """The configuration with whole paths for what is on this machine: Ray's actors may run in another folder."""
-    values = configuration.values
-    changes = {name: str(Path(values[name]).absolute()) for name in WRITTEN if values[name]}
-    changes["actor.model_name_or_path"] = _whole(values["actor.model_name_or_path"])
-    files = ("reward.remote_url", "train.agent_func_path")
-    for name, whole in (*((name, _whole) for name in files), *((name, _whole_data_set) for name in DATA_SETS)):
-        if values[name]:
-            changes[name] = ",".join(whole(source.strip()) for source in values[name].split(","))
-    return configuration.replace_flags(changes)
 
 
 def _whole(name: str) -> str:

@@ -313,10 +313,7 @@ def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
     )
     if algo.kl.init_coef > 0 and not algo.kl.use_loss:
         flag = f"--algo.kl.init_coef is {algo.kl.init_coef}; {name}"
-        yield (
-            objective.normaliser != "group",
-            f"{flag} takes no KL penalty in the reward: give --algo.kl.use_loss",
-        )
+        yield (objective.normaliser != "group", f"{flag} takes no KL penalty in the reward: give --algo.kl.use_loss")
         yield (
             objective.outcome_weight != 1,
             f"{flag} multiplies the outcome advantage, in which the KL penalty would be, by "

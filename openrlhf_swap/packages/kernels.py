@@ -1,8 +1,7 @@
 """Which of torch's kernels a process computes with: no cuDNN attention, and no emulated products in bfloat16.
 
-torch leaves matrix products in bfloat16 on the CPU to oneDNN, or to a loop of its own where oneDNN takes none. On a
-processor without instructions for them, both take several times as long as the same product in float32: a run on CPU,
-which computes in bfloat16 as on GPUs, would be several times slower (docs/measurements.md).
+On a processor without instructions for them, matrix products in bfloat16 take several times as long as in float32
+(docs/measurements.md), and a run on CPU computes in bfloat16 as on GPUs.
 """
 
 import platform
@@ -19,21 +18,16 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attentio
 
 
 def leave_out_cudnn() -> None:
-    """Keep this process's SDPA from cuDNN.
-
-    On an H100 torch prefers it, and it builds a plan for each new shape, which every length of a response is. vLLM
-    switches it off when it is imported: so processes with and without vLLM compute with the same kernels.
-    """
+    """Keep this process's SDPA from cuDNN, which builds a plan for each length of a response; vLLM does so as well."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def has_fast_products() -> bool:
     """Whether the processor has instructions for matrix products in bfloat16.
 
-    On x86, oneDNN takes these products with AVX-512 alone, and then emulates them: so the instructions themselves are
-    asked for. Timing a product would not do, because every process decides for itself, and all of a run must agree.
+    They are not timed, because every process decides for itself, and all of a run must agree.
     """
-    if platform.machine() in ("x86_64", "AMD64"):
+    if platform.machine() in ("x86_64", "AMD64"):  # where oneDNN takes the products with AVX-512 alone, and emulates
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
@@ -42,15 +36,10 @@ def has_fast_products() -> bool:
 def speed_up_products() -> torch.library.Library | None:
     """Have this process compute products of bfloat16 tensors on the CPU in float32, where that is faster. Idempotent.
 
-    They are rounded to bfloat16 once, as oneDNN does it: only the order of summation differs.
-
-    Returns:
-        What keeps the kernels in force; None where torch's own stay: on a processor that needs no others, and in an
-        older torch, which `Scorer` takes but which cannot replace them.
+    They are rounded to bfloat16 once, as by oneDNN: only the order of summation differs. Returns what keeps the
+    kernels in force; None where torch's own stay, as in an older torch, which cannot replace them.
     """
-    if not hasattr(torch.library, "get_kernel") or has_fast_products():
-        return None
-    return widened_products()
+    return None if not hasattr(torch.library, "get_kernel") or has_fast_products() else widened_products()
 
 
 def widened_products() -> torch.library.Library:
@@ -66,7 +55,6 @@ def widened_products() -> torch.library.Library:
 
 
 def _in_float32(stock: Callable[..., Any], keys: torch.DispatchKeySet, *arguments: Any, **options: Any) -> Any:
-    """What `stock` computes; for bfloat16, from float32 copies."""
     if arguments[0].dtype is not torch.bfloat16:
         return stock(keys, *arguments, **options)
     wide = (value.float() if isinstance(value, Tensor) else value for value in arguments)

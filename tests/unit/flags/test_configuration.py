@@ -13,7 +13,7 @@ from openrlhf_swap import plan, train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run as evaluation
-from openrlhf_swap.flags.configuration import configure, find_special, use_whole_paths
+from openrlhf_swap.flags.configuration import configure, find_special
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_file, read_recipe
@@ -232,7 +232,7 @@ def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     given = ["--actor.model_name_or_path", "model,1", "--data.prompt_dataset", "rows.jsonl, some/hub_set,data@part"]
     given += ["--reward.remote_url", "mine.py,http://host:5000", "--swap.output_dir", "out"]
-    args = use_whole_paths(configure(given)).args
+    args = configure(given).use_whole_paths().args
     assert args.actor.model_name_or_path == f"{tmp_path}/model,1"
     assert args.data.prompt_dataset == f"{tmp_path}/rows.jsonl,some/hub_set,{tmp_path}/data@part"
     assert args.reward.remote_url == [f"{tmp_path}/mine.py", "http://host:5000"]
@@ -245,7 +245,7 @@ def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_pat
     (folder / "rows.jsonl").touch()
     monkeypatch.chdir(folder)
     given = ["--data.prompt_dataset", "rows.jsonl", "--actor.model_name_or_path", "rows.jsonl"]
-    args = use_whole_paths(configure(given)).args
+    args = configure(given).use_whole_paths().args
     assert (args.data.prompt_dataset, args.actor.model_name_or_path) == ("rows.jsonl", f"{folder}/rows.jsonl")
     assert find_special(folder) == ","
 

@@ -5,14 +5,14 @@ import re
 
 import pytest
 import torch
-from support.paths import ROOT
+from support.metric_names import METRICS, PAGE, meaning
 
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.runs.metrics import METRICS, meaning, step_line, step_metrics
+from openrlhf_swap.runs.metrics import step_line, step_metrics
 
 # What OpenRLHF 0.11.2 logs in a step, without ours.
 STOCK = "policy_loss actor_lr actor_grad_norm ppo_clip_ratio ppo_kl kl logprobs_diff reward score return"
@@ -30,8 +30,7 @@ def of_a_batch():
 
 
 def test_the_page_is_read_whole():
-    page = (ROOT / "docs" / "use" / "metrics.md").read_text()
-    assert len(METRICS) == page.count("\n| `") > 90
+    assert len(METRICS) == PAGE.count("\n| `") > 90
     assert METRICS["swap/accuracy"] == "share of correct responses" and list(METRICS)[-1] == "eval_num_samples"
 
 
