@@ -30,8 +30,7 @@ from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
 from openrlhf_swap.rollouts.families import resolve_thought
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 
 POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT = 200  # tokens

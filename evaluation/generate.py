@@ -17,7 +17,6 @@ from openrlhf_swap.files import Row, appending
 from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
-from openrlhf_swap.rollouts.reader import ResponseReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,6 +59,8 @@ class Sampler:
         """
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
+        from openrlhf_swap.rollouts.rollout import ResponseReader  # with torch, which the checks above do not need
+
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
         prompts = (
             (prompt_ids(tokenizer, request.text), sampling(settings, request.benchmark, request.id, request.sample))

@@ -33,7 +33,7 @@ from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.advantages import StepSignals, outcome_advantages, process_advantages, unified_advantages
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.objectives.registry import coefficients
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 

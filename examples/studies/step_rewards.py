@@ -13,8 +13,7 @@ from torch import Tensor
 
 from openrlhf_swap.objectives.base import Continuation
 from openrlhf_swap.objectives.sampling import VSRM, step_rewards
-from openrlhf_swap.rollouts.reader import ResponseReader, StepReader
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, StepReader
 
 NOISE = 0.02  # of a probability; as in vsrm_scores
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
 
-from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
+from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for
 
 COLUMNS = ("ones", "tens", "hundreds")
 LABELS = ("essential", "redundant")

@@ -19,8 +19,7 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.objectives.registry import plain_coefficients
-from openrlhf_swap.rollouts.reader import ResponseReader
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
 
 
 def split_numbers(value: Any) -> Any:

@@ -18,8 +18,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
-from openrlhf_swap.rollouts.reader import ResponseReader, is_formatted
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, is_formatted, prompt_key
 
 CORRECT, WRONG, UNFORMATTED = 1.0, -0.5, -1.0
 LONGEST_PHRASE, LEAST_TIMES, LONGEST_WORD = 30, 10, 120  # words, times in a row, characters

@@ -17,8 +17,7 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.group_rewards import Span, fill_spans
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for
 
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 

@@ -24,8 +24,15 @@ from openrlhf_swap.objectives.group_rewards import EPS, Span, boxed, fill_spans,
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought, opens_thought, thought_opening
-from openrlhf_swap.rollouts.reader import ResponseReader, boxes_answer, tokens_for, tokens_for_each
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
+from openrlhf_swap.rollouts.rollout import (
+    Batch,
+    ResponseReader,
+    Rollout,
+    boxes_answer,
+    prompt_key,
+    tokens_for,
+    tokens_for_each,
+)
 
 INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
 EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."

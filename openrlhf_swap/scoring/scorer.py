@@ -15,8 +15,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.backends import find_backend
 from openrlhf_swap.scoring.states import StateRequest, read_states

@@ -25,8 +25,7 @@ from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import prompt_key
+from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
 from openrlhf_swap.scoring.answer import score_per_prefix
 from openrlhf_swap.scoring.states import StateRequest, read_states
 

@@ -16,7 +16,7 @@ from openrlhf_swap.integration.driver.trainer import TrainerMixin, WeightSyncMix
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.patches import ASYNC_TRAINER
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 
 _StockGenerateActor: Any = patches.undecorated(GenerateSamplesActor)
 _StockTrainingActor: Any = patches.undecorated(TrainingActor)

@@ -16,8 +16,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.response import Sample
 from openrlhf_swap.integration.policy.scoring import ScoredForward
 from openrlhf_swap.objectives.base import Objective, evaluate
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
 from openrlhf_swap.runs.metrics import rollout_rows, step_metrics, turn_metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.states import StateRequest

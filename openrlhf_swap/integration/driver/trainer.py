@@ -24,7 +24,7 @@ from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
 from openrlhf_swap.integration.patches import TRAINER, installed, undecorated
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.packages.versions import replaced
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.runs import checkpoints, guards
 from openrlhf_swap.runs.metrics import EVALUATIONS, append_metrics, drop_metrics_after, step_line, write_rollouts
 

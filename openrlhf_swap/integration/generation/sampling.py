@@ -20,8 +20,7 @@ from vllm import SamplingParams
 from openrlhf_swap.errors import CompatibilityError, ConfigError, DataError, RunError
 from openrlhf_swap.integration.generation.response import Sample, make_sample
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
 
 
 @dataclass(frozen=True)

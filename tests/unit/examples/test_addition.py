@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_swap import SwapConfig
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 
 numbers = st.builds(Addition, st.integers(100, 999), st.integers(100, 999))
 

@@ -13,7 +13,7 @@ from world import CLOSE, EOS, NAMES, load, thought_lines
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 
 digits = st.sampled_from(world.DIGITS)
 problems = st.builds(

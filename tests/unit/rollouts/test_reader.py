@@ -7,8 +7,8 @@ from support.real_tokenizers import deepseek
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.steps import segment_steps
 from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
-from openrlhf_swap.rollouts import reader as readers
-from openrlhf_swap.rollouts.reader import ResponseReader, StepReader, is_formatted, tokens_for_each
+from openrlhf_swap.rollouts import rollout as readers
+from openrlhf_swap.rollouts.rollout import ResponseReader, StepReader, is_formatted, tokens_for_each
 
 
 def test_steps_are_read_in_token_space(tokenizer):

@@ -11,8 +11,7 @@ from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap import SwapConfig, swap_advantages
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.runs.metrics import turn_metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix

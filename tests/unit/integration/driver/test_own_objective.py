@@ -17,7 +17,7 @@ from openrlhf_swap.integration.driver import async_trainer, trainer
 from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 
 LONGEST = 8  # tokens of the longest response below
 

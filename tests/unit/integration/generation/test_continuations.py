@@ -17,8 +17,7 @@ from openrlhf_swap.integration.generation.sampling import ContinuationRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 
 THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
 PROMPTS = {"<|user|>What is 121 + 113?<|assistant|><think>\n": "234", "<|user|>What is 5?<|assistant|><think>\n": "5"}
