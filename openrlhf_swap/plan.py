@@ -41,7 +41,6 @@ SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
 
 
 def main(argv: list[str]) -> int:
-    """Run the command."""
     own, rest = _parser().parse_known_args(argv)
     plan = make_plan(own, training_configuration(own, rest))
     print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
@@ -79,28 +78,19 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
     """Read the training's flags as `openrlhf-swap train` does; raises ConfigError for what the run would refuse."""
     if own.model:
         words = [*words, "--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
-    # A plan needs no data set.
-    defaults = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
+    defaults: dict[str, Any] = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}  # a plan needs no data
     configuration = configure(words, on_cpu=False, defaults=defaults)
-    if own.gpus is not None:
-        configuration = configure(words, on_cpu=False, defaults={**defaults, **_placement(own.gpus, configuration)})
+    if (gpus := own.gpus) is not None:
+        size = max(1, configuration.args.vllm.tensor_parallel_size)
+        engines = gpus // size
+        placed = SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
+        if configuration.args.train.async_enable:
+            placed = {"actor.num_gpus_per_node": gpus - engines // 2 * size, "vllm.num_engines": engines // 2}
+            placed["actor.gradient_checkpointing_enable"] = True
+        configuration = configure(words, on_cpu=False, defaults=defaults | placed)
     check_flags(configuration)
     check_objective(configuration)
     return configuration
-
-
-def _placement(gpus: int, configuration: Configuration) -> dict[str, Any]:
-    """The flags that --gpus stands for."""
-    args = configuration.args
-    size = max(1, args.vllm.tensor_parallel_size)
-    engines = gpus // size
-    if not args.train.async_enable:
-        return SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
-    return {
-        "actor.gradient_checkpointing_enable": True,
-        "actor.num_gpus_per_node": gpus - engines // 2 * size,
-        "vllm.num_engines": engines // 2,
-    }
 
 
 def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:

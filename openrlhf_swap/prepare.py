@@ -42,12 +42,6 @@ DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
 
 
 def main(argv: list[str]) -> None:
-    """Read, clean and write the data set, and print a summary.
-
-    Raises:
-        ConfigError: when the output cannot be written.
-        DataError: when the input or a benchmark cannot be read, or no row is usable.
-    """
     args = parse_with_settings(_parser(), ("grader", "keep_placeholders"), argv)
     _check(args)
     table = read_table(args.input, args.split, args.revision, args.config)

@@ -53,7 +53,6 @@ SETTINGS = (
 
 
 def main(argv: list[str]) -> None:
-    """Score the rows of a file, and print how many had each outcome."""
     args = parse_with_settings(_parser(), (*SETTINGS, "scoring", "trust_remote_code"), argv)
     config = SwapConfig(**{name: getattr(args, name) for name in SETTINGS})
     run = RunConfig(scoring=args.scoring)
@@ -69,7 +68,13 @@ def main(argv: list[str]) -> None:
     settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--system-prompt": args.system_prompt}
     settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
     record_or_compare(args.output, settings)
-    _refuse_other_rows(args.output, rows)
+    by_line = {entry.number: entry.row for entry in rows}
+    for scored in read_rows(args.output):
+        line = scored["row"] + 1
+        row = by_line.get(line)
+        if row is None or any(row.get(name) != scored.get(name) for name in (*FIELDS, TURNS, PROMPT)):
+            scores = f"--input is not the file that the rows in {args.output} are the scores of"
+            raise DataError(f"{scores}: row {line} differs; use another --output")
     model, tokenizer = _load_model(args)
     set_template_arguments(tokenizer, args.chat_template_kwargs, args.system_prompt)
 
@@ -112,19 +117,6 @@ def _load_model(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTo
         dtype = getattr(torch, args.dtype)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=trusted)
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
-
-
-def _refuse_other_rows(target: Path, rows: Sequence[Entry]) -> None:
-    """Raise DataError for the first row in `target` that is not the same problem, answer and response in the input."""
-    by_line = {entry.number: entry.row for entry in rows}
-    for scored in read_rows(target):
-        line = scored["row"] + 1
-        row = by_line.get(line)
-        if row is None or any(row.get(name) != scored.get(name) for name in (*FIELDS, TURNS, PROMPT)):
-            raise DataError(
-                f"--input is not the file that the rows in {target} are the scores of: row {line} differs; "
-                "use another --output"
-            )
 
 
 def _score_rows(scorer: Scorer, rows: Sequence[Entry], args: argparse.Namespace) -> Counter[str]:

@@ -18,7 +18,6 @@ MODEL = "--model.model_name_or_path"
 
 
 def main(argv: list[str]) -> None:
-    """Train; OpenRLHF reads the rest of the command line itself."""
     parser = stock_parser("train_sft")
     parser.prog, parser.allow_abbrev = "openrlhf_swap.sft", True  # any prefix of a flag, as OpenRLHF takes it
     args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])

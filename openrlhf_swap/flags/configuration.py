@@ -125,10 +125,8 @@ def configure(
 ) -> Configuration:
     """Read a command line of the training; a caller's own `defaults` of OpenRLHF's flags win over ours.
 
-    Raises:
-        ConfigError: for an unknown flag (with the nearest known one), a value that cannot be read, and what
-            OpenRLHF's main refuses.
-        CompatibilityError: for another version of OpenRLHF.
+    Raises ConfigError for an unknown flag, a value that cannot be read, and what OpenRLHF's main refuses, and
+    CompatibilityError for another version of OpenRLHF.
     """
     filed, words = read_config(words)
     name = find_value(words, "--swap.recipe") or filed.get("swap.recipe")

@@ -15,7 +15,6 @@ from openrlhf_swap.runs.model_code import check_model_files
 
 
 def main(argv: list[str]) -> None:
-    """Check the folders, and merge."""
     parser = Parser("openrlhf-swap merge", __doc__)
     parser.add_argument("--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank")
     parser.add_argument("--output", type=Path, required=True, help="folder to write; it must not hold anything")
