@@ -1,7 +1,5 @@
 """The benchmarks of benchmarks.yaml, and files of problems: with answers, or with the columns of GPQA and MMLU-Pro."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence

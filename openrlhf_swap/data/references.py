@@ -1,7 +1,5 @@
 """The reference answers of a data set, as the chosen grader takes them: math-verify's are cleaned and parsed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

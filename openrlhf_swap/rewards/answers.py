@@ -4,8 +4,6 @@ The grader reads LaTeX in ASCII. `write_latex` writes Unicode that way, in refer
 `canonical` also settles what LaTeX itself spells in several ways, for comparisons only. Standard library only.
 """
 
-from __future__ import annotations
-
 import ast
 import html
 import math
@@ -48,6 +46,8 @@ _MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
     rf"([1-9]\d{{0,2}})/([1-9]\d{{0,2}})(?![\w/]|\^(?!\{{?\\circ)|[.,]\d|{_SPACE}{{0,4}}\d)"
 )
 _STOP = r"(?<=[\w!%|})\]])(?<!\\right)\."  # `\right.` is a delimiter
+_OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
+_SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _LAST_STOP = re.compile(rf"{_STOP}\Z")
 _FULL_STOP = re.compile(rf"{_STOP}(?=\s*\$?\s*\}}|\s*\$\s*\Z)|(?<=[\d}})\]])\.(?=\s*\Z)")
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
@@ -150,9 +150,10 @@ def join_thousands(text: str) -> str:
     return _WITH_COMMAS.sub(lambda match: re.sub(r",(?:\\!\s*)?", "", match[0]) if match[1] else match[0], text)
 
 
-def strip_full_stop(answer: str) -> str:
-    """An answer less the full stop at its end; `canonical` leaves a sentence in a text its own."""
-    return _LAST_STOP.sub("", answer)
+def bare_answer(answer: str) -> str:
+    """An answer less wrappers and the full stop at its end, its parts joined by commas, its digits over spaces."""
+    bare = _OR.sub(", ", _LAST_STOP.sub("", strip_answer(answer)))
+    return bare.replace(" ", "") if _SPACED.fullmatch(bare) else bare
 
 
 def _write_root(root: re.Match[str]) -> str:
@@ -172,10 +173,8 @@ def _spell(part: re.Match[str]) -> str:
                 spelled += rf"\frac{{{above}}}{{{below}}}"
         else:
             plain = unicodedata.normalize("NFKC", run) if kind in _FORMS else run
-            symbols = (
-                _SYMBOLS.get(character) or str(unicodedata.decimal(character, character)) for character in plain
-            )
-            spelled += _FORMS.get(kind, "%s") % "".join(symbols)
+            signs = (_SYMBOLS.get(sign) or str(unicodedata.decimal(sign, sign)) for sign in plain)
+            spelled += _FORMS.get(kind, "%s") % "".join(signs)
     return spelled
 
 

@@ -6,8 +6,6 @@ a process that does not run: on a busy host every grading gets its turn. `multip
 caller's main module again: a notebook has none, and a script without a main guard does not survive that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -29,7 +27,7 @@ from typing import Any, Literal
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
 from openrlhf_swap.rewards.statements import text_after_thought
-from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference, Verifier, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference, find_verifier
 
 MEMORY = 4 * 2**30  # bytes of address space of a grading process
 ATTEMPTS = 2
@@ -209,7 +207,14 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
         signal.setitimer(signal.ITIMER_PROF, cpu_limit)
         started = time.process_time()
         try:
-            reply = _judge(verifier, json.loads(line))
+            request = json.loads(line)
+            if "response" in request:
+                verdict = verifier.judge(**request)
+                given = {"score": verdict.score, "why": verdict.why, "stated": verdict.stated}
+                correct = bool(verdict.correct) and verdict.answered
+                reply = {"correct": correct, "status": "ok" if verdict.answered else "no_answer", **given}
+            else:
+                reply = {"correct": verifier.find_fault(request["answer"], {}) is None, "status": "ok"}
         except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
             why = traceback.format_exception_only(error)[-1].strip()
             reply = {"correct": False, "status": "error", "why": str(error) if isinstance(error, ConfigError) else why}
@@ -218,15 +223,6 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
                 traceback.print_exc()
         print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _judge(verifier: Verifier, request: dict[str, Any]) -> dict[str, Any]:
-    if "response" not in request:
-        return {"correct": verifier.find_fault(request["answer"], {}) is None, "status": "ok"}
-    verdict = verifier.judge(**request)
-    given = {"score": verdict.score, "why": verdict.why, "stated": verdict.stated}
-    correct = bool(verdict.correct) and verdict.answered
-    return {"correct": correct, "status": "ok" if verdict.answered else "no_answer", **given}
 
 
 _shared = cache(lambda verifier: Grader(verifier=verifier))

@@ -1,7 +1,5 @@
 """`math`: whether an answer equals the reference answer, by math-verify and what it leaves out."""
 
-from __future__ import annotations
-
 import logging
 import re
 import unicodedata
@@ -14,15 +12,7 @@ from sympy.core.numbers import Exp1
 from sympy.core.relational import Relational
 from sympy.physics import units
 
-from openrlhf_swap.rewards import statements
-from openrlhf_swap.rewards.answers import (
-    UNPARSABLE_ANSWER,
-    canonical,
-    join_thousands,
-    normal_answer,
-    strip_answer,
-    strip_full_stop,
-)
+from openrlhf_swap.rewards import answers, statements
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 DECIMALS = 6  # to which math-verify compares decimal numbers
@@ -33,36 +23,31 @@ _BASE = re.compile(r"\d_\{?(\d+)\}?")
 LONGEST_QUANTITY = 60  # characters
 _CURRENCY = re.compile(r"[€£¥₹₽₩₺₴]|\\\$")
 _MEASURED = re.compile(  # a number, then words of any language, which may be a unit
+    rf"(?s:(?=.{{0,{LONGEST_QUANTITY}}}\Z))"
     r"((?:[A-Za-z]\s*=\s*)?-?(?:\\(?:[dt]?frac|sqrt|pi(?![A-Za-z]))|[\d.,/{}\s])*(?:[\d}]|\\pi(?![A-Za-z])))"
-    r"(?:\\[,; ]|[~\s])*"
-    r"(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
+    r"(?:\\[,; ]|[~\s])*(?:\\(?:text|mbox|mathrm)\s*\{\s*)?"
     r"(\\?%|[^\W\d_][^\d=+*<>(),;\\^{}$|]*|\^\{?\\circ\}?\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF]|[℃℉])\s*\}?(?:\^\{?\d\}?)?"
 )
-_WORD_OF_UNIT = re.compile(
+_WORD_OF_UNIT = re.compile(  # not \theta
     r"[\u00c0-\u024f\u0400-\uffff]|\u03bc[A-Za-z]|\u2126|\u03a9|[A-Za-z]{3}|circ|%|\A[kc]?[mf][it]?/(?:s|hr?|min)\b"
-)  # not \theta
+)
 _OF_NUMBER = re.compile(  # words that make it another number, or a range
     r"\b(?:hundred|thousand|[mb]illion|trillion|dozen|or|and|more|less|fewer|least|most|not)s?\b|[百千万萬億亿]|以[上下内內]"
 )
 _CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
-_SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
 _INSIDE = re.compile(r"(?<=\$)[^$]+(?=\$)|(?<=\\text\{)[^{}]+(?=\})")  # a formula, or text that holds the number, too
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
-_OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
 _WAVERING = re.compile(
     r"(?s)\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also|(?:could|might)\s+be|quiz[áà]s?|tal\s+vez|peut-être|vielleicht|talvez|forse)\b"
     r"|\\(?:lor|vee)|\\?\||~|或|または|또는|可能|\(\s*or\b).*\d"
-    r"|\d.*\d.*\b(?:unless|if)\b"
-    r"|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z"
+    r"|\d.*\d.*\b(?:unless|if)\b|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z"
 )
 _NEARLY = re.compile(
     r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?rightarrow|Rightarrow|implies|iff)(?![A-Za-z])|≈"
 )
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
-
-
 # It warns at every call that its own time limits are off; ours end the process.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
@@ -76,15 +61,15 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     Raises:
         ValueError: for a reference answer that cannot be parsed.
     """
-    bare = _bare(canonical(strip_answer(normal_answer(answer))))
+    bare = answers.bare_answer(answers.canonical(answers.strip_answer(answers.normal_answer(answer))))
     if not bare:
         raise ValueError("the reference answer is empty")
     closed = bool(metadata[THOUGHT_CLOSED])
     statement = statements.final_statement(response, closed)
     if statement is None:
         return NO_ANSWER
-    text = canonical(statements.remove_empty_boxes(statement))
-    stated = _bare(statements.stated_answer(text, closed) or "")
+    text = answers.canonical(statements.remove_empty_boxes(statement))
+    stated = answers.bare_answer(statements.stated_answer(text, closed) or "")
     if not stated:
         if "\\boxed" in text or statements.last_announcement(text):
             return NO_ANSWER  # cut off, or denied
@@ -106,15 +91,10 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer is words in other letters, or must be understood and be correct when given as a response."""
-    bare = _bare(canonical(strip_answer(normal_answer(answer))))
+    bare = answers.bare_answer(answers.canonical(answers.strip_answer(answers.normal_answer(answer))))
     gold = _parse_answer(bare)
     is_good = not bare.isascii() or _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))
-    return None if is_good else UNPARSABLE_ANSWER
-
-
-def _bare(answer: str) -> str:
-    bare = _OR.sub(", ", strip_full_stop(strip_answer(answer)))
-    return bare.replace(" ", "") if _SPACED.fullmatch(bare) else bare
+    return None if is_good else answers.UNPARSABLE_ANSWER
 
 
 def _as_written(bare: str) -> str:
@@ -141,7 +121,7 @@ def _states(stated: str, text: str, bare: str) -> bool:
     """
     is_box = statements.last_boxed(text) is not None
     read = stated or text
-    plain = [join_thousands(bare), join_thousands(read)]
+    plain = [answers.join_thousands(bare), answers.join_thousands(read)]
     if len({_unit(bare), _unit(stated)} - {None}) < 2:
         plain = [*map(_strip_unit, plain)]
     for answer, response in dict.fromkeys([(bare, read), (plain[0], plain[1])]):
@@ -155,13 +135,9 @@ def _states(stated: str, text: str, bare: str) -> bool:
 def _strip_unit(text: str) -> str:
     """The text less signs of currencies, and less a unit that an answer may lack and the parser does not take off."""
     plain = _CURRENCY.sub("", text)
-    words = _measured(plain)
+    words = _MEASURED.fullmatch(plain)
     is_unit = words and _WORD_OF_UNIT.search(words[2]) and not _OF_NUMBER.search(words[2])
     return words[1] if words and is_unit else _INSIDE.sub(lambda part: _strip_unit(part[0]), plain)
-
-
-def _measured(text: str) -> re.Match[str] | None:
-    return _MEASURED.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
 
 
 def _parse_answer(bare: str) -> list[Any]:
@@ -229,7 +205,7 @@ def _unit(text: str) -> str | None:
     """The unit of a quantity; None for any other text."""
     if len(text) <= LONGEST_QUANTITY and (sign := _CURRENCY.search(text)):
         return sign[0]
-    words = _measured(text)
+    words = _MEASURED.fullmatch(text)
     return _UNITS.get(unit := words[2].strip(), unit) if words else None
 
 

@@ -4,8 +4,6 @@ OpenRLHF calls it in worker threads, one response at a time, and swallows except
 batch silently. Nothing in here raises.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

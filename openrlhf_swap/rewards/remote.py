@@ -5,8 +5,6 @@ number of an object that stays with the program. So the program meets neither th
 object of its own is ever equal to a value. This file is sent as text: it imports the standard library alone.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import json
@@ -46,7 +44,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 class _Pickler(pickle.Pickler):
     """Keeps what is no value, and sends its number."""
 
-    link: Link
+    link: "Link"
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Remote):
@@ -74,7 +72,7 @@ def _is_numpy(value: Any) -> bool:
 class _Unpickler(pickle.Unpickler):
     """Makes values, and `Remote` of numbers."""
 
-    link: Link
+    link: "Link"
 
     def find_class(self, module: str, name: str) -> Any:
         return _VALUES[module, name]

@@ -5,8 +5,6 @@ from the last `\boxed{}`, from the last "Answer: C" or "the answer is (C)", or f
 box may hold an option's text instead, if the row has a column `options`. Standard library only.
 """
 
-from __future__ import annotations
-
 import re
 import string
 import unicodedata

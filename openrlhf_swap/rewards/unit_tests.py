@@ -13,8 +13,6 @@ capabilities, and the only processes it sees are its own, which all end with it.
 need it, and most containers do not allow to mount it. The kernel is the machine's: a hole in it is a way out.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -81,7 +79,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     seconds = (SECONDS + 1) * len(tests) + 5.0
     is_test = [True] * len(tests)
     if isinstance(tests[0], str):
-        is_test = [*map(_is_assert, tests)]
+        is_test = [test.startswith("assert") for test in tests]
         passed = _run_checks(code, tests, seconds)
     elif function := metadata.get(FUNCTION):
         passed = _run_checks(code, [(function, *test) for test in tests], seconds)
@@ -96,10 +94,6 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     with suppress(*_UNREADABLE):
         return None if read_tests(answer, metadata) else NO_TESTS
     return NO_TESTS
-
-
-def _is_assert(statement: str) -> bool:
-    return statement.startswith("assert")
 
 
 def last_code(response: str) -> str | None:
@@ -124,7 +118,7 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
         rows = json.loads(answer)
     except ValueError:
         statements = [ast.unparse(node) for node in ast.parse(answer).body]
-        if not any(map(_is_assert, statements)):
+        if not any(statement.startswith("assert") for statement in statements):
             raise ValueError(NO_TESTS) from None
         return statements
     if not isinstance(rows, list) or not rows:

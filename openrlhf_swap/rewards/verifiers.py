@@ -7,8 +7,6 @@ A verifier is a function
 and runs in a grading process, where it may hang, crash or print as it likes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -61,7 +59,7 @@ class Reference:
         return json.dumps(row, ensure_ascii=False, default=str)
 
     @classmethod
-    def parse(cls, label: object) -> Reference:
+    def parse(cls, label: object) -> "Reference":
         """The reference of a label, or of a bare answer; raises ValueError for what begins as a label and is none."""
         if not (isinstance(label, str) and label.startswith(_LABEL_START)):
             return cls(answer_text(label))

@@ -1,7 +1,5 @@
 """Responses on their way from the engine to the update: where their reasoning and steps end, one by one, in groups."""
 
-from __future__ import annotations
-
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -36,7 +34,7 @@ class ResponseReader:
         end_token: id of the token that ends a response.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", end_of_thought: str) -> None:
         self._tokenizer = tokenizer
         self.end_of_thought = end_of_thought
         self._end_ids = self.ids(end_of_thought)
@@ -91,7 +89,7 @@ class StepReader(ResponseReader):
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         end_of_thought: str,
         step_tokens: int,
         max_steps: int,

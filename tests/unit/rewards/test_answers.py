@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap.rewards.answers import canonical, strip_answer, strip_full_stop, write_latex
+from openrlhf_swap.rewards.answers import bare_answer, canonical, strip_answer, write_latex
 from openrlhf_swap.rewards.statements import answer_start, final_statement, stated_answer
 
 
@@ -180,7 +180,7 @@ def test_what_latex_spells_in_several_ways(text, plain):
     ],
 )
 def test_a_full_stop_ends_an_answer(answer, bare):
-    assert strip_full_stop(answer) == bare
+    assert bare_answer(answer) == bare
 
 
 @given(st.integers(0, 999), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=4))
