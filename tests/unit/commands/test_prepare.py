@@ -2,7 +2,6 @@
 
 import csv
 import json
-from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -13,6 +12,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE
 from openrlhf_swap.data.references import EMPTY_PROBLEM
+from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, SUFFIX
 
@@ -44,17 +44,9 @@ def run(source, output, *flags):
 
 def training_args(prompts):
     """OpenRLHF's, as far as it reads data with them."""
-    data = SimpleNamespace(
-        prompt_dataset=str(prompts),
-        prompt_probs=None,
-        max_samples=100,
-        prompt_split="train",
-        input_key="problem",
-        label_key="answer",
-        input_template=None,
-        apply_chat_template=True,
-    )
-    return SimpleNamespace(data=data, train=SimpleNamespace(seed=1), eval=SimpleNamespace(dataset=None), use_ms=False)
+    data = {"prompt_dataset": str(prompts), "prompt_probs": None, "max_samples": 100, "prompt_split": "train"}
+    data |= {"input_key": "problem", "label_key": "answer", "input_template": None, "apply_chat_template": True}
+    return nested({**{f"data.{name}": value for name, value in data.items()}, "train.seed": 1, "eval.dataset": None})
 
 
 ROWS = [
@@ -102,12 +94,17 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
             assert line in summary
 
 
-def test_preparing_twice_changes_nothing(tmp_path):
+def test_preparing_twice_changes_nothing_and_training_reads_it(tmp_path):
+    from openrlhf_swap.integration.startup.prompts import load_prompts
+
     once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), once) == 0
     assert run(once, twice) == 0
     assert once.read_bytes() == twice.read_bytes()
     assert read_rows(removed_path(twice)) == []
+    assert list(load_prompts(training_args(twice))) == KEPT
+    (record,) = read_rows(tmp_path / "twice.jsonl.source.json")
+    assert (record["input"], record["revision"]) == (str(once), None)  # a file has no commit
 
 
 def test_options(tmp_path):
@@ -231,14 +228,6 @@ def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
     assert read_rows(output) == [{"problem": "What is 1+1?" + SUFFIX, "answer": "2"}]
 
 
-def test_training_reads_the_prompt_set(tmp_path):
-    from openrlhf_swap.integration.startup.prompts import load_prompts
-
-    output = tmp_path / "prompts.jsonl"
-    assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
-    assert list(load_prompts(training_args(output))) == KEPT
-
-
 def test_bad_input_is_one_line(tmp_path, capsys):
     good = write_rows(tmp_path / "rows.jsonl", ROWS)
     torn = tmp_path / "torn.jsonl"
@@ -255,10 +244,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
         ((tmp_path / "empty.json", output), "which cannot be read: it has no rows"),
         ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parquet"),
-        (
-            (tmp_path / "torn.csv", output),
-            "which cannot be read: row 2: more or fewer fields than the header",
-        ),
+        ((tmp_path / "torn.csv", output), "which cannot be read: row 2: more or fewer fields than the header"),
         ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
         ((tmp_path, output), "which cannot be loaded ("),
@@ -291,26 +277,16 @@ def test_a_failed_run_leaves_the_earlier_files(tmp_path):
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_help_explains(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    shown = "".join(capsys.readouterr().out.split())  # long names are broken at their hyphens
-    for word in ("--benchmarks", "--no-benchmarks", "removed.jsonl", "agentica-org/DeepScaleR-Preview-Dataset"):
-        assert word in shown
-
-
 def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
-    source, target = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    options = ["4", "7", "9"]
+    options, target = ["4", "7", "9"], tmp_path / "out.jsonl"
     rows = [{"problem": f"Which of {n}?", "answer": answer, "options": options} for n, answer in enumerate("BDb7")]
-    write_rows(source, rows)
-    flags = ["--input", str(source), "--output", str(target), "--no-benchmarks", "--suffix", ""]
-    assert run_command(main, [*flags, "--swap.grader", "multiple_choice"]) == 0
-    assert [json.loads(line) for line in target.read_text().splitlines()] == [rows[0], rows[2]]
+    given = (write_rows(tmp_path / "rows.jsonl", rows), target, "--no-benchmarks", "--suffix", "", "--swap.grader")
+    assert run(*given, "multiple_choice") == 0
+    assert read_rows(target) == [rows[0], rows[2]]
     report = capsys.readouterr().out
     assert "1 dropped: an answer that is no option's letter" in report
     assert "1 dropped: an answer that is not a letter" in report
-    assert run_command(main, [*flags, "--swap.grader", "multiple"]) == 2
+    assert run(*given, "multiple") == 2
     assert capsys.readouterr().err.startswith("error: --swap.grader is 'multiple'; use one of math, multiple_choice")
 
 
@@ -321,13 +297,6 @@ def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
     keys = ("--problem-key", "question", "--answer-key", "answer_idx", "--no-benchmarks")
     assert run(source, target, *keys, "--swap.grader", "multiple_choice") == 0
     assert read_rows(target) == [{"problem": "Which?" + SUFFIX, "answer": "B", "options": ["4", "7"]}]
-
-
-def test_a_file_has_no_commit(tmp_path):
-    source = write_rows(tmp_path / "in.jsonl", ROWS)
-    assert run(source, tmp_path / "out.jsonl") == 0
-    (record,) = read_rows(tmp_path / "out.jsonl.source.json")
-    assert (record["input"], record["revision"]) == (str(source), None)
 
 
 def test_wrappers_are_named_and_rendered_templates_can_be_taken_off(tmp_path, capsys, monkeypatch):

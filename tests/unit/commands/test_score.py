@@ -213,18 +213,7 @@ def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
     status, scored = run(tmp_path, rows, "--swap.grader", "support.verifiers:nearness")
     assert status == 0
     assert [(row["correct"], row["score"], row["status"]) for row in scored] == [(True, 0.5, "ok"), (True, 1.0, "ok")]
-    source = str(tmp_path / "rows.jsonl")
-    flags = [
-        "--model",
-        str(POLICY),
-        "--input",
-        source,
-        "--output",
-        str(tmp_path / "o.jsonl"),
-        "--swap.grader",
-        "unit_tests",
-    ]
-    assert run_command(score.main, flags) == 2
+    assert run(tmp_path, rows, "--swap.grader", "unit_tests")[0] == 2
     assert "--swap.grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err
 
 

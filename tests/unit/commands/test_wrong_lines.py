@@ -17,103 +17,49 @@ SECONDS = 3.0
 MODEL = str(POLICY)
 DATA = "--data.prompt_dataset ROWS --data.input_key problem --data.label_key answer"
 GOOD = f"train --actor.model_name_or_path {MODEL} {DATA}"
+SCORE, EVALUATION = f"score --model {MODEL} --output new", f"evaluation --model {MODEL} --output"
+UNREADABLE = "which cannot be read"
 LINES = [
     ("train --swap.lenght_coef 1", "unrecognized arguments: --swap.lenght_coef 1; did you mean --swap.length_coef?"),
     ("train", "--actor.model_name_or_path is missing; give a Hugging Face model or a folder"),
-    (
-        GOOD.removesuffix(" --data.label_key answer"),
-        "--data.label_key is missing; name the column with the reference answers",
-    ),
-    (
-        GOOD + " --data.max_len 300 --rollout.max_new_tokens 320",
-        "--data.max_len is 300, in which --rollout.max_new_tok",
-    ),
-    ("train --swap.length_coef x", "--swap.length_coef is 'x'"),
-    ("train --swap.objective lazer", "--swap.objective is 'lazer'; did you mean laser?"),
+    (GOOD.removesuffix(" --data.label_key answer"), "--data.label_key is missing; name the column with the reference"),
+    (GOOD + " --data.max_len 300 --rollout.max_new_tokens 320", "--data.max_len is 300, in which --rollout.max_new_t"),
     ("train --rollout.batch_size many", "--rollout.batch_size: invalid int value: 'many'"),
-    (
-        "train --rollout.batchsize 8",
-        "unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.batch_size?",
-    ),
     ("train --algo.advantage.estimator swap", "--algo.advantage.estimator: invalid choice: 'swap'"),
-    (GOOD.replace(MODEL, "/no/such"), "--actor.model_name_or_path is /no/such, which cannot be read"),
-    (GOOD.replace(MODEL, "no/such"), "--actor.model_name_or_path is no/such, which cannot be read (Cannot find"),
-    (GOOD.replace(MODEL, "no:such"), "--actor.model_name_or_path is no:such, which cannot be read (Repo id must"),
+    (GOOD.replace(MODEL, "/no/such"), f"--actor.model_name_or_path is /no/such, {UNREADABLE}"),
+    (GOOD.replace(MODEL, "no/such"), f"--actor.model_name_or_path is no/such, {UNREADABLE} (Cannot find"),
+    (GOOD.replace(MODEL, "no:such"), f"--actor.model_name_or_path is no:such, {UNREADABLE} (Repo id must"),
     ("train --swap.objective nowhere:Mine", "--swap.objective is 'nowhere:Mine', which cannot be imported (No module"),
-    (GOOD.replace("ROWS", "no.jsonl"), "--data.prompt_dataset is no.jsonl, which cannot be read: [Errno 2] No"),
-    (
-        GOOD.replace("ROWS", "BROKEN.jsonl"),
-        "--data.prompt_dataset is BROKEN.jsonl, which cannot be read: row 1:",
-    ),
-    (
-        GOOD.replace("ROWS", "EMPTY.jsonl"),
-        "--data.prompt_dataset is EMPTY.jsonl, which cannot be read: it has no rows",
-    ),
-    (
-        GOOD.replace("ROWS", "FOLDER.jsonl"),
-        "--data.prompt_dataset is FOLDER.jsonl, which cannot be read: [Errno 21] Is",
-    ),
-    (
-        GOOD + " --eval.steps 5 --eval.dataset BROKEN.jsonl",
-        "--eval.dataset is BROKEN.jsonl, which cannot be read: row",
-    ),
-    (GOOD.replace("ROWS", "EMPTY.jsonl,ROWS.jsonl"), "--data.prompt_dataset is EMPTY.jsonl, which cannot be read: it"),
+    (GOOD.replace("ROWS", "no.jsonl"), f"--data.prompt_dataset is no.jsonl, {UNREADABLE}: [Errno 2] No"),
+    (GOOD.replace("ROWS", "BROKEN.jsonl"), f"--data.prompt_dataset is BROKEN.jsonl, {UNREADABLE}: row 1:"),
+    (GOOD.replace("ROWS", "FOLDER.jsonl"), f"--data.prompt_dataset is FOLDER.jsonl, {UNREADABLE}: [Errno 21] Is"),
+    (GOOD + " --eval.steps 5 --eval.dataset BROKEN.jsonl", f"--eval.dataset is BROKEN.jsonl, {UNREADABLE}: row"),
+    (GOOD.replace("ROWS", "EMPTY.jsonl,ROWS.jsonl"), f"--data.prompt_dataset is EMPTY.jsonl, {UNREADABLE}: it has no"),
     (
         GOOD.replace("ROWS", "ROWS.jsonl").replace("label_key answer", "label_key gold"),
         "--data.label_key is gold, but ROWS.jsonl has no such column; its columns are: problem, answer",
     ),
-    ("prepare --input BROKEN.jsonl --output new.jsonl", "--input is BROKEN.jsonl, which cannot be read: row 1: not"),
-    ("prepare --input EMPTY.jsonl --output new.jsonl", "--input is EMPTY.jsonl, which cannot be read: it has no rows"),
-    (
-        "prepare --input FOLDER.jsonl --output new.jsonl",
-        "--input is FOLDER.jsonl, which cannot be read: [Errno 21] Is",
-    ),
-    (
-        f"score --model {MODEL} --input EMPTY.jsonl --output new",
-        "--input is EMPTY.jsonl, which cannot be read: it has no rows",
-    ),
-    (
-        f"score --model {MODEL} --input FOLDER.jsonl --output new",
-        "--input is FOLDER.jsonl, which cannot be read: [Errno 21] Is",
-    ),
-    (
-        f"score --model {MODEL} --input ROWS.jsonl --output new",
-        "--input is ROWS.jsonl, of which no row can be scored: row 1: no response",
-    ),
-    (
-        f"evaluation --model {MODEL} --output new --benchmarks BROKEN.jsonl",
-        "BROKEN.jsonl cannot be read: row 1: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)",
-    ),
-    (GOOD + " --train.num_episodes 0", "--train.num_episodes is 0; use at least 1"),
-    (GOOD + " --reward.remote_url x", "--reward.remote_url is x; use a file that ends in .py, or an address"),
-    (GOOD + " --ds.zero_stage 5", "--ds.zero_stage: invalid choice: 5 (choose from 1, 2, 3); see "),
-    (GOOD + " --eval.steps 5 --eval.dataset no.json", "--eval.dataset is no.json, which cannot be read: [Errno 2] No"),
     (
         GOOD + " --swap.output_dir ROWS/out",
         "--swap.output_dir is ROWS/out, which cannot be written to (Not a directory)",
     ),
     (GOOD + " --ckpt.path ROWS", "--ckpt.path is ROWS, which cannot be written to (Not a directory)"),
-    (
-        "prepare --output rows.parquet",
-        "--output is rows.parquet; training recognises files by their extension: use .jsonl",
-    ),
-    ("prepare --output new.jsonl --limit 0", "--limit is 0; use at least 1"),
+    ("prepare --input BROKEN.jsonl --output new.jsonl", f"--input is BROKEN.jsonl, {UNREADABLE}: row 1: not"),
+    ("prepare --input FOLDER.jsonl --output new.jsonl", f"--input is FOLDER.jsonl, {UNREADABLE}: [Errno 21] Is"),
     ("prepare --input ROWS", "the following arguments are required: --output"),
-    ("score --model /no/such --input ROWS --output new", "--model is /no/such, which cannot be read"),
+    (SCORE + " --input EMPTY.jsonl", f"--input is EMPTY.jsonl, {UNREADABLE}: it has no rows"),
+    (SCORE + " --input FOLDER.jsonl", f"--input is FOLDER.jsonl, {UNREADABLE}: [Errno 21] Is"),
+    (SCORE + " --input ROWS.jsonl", "--input is ROWS.jsonl, of which no row can be scored: row 1: no response"),
+    (SCORE.replace(MODEL, "no/such") + " --input ROWS", f"--model is no/such, {UNREADABLE} (Cannot find"),
+    ("reference --model /no/such --dataset ROWS --output new", f"--model is /no/such, {UNREADABLE}"),
     (
-        f"score --model {MODEL} --input no.jsonl --output new",
-        "--input is no.jsonl, which cannot be read: [Errno 2] No",
+        EVALUATION + " new --benchmarks BROKEN.jsonl",
+        "BROKEN.jsonl cannot be read: row 1: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)",
     ),
-    ("reference --model /no/such --dataset ROWS --output new", "--model is /no/such, which cannot be read"),
-    ("score --model no/such --input ROWS --output new", "--model is no/such, which cannot be read (Cannot find"),
-    ("evaluation --model /no/such --output new", "--model is /no/such, which cannot be read"),
-    ("evaluation --model no/such --output new", "--model is no/such, which cannot be read (Cannot find"),
-    (
-        f"evaluation --model {MODEL} --output ROWS/out",
-        "--output is ROWS/out, which cannot be written to (Not a direct",
-    ),
-    (f"evaluation --model {MODEL} --output new --samples 0", "--samples is 0; use at least 1"),
-    (f"evaluation --model {MODEL} --output new --benchmarks aime26", "--benchmarks has 'aime26'"),
+    (EVALUATION.replace(MODEL, "no/such") + " new", f"--model is no/such, {UNREADABLE} (Cannot find"),
+    (EVALUATION + " ROWS/out", "--output is ROWS/out, which cannot be written to (Not a directory)"),
+    (EVALUATION + " new --samples 0", "--samples is 0; use at least 1"),
+    (EVALUATION + " new --benchmarks aime26", "--benchmarks has 'aime26'"),
 ]
 
 

@@ -16,12 +16,8 @@ from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.runs.card import equation, measures, try_write_card, write_card
 from openrlhf_swap.runs.provenance import fingerprint
 
-FLAGS = {
-    "rollout.max_new_tokens": "12",
-    "rollout.temperature": "0.6",
-    "train.seed": "7",
-    "data.apply_chat_template": True,
-}
+FLAGS = {"rollout.max_new_tokens": "12", "rollout.temperature": "0.6", "train.seed": "7"}
+FLAGS |= {"data.apply_chat_template": True}
 
 
 @pytest.fixture
@@ -44,17 +40,9 @@ def run(tmp_path):
             "inputs": {"data": [fingerprint(str(data))], "weights": [fingerprint(base)]},
         }
         (tmp_path / "swap_config.json").write_text(json.dumps(about))
-        steps = [(0.5, 100.0), (0.75, 60.0), (1.0, None)]
-        rows = [
-            {
-                "step": n,
-                "swap/accuracy": a,
-                "length/mean": m,
-                "rollout/num_samples": 700.0,
-                "timing/step_total": 1300.0,
-            }
-            for n, (a, m) in enumerate(steps, start=1)
-        ]
+        rows = [{"swap/accuracy": a, "length/mean": m} for a, m in ((0.5, 100.0), (0.75, 60.0), (1.0, None))]
+        for n, row in enumerate(rows, start=1):
+            row |= {"step": n, "rollout/num_samples": 700.0, "timing/step_total": 1300.0}
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
         return policy, tmp_path

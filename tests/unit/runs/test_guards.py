@@ -80,39 +80,47 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
         check_process_term(history, 2)
 
 
-def test_what_most_responses_lack_is_reported_at_the_first_step():
-    assert first_step_warnings({"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2}) == []
-    shares = {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0}
-    cut_off, silent, unclosed = first_step_warnings(shares)
-    assert cut_off.startswith("90% of the responses were cut off at --rollout.max_new_tokens: raise it")
-    assert silent.startswith("60% of the responses state no answer")
-    assert unclosed.startswith("100% of the responses do not close their thought")
+STEPS = {"swap/answer_logprob_first": -1.0, "length/mean": 96.0}
 
 
-def test_a_first_step_without_a_correct_response_is_reported():
-    assert first_step_warnings({"swap/accuracy": 0.01}) == []
-    (text,) = first_step_warnings({"swap/accuracy": 0.0})
-    assert text.startswith("no response is correct")
+@pytest.mark.parametrize(
+    ("good", "bad", "warnings"),
+    [
+        (
+            {"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2},
+            {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0},
+            [
+                "90% of the responses were cut off at --rollout.max_new_tokens: raise it",
+                "60% of the responses state no answer",
+                "100% of the responses do not close their thought",
+            ],
+        ),
+        ({"swap/accuracy": 0.01}, {"swap/accuracy": 0.0}, ["no response is correct"]),
+        ({}, {"swap/grader_error": 0.7}, ["70% of the responses could not be graded"]),
+        (
+            {**STEPS, "swap/steps_per_rollout": 4.0},
+            {**STEPS, "swap/steps_per_rollout": 1.0},
+            [
+                "the correct responses have 1.0 steps each, too few to choose from; with 96 tokens a response use "
+                "--swap.steps tokens and --swap.step_tokens 10 at most"
+            ],
+        ),
+        (
+            {"score": 0.5, "swap/graded_correct": 0.5},
+            {"score": 0.6, "swap/graded_correct": 0.5},
+            ["the grader's scores are not all 0 or 1"],
+        ),
+    ],
+)
+def test_what_the_first_step_lacks_is_reported(good, bad, warnings):
+    assert first_step_warnings(good) == []
+    for found, start in zip(first_step_warnings(bad), warnings, strict=True):
+        assert found.startswith(start)
 
 
-def test_a_grader_that_fails_is_reported_at_the_first_step():
-    (some,) = first_step_warnings({"swap/grader_error": 0.7})
-    assert some.startswith("70% of the responses could not be graded")
+def test_a_grader_that_fails_on_every_response_ends_the_run():
     with pytest.raises(RunError, match=r"failed on every response of the first step.*correct --swap.grader"):
         first_step_warnings({"swap/grader_error": 1.0})
-
-
-def test_one_step_a_response_is_reported_at_the_first_step():
-    metrics = {"swap/answer_logprob_first": -1.0, "length/mean": 96.0, "swap/steps_per_rollout": 4.0}
-    assert first_step_warnings(metrics) == []
-    (text,) = first_step_warnings({**metrics, "swap/steps_per_rollout": 1.0})
-    assert "have 1.0 steps each" in text and "use --swap.steps tokens and --swap.step_tokens 10 at most" in text
-
-
-def test_scores_between_0_and_1_are_reported_at_the_first_step():
-    assert first_step_warnings({"score": 0.5, "swap/graded_correct": 0.5}) == []
-    (text,) = first_step_warnings({"score": 0.6, "swap/graded_correct": 0.5})
-    assert text.startswith("the grader's scores are not all 0 or 1")
 
 
 def test_a_run_with_uniform_weights_says_so_once():

@@ -101,8 +101,15 @@ TOO_LARGE = {
     "optimizer": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--ds.adam_offload"),
     "length": (
         [
-            *["7B", "--gpu", "15", "--ds.zero_stage", "3"],
-            *["--vllm.tensor_parallel_size", "4", "--vllm.gpu_memory_utilization", "0.45"],
+            "7B",
+            "--gpu",
+            "15",
+            "--ds.zero_stage",
+            "3",
+            "--vllm.tensor_parallel_size",
+            "4",
+            "--vllm.gpu_memory_utilization",
+            "0.45",
         ],
         "--data.max_len",
     ),
@@ -242,47 +249,33 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
     assert found["vllm"]["most_sequences"] == 40
 
 
+SEVEN = f"--gpu 80 --model {R1}7B --gpus"
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], "--gpu"),
-        (["--gpu", "abacus"], "--gpu: abacus is unknown; use one of a100-40"),
-        (["--gpu", "-3"], "--gpu: -3 is unknown"),
+        ("", "--gpu"),
+        ("--gpu abacus", "--gpu: abacus is unknown; use one of a100-40"),
+        ("--gpu -3", "--gpu: -3 is unknown"),
+        (f"{SEVEN} 4 --vllm.tensor_parallel_size 3", "both must be equal"),
+        (f"{SEVEN} 1 --train.async_enable", "--vllm.num_engines is 0"),
+        (f"{SEVEN} 7", "--train.micro_batch_size is 1; 7 actors"),
+        ("--gpu 80 --gpus 8 --model no/model", "--actor.model_name_or_path is no/model, whose"),
+        (f"{SEVEN} 8 --data.max_len 200000", "--data.max_len is 200000"),
+        (f"{SEVEN} 8 --no.such 1", "unrecognized arguments: --no.such 1"),
         (
-            ["--gpu", "80", "--gpus", "4", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "3"],
-            "both must be equal",
+            f"{SEVEN} 1 --ds.lora.rank 8 --ds.lora.target_modules q",
+            "target_modules is ['q'], which names no linear layer",
         ),
-        (["--gpu", "80", "--gpus", "1", "--model", R1 + "7B", "--train.async_enable"], "--vllm.num_engines is 0"),
-        (["--gpu", "80", "--gpus", "7", "--model", R1 + "7B"], "--train.micro_batch_size is 1; 7 actors"),
-        (["--gpu", "80", "--gpus", "8", "--model", "no/model"], "--actor.model_name_or_path is no/model, whose"),
-        (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--data.max_len", "200000"], "--data.max_len is 200000"),
-        (
-            ["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--no.such", "1"],
-            "unrecognized arguments: --no.such 1",
-        ),
-        (
-            [
-                "--gpu",
-                "80",
-                "--gpus",
-                "1",
-                "--model",
-                R1 + "7B",
-                *["--ds.lora.rank", "8", "--ds.lora.target_modules", "q"],
-            ],
-            "--ds.lora.target_modules is ['q'], which names no linear layer",
-        ),
-        (
-            ["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--correct", "all"],
-            "--correct: invalid float value: 'all'",
-        ),
-        (["--gpu", "80", "--gpus", "8", "--model", R1 + "7B", "--vllm.num_engines", "4"], "both must be equal"),
-        (["--gpu", "80", "--gpus", "16", "--model", R1 + "7B", "--vllm.tensor_parallel_size", "16"], "28 attention"),
-        (["--gpu", "80", "--swap.objektive", "swap"], "did you mean --swap.objective?"),
+        (f"{SEVEN} 8 --correct all", "--correct: invalid float value: 'all'"),
+        (f"{SEVEN} 8 --vllm.num_engines 4", "both must be equal"),
+        (f"{SEVEN} 16 --vllm.tensor_parallel_size 16", "28 attention"),
+        ("--gpu 80 --swap.objektive swap", "did you mean --swap.objective?"),
     ],
 )
 def test_bad_input_is_one_line(capsys, flags, expected):
-    line = complaint(capsys, *flags)
+    line = complaint(capsys, *flags.split())
     assert line.startswith("error: ")
     assert expected in line
 
