@@ -44,9 +44,9 @@ Parts = dict[str, int]
 """Bytes by use."""
 
 
-def _of(flag: str) -> Any:
+def _flag(name: str) -> Any:
     """A setting that is a flag's value."""
-    return field(metadata={"flag": flag})
+    return field(metadata={"flag": name})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,31 +54,31 @@ class Settings:
     """The settings that determine a run's size."""
 
     ranks: int  # GPUs of the actor
-    stage: int = _of("ds.zero_stage")
-    adam_offload: bool = _of("ds.adam_offload")  # the optimizer lives and steps on the CPU
+    stage: int = _flag("ds.zero_stage")
+    adam_offload: bool = _flag("ds.adam_offload")  # the optimizer lives and steps on the CPU
     accumulate_bytes: int  # bytes of an accumulated gradient
-    overlap: bool = _of("ds.overlap_comm")  # gradients are reduced during the backward pass
-    checkpointing: bool = _of("actor.gradient_checkpointing_enable")  # the backward pass recomputes each layer
-    temperature: float = _of("rollout.temperature")  # OpenRLHF divides the logits by it
-    context: int = _of("data.max_len")  # most tokens of prompt and response together
+    overlap: bool = _flag("ds.overlap_comm")  # gradients are reduced during the backward pass
+    checkpointing: bool = _flag("actor.gradient_checkpointing_enable")  # the backward pass recomputes each layer
+    temperature: float = _flag("rollout.temperature")  # OpenRLHF divides the logits by it
+    context: int = _flag("data.max_len")  # most tokens of prompt and response together
     prompt_limit: int  # most tokens of a prompt
-    batch: int = _of("train.batch_size")  # responses per update
-    update_rows: int = _of("train.micro_batch_size")
+    batch: int = _flag("train.batch_size")  # responses per update
+    update_rows: int = _flag("train.micro_batch_size")
     update_limit: int  # tokens by which micro-batches are filled instead; 0 for none
-    score_rows: int = _of("rollout.micro_batch_size")  # the same for the log-probability pass
+    score_rows: int = _flag("rollout.micro_batch_size")  # the same for the log-probability pass
     score_limit: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
     reference: bool  # a frozen reference model shares the actor's GPUs
-    shared: bool = _of("train.colocate_all")  # vLLM shares the actor's GPUs
+    shared: bool = _flag("train.colocate_all")  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
-    averages: bool = _of("train.enable_ema")  # one process keeps a moving average of the weights
-    actor_sleeps: bool = _of("ds.enable_sleep")  # optimizer and gradients are on the CPU between updates
-    engines: int = _of("vllm.num_engines")
+    averages: bool = _flag("train.enable_ema")  # one process keeps a moving average of the weights
+    actor_sleeps: bool = _flag("ds.enable_sleep")  # optimizer and gradients are on the CPU between updates
+    engines: int = _flag("vllm.num_engines")
     engine_responses: int  # responses that an engine gets in a step
     sequences: int  # responses that it generates at a time; 0 for as many as fit
-    tensor_parallel: int = _of("vllm.tensor_parallel_size")  # GPUs per engine
-    utilization: float = _of("vllm.gpu_memory_utilization")  # share of a GPU's memory that vLLM takes
+    tensor_parallel: int = _flag("vllm.tensor_parallel_size")  # GPUs per engine
+    utilization: float = _flag("vllm.gpu_memory_utilization")  # share of a GPU's memory that vLLM takes
     can_shard: bool  # whether the run would take ZeRO-3
 
     @property

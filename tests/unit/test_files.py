@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from openrlhf_swap.command import Parser, did_you_mean, run_command
 from openrlhf_swap.errors import ConfigError, DataError, first_line
-from openrlhf_swap.files import (
-    appending,
-    drop_unfinished_line,
-    read_rows,
-    replacing,
-    write_rows,
-    write_text,
-)
+from openrlhf_swap.files import appending, drop_unfinished_line, read_rows, replacing, write_rows, write_text
 
 
 def test_a_row_that_was_not_finished_is_cut_off_and_written_again(tmp_path):

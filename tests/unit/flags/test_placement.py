@@ -18,17 +18,13 @@ ENGINES = ["--vllm.num_engines", "5", "--vllm.tensor_parallel_size", "2"]
 GIB = 2**30
 
 
-@pytest.mark.parametrize(("kl", "total"), [("0", 22), ("0.1", 34)])
-def test_gpus_of_each_part(kl, total):
-    args = configure([*NODES, *ENGINES, "--algo.kl.init_coef", kl], on_cpu=False).args
+@pytest.mark.parametrize(
+    ("flags", "total"),
+    [([], 22), (["--algo.kl.init_coef=0.1"], 34), (["--algo.kl.init_coef=0.1", "--train.colocate_actor_ref"], 22)],
+)
+def test_gpus_of_each_part(flags, total):
+    args = configure([*NODES, *ENGINES, *flags], on_cpu=False).args
     assert (policy_ranks(args), engine_gpus(args), gpu_actors(args)) == (12, 10, total)
-
-
-def test_a_reference_on_the_policys_gpus_takes_none_of_its_own(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    shared = ["--algo.kl.init_coef", "0.1", "--train.colocate_actor_ref"]
-    args = configure([*NODES, *ENGINES, *shared], on_cpu=False).args
-    assert gpu_actors(args) == 22
 
 
 def limits(model, *flags, on_cpu=False, engines=8, **run):

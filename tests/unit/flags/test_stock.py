@@ -65,9 +65,8 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with pytest.raises(SystemExit):
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
-    assert (
-        vars(ours.args.data).pop("chat_template_kwargs") is None
-    )  # the one flag beside OpenRLHF's that is not swap's
+    # The one flag beside OpenRLHF's that is not swap's.
+    assert vars(ours.args.data).pop("chat_template_kwargs") is None
     assert trained == [ours.args]
 
 
@@ -86,17 +85,9 @@ def test_whether_torch_has_an_accelerator_is_read_without_it():
     [
         ["--rollout.batchsize", "8"],
         ["--swap.length_coef", "much"],
-        [*NEEDED, "--data.label_key", "a", "--train.batch_size", "7"],
-        [*NEEDED, "--data.label_key", "a", "--actor.model_name_or_path", "/no/such"],
-        [
-            *NEEDED,
-            "--data.label_key",
-            "a",
-            "--actor.model_name_or_path",
-            str(POLICY),
-            "--data.prompt_dataset",
-            "no.csv",
-        ],
+        [*NEEDED, "--data.label_key=a", "--train.batch_size", "7"],
+        [*NEEDED, "--data.label_key=a", "--actor.model_name_or_path", "/no/such"],
+        [*NEEDED, "--data.label_key=a", f"--actor.model_name_or_path={POLICY}", "--data.prompt_dataset", "no.csv"],
     ],
     ids=["a flag", "a value", "a rule", "a model", "a file"],
 )

@@ -52,12 +52,7 @@ def test_a_step_by_hand():
     model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
     flops = step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
     forward = 200_000
-    assert flops == {
-        "generate": forward,
-        "log-probabilities": forward,
-        "score": 0,
-        "update": 4 * forward,
-    }
+    assert flops == {"generate": forward, "log-probabilities": forward, "score": 0, "update": 4 * forward}
     at_once = step_flops(model, replace(NODE, branches=0, logits_chunk=0), 40, 60, 3, epochs=1)
     assert at_once["update"] == 4 * forward - 2_000
     twice = step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
