@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from support.corrections import SCIPY, corrected_by_hand, needs_scipy
-from support.paths import ROOT
+from support.paths import ROOT, STUDIES
+from support.tables import corrected_by_hand, tables_in
 
-PAGE = (ROOT / "docs" / "use" / "agents.md").read_text(encoding="utf-8")
+PAGE = "use/agents.md"
 
 
 def load(path: Path):
@@ -67,7 +67,7 @@ def test_a_game_of_textarena_gives_hints(play):
 
 
 def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / PAGE).read_text(encoding="utf-8"), re.DOTALL)
     assert len(code.splitlines()) <= 35
     (tmp_path / "lookup.py").write_text(code)
     lookup = load(tmp_path / "lookup.py")
@@ -77,36 +77,27 @@ def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
     assert play(lookup, "42", "17")[1:] == (0.0, {"calls": 0})
 
 
-def table(header):
-    """Cells of the rows of a table on the page, by their first."""
-    found = re.search(rf"^\| \| {re.escape(header)}.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()[2:]]
-    return {name: cells for name, *cells in rows}
-
-
-@needs_scipy
-def test_the_tables_on_the_page_are_what_pandas_and_scipy_make_of_the_runs(monkeypatch):
+def test_the_tables_on_the_page_are_what_pandas_and_scipy_make_of_the_runs(stats):
     """The file has swap/accuracy, length/mean, calls and useless_calls of each run's metrics.jsonl."""
-    monkeypatch.syspath_prepend(SCIPY)
-    from scipy import stats
-
-    runs = pd.read_csv(ROOT / "examples" / "studies" / "results" / "agents.csv")
+    runs = pd.read_csv(STUDIES / "results" / "agents.csv")
     runs.accuracy *= 100
     measures = ["accuracy", "tokens", "calls", "useless_calls"]
     ends = runs[runs.step > 13].groupby(["objective", "seed"])[measures].mean()
     of = {name: ends.loc[name] for name in ("grpo", "uniform_penalty", "swap")}
     assert all(list(values.index) == [1, 2, 3, 4, 5] for values in of.values())
     shown = {"first step": runs[runs.step == 1], **of}
-    for name, cells in table("accuracy, % | tokens").items():
+    _, *rows = tables_in(PAGE, "| accuracy, % | tokens")[0]
+    for name, *cells in rows:
         values = shown.pop(name)
         assert cells == [f"{values[each].mean():.1f} ({values[each].std():.1f})" for each in measures]
     assert not shown
-    pairs = [name.split(" - ") for name in table("accuracy, points; p")]
+    _, *rows = tables_in(PAGE, "| accuracy, points; p")[0]
+    pairs = [name.split(" - ") for name, *_ in rows]
     assert len(pairs) == 3
     for column, each in enumerate(("accuracy", "tokens", "calls")):
         tests = {f"{a} - {b}": stats.ttest_rel(of[a][each], of[b][each]) for a, b in pairs}
         corrected = corrected_by_hand({name: test.pvalue for name, test in tests.items()})
-        for name, cells in table("accuracy, points; p").items():
+        for name, *cells in rows:
             low, high = tests[name].confidence_interval()
             mean, half, p = (low + high) / 2, (high - low) / 2, f"{corrected[name]:.3f}".removeprefix("0")
             p = {"1.000": "1", ".000": "<.001"}.get(p, p)

@@ -1,4 +1,4 @@
-"""The page that the quickstart ends with, of two problems, scored by the embedded policy."""
+"""The quickstart: what it tells of its training, and the page it ends with, of two problems that the policy scored."""
 
 import json
 import random
@@ -8,6 +8,7 @@ import pytest
 from addition import CLOSE, Addition, overthinking_trace, shortest_trace
 from before_after import write_page
 from evaluate import summarise, write_traces
+from quickstart import warnings_in
 from support.paths import ROOT
 
 from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
@@ -69,3 +70,9 @@ def test_means_over_problems_not_over_responses():
     summary = summarise([first, [{"correct": True, "tokens": 50, **kind}]], list(kind))
     # Means of .5 and 1, and of 15 and 50.
     assert (summary["accuracy"], summary["tokens"], summary["problems"]) == (0.75, 32.5, 2)
+
+
+def test_warnings_of_the_training_are_told(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_bytes(b"[swap] step 8: accuracy 90%\n[swap] warning at step 9: accuracy fell\nwarning: \xff\n")
+    assert warnings_in(log) == ["[swap] warning at step 9: accuracy fell"]

@@ -21,6 +21,7 @@ from differences import (
     student,
     t_quantile,
 )
+from support.tables import cells_of
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows
@@ -28,9 +29,9 @@ from openrlhf_swap.files import write_rows
 LABELS = ("essential", "redundant")
 
 
-def write(path, rows):
-    """Rows of (problem, correct, tokens, essential, redundant)."""
-    names = ("problem", "correct", "tokens", *LABELS)
+def write(path, rows, labels=LABELS):
+    """Rows of (problem, correct, tokens, lines of each label)."""
+    names = ("problem", "correct", "tokens", *labels)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_rows(path, (dict(zip(names, row, strict=True)) for row in rows))
     return path
@@ -81,22 +82,18 @@ def test_tables_by_hand():
         "a": results([[100, 100], [100, 100]], [[50, 60], [50, 60]]),
         "b": results([[100, 100]], [[40, 50]], redundant=1.0),
     }
-    first, second = (line.split("|")[1:-1] for line in overview(methods, LABELS).splitlines()[3:])
-    assert [cell.strip() for cell in first] == [
-        *("a", "2", "100.0 (100.0 to 100.0)", "55.0 (50.0 to 60.0)", "1.00 (50%)", "2.00 (50%)")
-    ]
-    assert [cell.strip() for cell in second][-1] == "1.00 (25%)"
+    _, _, first, second = cells_of(overview(methods, LABELS))
+    assert first == ["a", "2", "100.0 (100.0 to 100.0)", "55.0 (50.0 to 60.0)", "1.00 (50%)", "2.00 (50%)"]
+    assert second[-1] == "1.00 (25%)"
     assert differences({**methods, "b": replace(methods["b"], seeds=(7,))}).count("\n") == 1  # no seed in common
-    (row,) = differences(methods).splitlines()[2:]
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
-        *("a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**", "-", "1 of 1")
-    ]
+    _, row = cells_of(differences(methods))
+    assert row == ["a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**", "-", "1 of 1"]
     # 10 and 30 points up, then 20 down: up in the mean.
     start = [[50, 50], [50, 50], [50, 50]]
     pair = {"a": results(start, start), "b": results([[60, 60], [80, 80], [30, 30]], start)}
     # Their mean is 6.7, their deviation 25.2, and 4.303 of it over the root of 3 are 62.5.
-    cells = [cell.strip() for cell in differences(pair).splitlines()[2].split("|")]
-    assert cells[-3:-1] == ["+6.7 ± 62.5", "2 of 3"]
+    _, row = cells_of(differences(pair))
+    assert row[-2:] == ["+6.7 ± 62.5", "2 of 3"]
     assert student(np.array([4.0, 5.0, 6.0, 5.0])) == "**+5.0 ± 1.3**"  # 3.182 * .816 / 2
 
 
@@ -107,25 +104,22 @@ def test_quantiles_are_those_of_the_printed_tables(freedom, quantile):
 
 def test_levels_by_hand():
     methods = {"base": results([[0, 100]], [[100, 200]])}
-    table = by_level(methods, [2, 11]).splitlines()
-    assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
-        *("", "1 to 4 operations (1)", "9 to 12 operations (1)")
+    assert cells_of(by_level(methods, [2, 11])) == [
+        ["", "1 to 4 operations (1)", "9 to 12 operations (1)"],
+        ["base", "0.0%, 100", "100.0%, 200"],
     ]
-    assert [cell.strip() for cell in table[2].split("|")[1:-1]] == ["base", "0.0%, 100", "100.0%, 200"]
 
 
 def test_a_comparison_is_read_and_drawn(tmp_path):
     with pytest.raises(DataError, match="holds no finished comparison; run compare"):
         compare(decomposition, tmp_path)
-    names = ("problem", "correct", "tokens", *decomposition.LABELS)
-    rows = [dict(zip(names, (f"Sums of a: {n}+1", True, 9, 1, 0, n), strict=True)) for n in range(1, 9)]
-    for path in ("base.responses.jsonl", "base_budget.responses.jsonl"):
-        write_rows(tmp_path / path, rows)
+    rows = [(f"Sums of a: {n}+1", True, 9, 1, 0, n) for n in range(1, 9)]
+    for name in ("base", "base_budget"):
+        write(tmp_path / f"{name}.responses.jsonl", rows, decomposition.LABELS)
     with pytest.raises(DataError, match="holds no finished comparison; run compare"):
         compare(decomposition, tmp_path)
     for name in ("grpo", "swap"):
-        (tmp_path / name / "seed_1").mkdir(parents=True)
-        write_rows(tmp_path / name / "seed_1" / "result.responses.jsonl", rows)
+        write(tmp_path / name / "seed_1" / "result.responses.jsonl", rows, decomposition.LABELS)
     text = compare(decomposition, tmp_path)
     # What a policy does before training, asked in another way, has a row, and no pair.
     assert text.count("| base_budget |") == 2
@@ -138,17 +132,11 @@ def test_a_comparison_is_read_and_drawn(tmp_path):
 
 
 def test_values_are_kept_and_compared_with_later_ones(tmp_path):
-    names = ("problem", "correct", "tokens", *decomposition.LABELS)
-    rows = [dict(zip(names, (f"Sums of a: {n}+1", n % 3 == 0, 9 + n, 1, 0, n), strict=True)) for n in range(1, 9)]
+    rows = [(f"Sums of a: {n}+1", n % 3 == 0, 9 + n, 1, 0, n) for n in range(1, 9)]
     kept, texts = tmp_path / "kept.csv.gz", []
     for folder, method in (("first", "grpo"), ("second", "swap"), ("second", "zero")):
-        for path in (
-            "base.responses.jsonl",
-            f"{method}/seed_1/result.responses.jsonl",
-            f"{method}/seed_2/result.responses.jsonl",
-        ):
-            (tmp_path / folder / path).parent.mkdir(parents=True, exist_ok=True)
-            write_rows(tmp_path / folder / path, rows)
+        for name in ("base", f"{method}/seed_1/result", f"{method}/seed_2/result"):
+            write(tmp_path / folder / f"{name}.responses.jsonl", rows, decomposition.LABELS)
         texts.append(compare(decomposition, tmp_path / folder, kept))
     written = kept.read_bytes()
     methods, levels = read_kept(kept)
@@ -160,13 +148,12 @@ def test_values_are_kept_and_compared_with_later_ones(tmp_path):
     assert kept.read_bytes() == written
     assert "| grpo   | zero |" in texts[-1] and "zero" not in texts[1]
     later = tmp_path / "second" / "swap" / "seed_10" / "result.responses.jsonl"
-    later.parent.mkdir()
-    write_rows(later, [{**row, "tokens": 1} for row in rows])
+    write(later, [(*row[:2], 1, *row[3:]) for row in rows], decomposition.LABELS)
     shutil.rmtree(later.parents[1] / "seed_1")
     compare(decomposition, tmp_path / "second", kept)
     swap = read_kept(kept)[0]["swap"]
     assert swap.seeds == (1, 2, 10) and swap.results["tokens"][:, 0].tolist() == [10, 10, 1]
     for path in (tmp_path / "second").rglob("*.responses.jsonl"):
-        write_rows(path, [{**row, "problem": row["problem"] + "+1"} for row in rows])
+        write(path, [(row[0] + "+1", *row[1:]) for row in rows], decomposition.LABELS)
     with pytest.raises(DataError, match=r"kept\.csv\.gz is of other problems than"):
         compare(decomposition, tmp_path / "second", kept)

@@ -1,15 +1,34 @@
-"""Fronts, areas and regrets by hand."""
+"""Fronts, areas and regrets by hand; and the tables of the docs, recomputed by pandas and SciPy from the kept runs."""
 
 import math
 
+import numpy
+import pandas
 import pytest
-from front_points import BASE, COST, Point, area, by_seed, front, keep, read_kept, read_runs, regret
-from fronts import chosen_points, table, table_of_last
+from front_points import BASE, COST, Ideal, Point, area, by_seed, front, keep, of_methods, read_kept, read_runs, regret
+from fronts import MULTIPLES, chosen_points, table, table_of_last
 from paired import half_interval, holm, p_value
-from support.front_runs import IDEAL, START, made_up
+from support.paths import STUDIES
+from support.tables import cells_of, corrected_by_hand, tables_in
 
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_rows, write_text
+
+START = Point(BASE, "", 0, 0, 60.0, 80.0)
+IDEAL = Ideal(98.0, 40.0, START)
+
+
+def made_up():
+    """Points that look like runs: three methods, three strengths, four seeds, two steps."""
+    points = [START]
+    for m, method in enumerate(("swap", "other", "third")):
+        for s, strength in enumerate(("0.1", "0.3", "1")):
+            for seed in (1, 2, 3, 4):
+                for step in (5, 10):
+                    wave = math.sin(7 * m + 3 * s + 1.7 * seed + step)
+                    accuracy, tokens = 85 + 3 * m - 4 * s + 3 * wave, 75 - 12 * s - step + 2 * wave
+                    points.append(Point(method, strength, seed, step, accuracy, tokens, 0.1 * s, 2.0 - s / 2))
+    return points
 
 
 def test_a_front_is_a_staircase():
@@ -65,10 +84,9 @@ def test_runs_are_read(tmp_path):
     write_text(run / "result.json", '{"accuracy": 0.8, "tokens": 50, "missing": 1, "redundant": 2}')
     with pytest.raises(DataError, match=r"seed_2 has no evaluations\.jsonl; run compare\.sh with EVALUATE_EVERY=5"):
         read_runs(tmp_path)
-    rows = [
-        {"step": step, "eval_test_pass1": 0.7 + step / 100, "eval_response_length_mean": 60.0 - step}
-        for step in (5, 10)
-    ]
+    measured = {5: (0.75, 55.0), 10: (0.8, 50.0)}
+    names = ("eval_test_pass1", "eval_response_length_mean")
+    rows = ({"step": step, **dict(zip(names, values, strict=True))} for step, values in measured.items())
     write_rows(run / "evaluations.jsonl", rows)
     base, first, last = read_runs(tmp_path)
     assert (base.method, base.accuracy, base.redundant) == (BASE, 60.0, 9)
@@ -105,18 +123,161 @@ def test_the_last_points_of_some_configurations_by_hand():
     values = {("swap", 1): (90.0, 42.0), ("swap", 2): (92.0, 44.0), ("a", 1): (80.0, 40.0), ("a", 2): (84.0, 40.0)}
     points = [START, Point("a", "2", 1, 10, 99.0, 40.0), Point("a", "1", 1, 5, 99.0, 40.0)]  # neither counts
     points += [Point(method, "1", seed, 10, *found, 0.5, 1.5) for (method, seed), found in values.items()]
-    _, _, first, second = (
-        line.split("|")[1:-1] for line in table_of_last(points, IDEAL, ["swap@1", "a@1"]).splitlines()
-    )
+    _, first, second = cells_of(table_of_last(points, IDEAL, ["swap@1", "a@1"]))
     # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of tokens -2 and -4: each has a standard
     # error of 1, and 95% lie within 12.7 of those with one degree of freedom.
-    assert [cell.strip() for cell in first] == [
-        *("swap@1", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")
-    ]
+    assert first == [*("swap@1", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")]
     p_accuracy, p_tokens = p_value([-10, -8]), p_value([-2, -4])
-    assert [cell.strip() for cell in second] == [
+    assert second == [
         *("a@1", "2", "82.0 (2.8)", "40.0 (0.0)", "0.50 (0.00)", "1.50 (0.00)", "16.0"),
         *("-9.0 ± 12.7", f"{2 * p_accuracy:.3f}", "-3.0 ± 12.7", f"{max(2 * p_accuracy, p_tokens):.3f}"),
     ]
     with pytest.raises(DataError, match="--last names a@3, of which there is no run with these seeds"):
         table_of_last(points, IDEAL, ["swap@1", "a@3"])
+
+
+FIRST_SEEDS, FRESH_SEEDS = range(1, 6), range(6, 12)  # strengths were chosen by the first, and compared on the others
+FRESH = ["length_critic_by_length@4", "group_length@1", "swap@1"]
+ABLATION = ["swap@1", "grpo@0", "no_penalty@1", "outcome_only@1", "static_penalty@1", "step_only@1"]
+ABLATION += ["uniform_penalty@1"]
+VARIANTS = ["swap@1", "arora@0.2", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
+RATE_CHOSEN = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # of two, on other seeds
+FRONTS = [*RATE_CHOSEN, "no_penalty", "to_go", "swap_half_sd", "swap_zero"]  # with as many points each
+
+
+def regrets_of(points, ideal, base):
+    excess = (points.tokens - ideal.tokens).clip(lower=0) / (base.tokens - ideal.tokens)
+    return (ideal.accuracy - points.accuracy).clip(lower=0) + COST * excess
+
+
+def recompute(stats, path, ideal, against, seeds=range(100), methods=None):
+    """Method -> (seeds, area, the three accuracies, regret, change of area, Holm's p), by pandas and SciPy alone."""
+    frame = pandas.read_csv(path, dtype={"strength": str})
+    frame = frame[(frame.method == BASE) | frame.seed.isin(seeds)]
+    named, methods = frame.method + "@" + frame.strength, methods or frame.method.unique()
+    frame = frame[(frame.method == BASE) | frame.method.isin(methods) | named.isin(methods)]
+    base = frame[frame.method == BASE].iloc[0]
+    grid = numpy.exp(numpy.linspace(math.log(ideal.tokens), math.log(base.tokens), 40_001))
+
+    def fronts_of(points, lengths):
+        both = pandas.concat([points, frame[frame.method == BASE]]).sort_values("tokens")
+        best = both.accuracy.cummax().to_numpy()
+        index = numpy.searchsorted(both.tokens.to_numpy(), lengths, side="right") - 1
+        return numpy.where(index >= 0, best[index.clip(0)], 0)
+
+    runs = frame[frame.method != BASE]
+    grouped = runs.groupby(["method", "seed"])[["tokens", "accuracy"]]
+    areas = grouped.apply(lambda points: fronts_of(points, grid).mean()).unstack()
+    changes = (areas - areas.loc[against]).drop(against)
+    paired = {method: row.dropna() for method, row in changes.iterrows()}
+    tests = {method: stats.ttest_1samp(row, 0).pvalue if len(row) > 1 else 1.0 for method, row in paired.items()}
+    corrected = corrected_by_hand(tests)
+    last = runs[runs.step == runs.step.max()].copy()
+    last["regret"] = regrets_of(last, ideal, base)
+    found = {}
+    for method, of_method in last.groupby("method"):
+        regrets = of_method.pivot(index="seed", columns="strength", values="regret").dropna(axis=1)
+        others = {seed: regrets.drop(seed) if len(regrets) > 1 else regrets for seed in regrets.index}
+        at = [fronts_of(points, [m * ideal.tokens for m in MULTIPLES]) for _, points in grouped if _[0] == method]
+        found[method] = (
+            len(regrets),
+            areas.loc[method].mean(),
+            numpy.mean(at, axis=0),
+            numpy.mean([regrets.loc[seed, rest.mean().idxmin()] for seed, rest in others.items()]),
+            changes.loc[method].mean() if method != against else None,
+            corrected.get(method),
+        )
+    return found
+
+
+def assert_printed(printed, expected):
+    """The rows of a printed table, rounded as they are, and no others."""
+    _, *rows = printed
+    assert {cells[0] for cells in rows} == set(expected)
+    for method, seeds, _, mean, *rest in rows:
+        count, area_of, at, regret_of, change, corrected = expected[method]
+        assert int(seeds) == count
+        assert float(mean) == pytest.approx(area_of, abs=0.06)
+        assert [float(value) for value in rest[:3]] == pytest.approx(list(at), abs=0.051)
+        assert float(rest[3]) == pytest.approx(regret_of, abs=0.051)
+        assert bool(rest[7]) == bool(rest[8]) == (change is not None)
+        if change is not None:
+            assert float(rest[7]) == pytest.approx(change, abs=0.06)
+            assert float(rest[8]) == pytest.approx(corrected, abs=0.0051)
+
+
+def test_the_table_is_what_pandas_and_scipy_make_of_the_points(stats, tmp_path):
+    path = tmp_path / "kept.csv.gz"
+    keep(path, made_up())
+    assert_printed(cells_of(table(read_kept(path), IDEAL, "swap")), recompute(stats, path, IDEAL, "swap"))
+
+
+RESULTS = STUDIES / "results" / "fronts_words.csv.gz"
+KEPT = read_kept(RESULTS)
+KEPT_IDEAL = Ideal(98.6, 38.5, KEPT[0])
+
+
+def of_seeds(seeds):
+    return [point for point in KEPT if point.method == BASE or point.seed in seeds]
+
+
+def shown(page):
+    """Each table of fronts on a page, by the methods or configurations in its rows."""
+    tables = tables_in(f"method/{page}", "method | seeds |") + tables_in(f"method/{page}", "configuration | seeds |")
+    return {tuple(sorted(name for name, *_ in rows)): [header, *rows] for header, *rows in tables}
+
+
+def test_no_table_of_kept_runs_is_left_out_below():
+    found = [*shown("critic.md"), *shown("comparison.md")]
+    assert sorted(found) == sorted(tuple(sorted(tested)) for tested in (FRONTS, FRESH, ABLATION, VARIANTS))
+
+
+def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(stats):
+    """And what fronts.py prints of them: every figure of the page follows from the file."""
+    against = "length_critic_by_length"
+    cells, points = shown("critic.md")[tuple(sorted(FRONTS))], of_methods(of_seeds(FIRST_SEEDS), FRONTS)
+    lengths = {method: {len(of) for of in seeds.values()} for method, seeds in by_seed(points).items()}
+    assert lengths.keys() == set(FRONTS) and len(set.union(*lengths.values())) == 1  # a front is a maximum
+    assert_printed(cells, recompute(stats, RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, FRONTS))
+    assert cells[1:] == cells_of(table(points, KEPT_IDEAL, against))[1:]
+
+
+@pytest.mark.parametrize(
+    ("page", "seeds", "names"),
+    [
+        ("critic.md", FRESH_SEEDS, FRESH),
+        ("comparison.md", FIRST_SEEDS, ABLATION),
+        ("comparison.md", FIRST_SEEDS, VARIANTS),
+    ],
+)
+def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of_them(stats, page, seeds, names):
+    _, *rows = shown(page)[tuple(sorted(names))]
+    assert rows == cells_of(table_of_last(of_seeds(seeds), KEPT_IDEAL, names))[1:]
+    frame = pandas.read_csv(RESULTS, dtype={"strength": str})
+    base = frame[frame.method == BASE].iloc[0]
+    last = frame[(frame.step == 20) & frame.seed.isin(seeds)].copy()
+    last["name"] = last.method + "@" + last.strength
+    last["regret"] = regrets_of(last, KEPT_IDEAL, base)
+    columns = ("accuracy", "tokens", "missing", "redundant", "regret")
+    values = {column: last.pivot(index="seed", columns="name", values=column)[names] for column in columns}
+    against, *others = names
+    tests = {
+        (column, name): stats.ttest_rel(values[column][name], values[column][against])
+        for column in ("accuracy", "tokens")
+        for name in others
+    }
+    corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
+    for name, count, accuracy, tokens, missing, redundant, regret_, *changes in rows:
+        assert int(count) == len(values["accuracy"]) >= 5
+        for column, digits, cell in zip(columns, (1, 1, 2, 2), (accuracy, tokens, missing, redundant), strict=False):
+            of = values[column][name]
+            assert cell == f"{of.mean():.{digits}f} ({of.std():.{digits}f})"
+        assert float(regret_) == pytest.approx(values["regret"][name].mean(), abs=0.051)
+        for column, change, p in zip(("accuracy", "tokens"), changes[::2], changes[1::2], strict=True):
+            if name == against:
+                assert change == p == ""
+                continue
+            low, high = tests[column, name].confidence_interval()
+            mean, half = map(float, change.split(" ± "))
+            assert (mean, half) == pytest.approx(((low + high) / 2, (high - low) / 2), abs=0.051)
+            assert float(p) == pytest.approx(corrected[column, name], abs=0.00051)

@@ -7,20 +7,16 @@ import re
 import pandas as pd
 import pytest
 from loop_results import MAP, MEASURES, by_run, differences, read_runs
-from support.corrections import SCIPY, corrected_by_hand, needs_scipy
-from support.paths import ROOT
+from support.paths import STUDIES
+from support.tables import corrected_by_hand, tables_in
 
-RESULTS = ROOT / "examples" / "studies" / "results" / "loop.csv.gz"
-STACK = RESULTS.with_name("stack.csv")
-PAGE = (ROOT / "docs" / "method" / "comparison.md").read_text(encoding="utf-8")
+RESULTS = STUDIES / "results" / "loop.csv.gz"
+PAGE = "method/comparison.md"
 
 
 def test_runs_are_read_and_those_that_have_not_ended_left_out(tmp_path):
     numbers = {"accuracy": 0.5, "tokens": 10.0, "essential": 2.0, "redundant": 0.95}
-    steps = [
-        {"step": 0, **numbers, "price": 1.0},
-        {"step": 1, **numbers, "redundant": 0.0},
-    ]
+    steps = [{"step": 0, **numbers, "price": 1.0}, {"step": 1, **numbers, "redundant": 0.0}]
     ended = [*steps, {"step": None, **numbers, "accuracy": 0.75}]
     for name, rows in (("words-weights.oracle-0.3-25-7", ended), ("words-weights.oracle-0.3-25-8", steps)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -32,15 +28,9 @@ def test_runs_are_read_and_those_that_have_not_ended_left_out(tmp_path):
     assert runs["log redundant"].item() == pytest.approx(math.log(0.05) / 2)  # ln 1 and ln .05
 
 
-def tables_in_the_docs(header):
-    """The cells of each table whose first line begins so: the header's, then the rows'."""
-    tables = re.findall(rf"^\| {re.escape(header)}.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
-    cells = [[[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()] for text in tables]
-    return [[rows[0], *rows[2:]] for rows in cells]
-
-
-def measures_of_runs(frame):
+def measures_of_runs(path):
     """A row a run, by pandas alone."""
+    frame = pd.read_csv(path)
     key = ["world", "arm", "theta", "max_steps", "seed"]
     steps = frame[frame.step.notna()].assign(logs=lambda rows: (rows.redundant + 0.05).map(math.log))
     ends = frame[frame.step.isna()].set_index(key)[["redundant", "accuracy", "tokens"]]
@@ -55,18 +45,14 @@ def places(name):
     return 0.51 * 10 ** -int(re.search(r"\.(\d+)f", MEASURES[name])[1])
 
 
-@needs_scipy
 @pytest.mark.parametrize(
     ("number", "world", "seeds"),
     [(0, "columns", range(101, 113)), (1, "addition", range(201, 213)), (2, "addition", range(1, 4))],
 )
-def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch, number, world, seeds):
-    monkeypatch.syspath_prepend(SCIPY)
-    from scipy import stats
-
-    runs = measures_of_runs(pd.read_csv(RESULTS))
+def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(stats, number, world, seeds):
+    runs = measures_of_runs(RESULTS)
     runs = runs[(runs.world == world) & runs.seed.isin(seeds) & (runs.max_steps == 25)]
-    rows = tables_in_the_docs("arm | less | theta")[number][1:]
+    _, *rows = tables_in(PAGE, "arm | less | theta")[number]
     for column, name in enumerate(MEASURES):
         tests = {}
         for first, second, theta, count, *_ in rows:
@@ -84,9 +70,9 @@ def test_the_tests_in_the_docs_are_what_pandas_and_scipy_make_of_the_kept_runs(m
 
 
 def test_the_map_in_the_docs_is_what_pandas_makes_of_the_kept_runs():
-    runs = measures_of_runs(pd.read_csv(RESULTS))
+    runs = measures_of_runs(RESULTS)
     runs = runs[runs.seed <= 3]
-    (header, *rows) = tables_in_the_docs("the price paid by, which")[0]
+    header, *rows = tables_in(PAGE, "the price paid by, which")[0]
     seen = 0
     for name, *cells in rows:
         for setting, cell in zip(header[1:], cells, strict=True):
@@ -103,14 +89,10 @@ def test_the_map_in_the_docs_is_what_pandas_makes_of_the_kept_runs():
     assert seen > 35
 
 
-@needs_scipy
-def test_the_stack_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(monkeypatch):
-    monkeypatch.syspath_prepend(SCIPY)
-    from scipy import stats
-
-    loop, stack = (measures_of_runs(pd.read_csv(path)) for path in (RESULTS, STACK))
+def test_the_stack_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(stats):
+    loop, stack = map(measures_of_runs, (RESULTS, RESULTS.with_name("stack.csv")))
     loop = loop[(loop.world == "columns") & (loop.seed > 100)]
-    *rows, pooled = tables_in_the_docs("arm of the stack")[0][1:]
+    _, *rows, pooled = tables_in(PAGE, "arm of the stack")[0]
     assert {row[0] for row in rows} == set(stack.arm)
     for column, name in enumerate(MEASURES, 1):
         for arm, *cells in rows:
@@ -132,7 +114,7 @@ def test_the_stack_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(mo
 def test_treatments_in_the_docs_are_the_kept_ones_and_bold_from_the_gate_on():
     kept = pd.read_csv(RESULTS.with_name("treatments.csv")).set_index(["world", "floor", "max_steps", "price"])
     columns = ["tau1", "0.25sd", "mono0.25sd", "shuffled", "oracle", "anti", "oracle_against_anti"]
-    rows = tables_in_the_docs("world | price | tau 1")[0][1:]
+    _, *rows = tables_in(PAGE, "world | price | tau 1")[0]
     assert len(rows) == 10
     for world, price, *cells in rows:
         key = world.partition(",")[0], "yes" if "step_noise" in world else "no"
@@ -144,20 +126,8 @@ def test_treatments_in_the_docs_are_the_kept_ones_and_bold_from_the_gate_on():
 
 
 def test_a_difference_by_hand():
-    rows = [
-        {
-            "arm": arm,
-            "theta": 1.0,
-            "seed": seed,
-            "log redundant": base + seed,
-            "redundant": base,
-            "accuracy": 0.5,
-            "tokens": 1.0,
-        }
-        for arm, base in (("a", 1.0), ("b", 3.0))
-        for seed in (1, 2)
-    ]
-    rows[0]["log redundant"] += 0.5
-    text = differences(pd.DataFrame(rows), ["a/b@1"])
+    names = ("arm", "seed", "log redundant", "redundant")
+    rows = [("a", 1, 2.5, 1.0), ("a", 2, 3.0, 1.0), ("b", 1, 4.0, 3.0), ("b", 2, 5.0, 3.0)]
+    text = differences(pd.DataFrame(rows, columns=names).assign(theta=1.0, accuracy=0.5, tokens=1.0), ["a/b@1"])
     # -1.5 and -2: mean -1.75, half an interval of 12.71 * .3536/sqrt(2).
     assert "-1.75 (-4.93 to +1.43), p 0.090" in text and "+0.000 (+0.000 to +0.000), p 1.000" in text

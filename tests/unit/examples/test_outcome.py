@@ -1,5 +1,3 @@
-import csv
-import gzip
 import json
 import re
 from math import inf
@@ -9,6 +7,7 @@ import pytest
 from operations import Operation, Problem
 from outcome import BASE, batches_left, changes, costs, keep, measure, overview, page, planned_share, tables
 from support.paths import POLICY, ROOT
+from support.tables import cells_of
 from thoughts import Sentence, response_of, shortest
 
 from openrlhf_swap.errors import DataError
@@ -48,58 +47,51 @@ def held_out(tmp_path):
 @pytest.fixture
 def folders(tmp_path):
     before = evaluation(tmp_path / "base", LONG, {"chains": True, "legs": False}, {"chains": 90, "legs": 50})
-    after = evaluation(
-        tmp_path / "run" / "evaluation", SHORT, {"chains": True, "legs": True}, {"chains": 30, "legs": 40}
-    )
-    return before, after
+    right, tokens = dict.fromkeys(PROBLEMS, True), {"chains": 30, "legs": 40}
+    return before, evaluation(tmp_path / "run" / "evaluation", SHORT, right, tokens)
 
 
-def test_a_response_is_a_row_of_what_is_kept(folders, held_out, tokenizer, tmp_path):
-    runs = dict(zip((BASE, "swap"), (measure(folder, held_out, tokenizer) for folder in folders), strict=True))
+@pytest.fixture
+def runs(folders, held_out, tokenizer):
+    return {name: measure(folder, held_out, tokenizer) for name, folder in zip((BASE, "swap"), folders, strict=True)}
+
+
+def test_a_response_is_a_row_of_what_is_kept(runs, tmp_path):
     keep(tmp_path / "kept.csv.gz", runs)
-    with gzip.open(tmp_path / "kept.csv.gz", "rt") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["policy"], row["task"], row["response"]) for row in rows] == [
-        (run, task, "0") for run in (BASE, "swap") for task in PROBLEMS
+    kept = pandas.read_csv(tmp_path / "kept.csv.gz")
+    assert kept[["policy", "task", "response", "accuracy", "tokens"]].to_numpy().tolist() == [
+        [BASE, "chains", 0, 100, 90],
+        [BASE, "legs", 0, 0, 50],
+        ["swap", "chains", 0, 100, 30],
+        ["swap", "legs", 0, 100, 40],
     ]
-    assert [(float(row["accuracy"]), float(row["tokens"])) for row in rows] == [
-        (100, 90),
-        (0, 50),
-        (100, 30),
-        (100, 40),
-    ]
-    assert [float(rows[0][label]) for label in ("essential", "useful", "redundant", "other")] == [2, 1, 1, 1]
+    assert kept.loc[0, ["essential", "useful", "redundant", "other"]].tolist() == [2, 1, 1, 1]
 
 
-def test_tables_by_hand(folders, held_out, tokenizer):
-    runs = dict(zip((BASE, "swap"), (measure(folder, held_out, tokenizer) for folder in folders), strict=True))
+def test_tables_by_hand(runs, tokenizer):
     base = runs[BASE]
     assert base["accuracy"] == {"chains": [100.0], "legs": [0.0]}
     assert [base[label]["chains"][0] for label in ("essential", "useful", "redundant", "other")] == [2, 1, 1, 1]
     needed = len(tokenizer(SHORT["chains"], add_special_tokens=False)["input_ids"])
     assert base["times needed"]["chains"] == pytest.approx([90 / needed])
-    first, second = overview(runs).splitlines()[2:]
-    assert [cell.strip() for cell in first.split("|")[1:4]] == [
-        "warm-up",
-        "50.0 (0.0 to 100.0)",
-        "70.0 (50.0 to 90.0)",
-    ]
-    assert [cell.strip() for cell in first.split("|")[5:9]] == ["2.00", "0.50", "0.50", "0.50"]
-    assert second.split("|")[1].strip() == "swap"
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in changes(runs).splitlines()[2:]]
+    _, first, second = cells_of(overview(runs))
+    assert first[:3] == ["warm-up", "50.0 (0.0 to 100.0)", "70.0 (50.0 to 90.0)"]
+    assert first[4:8] == ["2.00", "0.50", "0.50", "0.50"]
+    assert second[0] == "swap"
+    _, *rows = cells_of(changes(runs))
     assert [row[1] for row in rows] == ["chains", "legs", "all"]
     assert rows[0][2:4] == ["+0.0 (+0.0 to +0.0)", "-60.0 (-60.0 to -60.0)"]
     assert rows[2][2:4] == ["+50.0 (+0.0 to +100.0)", "-35.0 (-60.0 to -10.0)"]
     assert rows[2][6] == "-0.50 (-1.00 to +0.00)"
 
 
-def test_the_other_methods_are_compared_with_grpo_on_the_same_problems(folders, held_out, tokenizer):
-    before, after = (measure(folder, held_out, tokenizer) for folder in folders)
+def test_the_other_methods_are_compared_with_grpo_on_the_same_problems(runs):
+    before, after = runs.values()
     assert "Differences" not in tables({BASE: before, "swap": after})
     assert "Differences" not in tables({BASE: before, "grpo": after})
     since_base, since_grpo = tables({BASE: before, "grpo": after, "swap": before}).split("Differences from grpo:")
     assert since_base.count("| grpo ") == 1 + 3 and "Changes since the warm-up:" in since_base
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in since_grpo.strip().splitlines()[2:]]
+    _, *rows = cells_of(since_grpo)
     assert [row[0] for row in rows] == ["swap"] * 3
     assert rows[2][2:4] == ["-50.0 (-100.0 to +0.0)", "+35.0 (+10.0 to +60.0)"]
 
@@ -126,10 +118,8 @@ def test_costs_leave_out_the_first_step_and_skipped_ones():
     times = {"generation": 10.0, "score": 5.0, "ppo_train": 30.0, "broadcast": 1.0, "step_total": 50.0}
     slow = {name: 100 * value for name, value in times.items()}
     text = costs([row(1, **slow), row(2, **times), row(3)], 4.25)
-    assert (
-        text
-        == "50.0 s a step (generate 10.0, score 5.0, update 30.0, sync 1.0); scoring is 10% of it; at most 4.2 GiB"
-    )
+    parts = "generate 10.0, score 5.0, update 30.0, sync 1.0"
+    assert text == f"50.0 s a step ({parts}); scoring is 10% of it; at most 4.2 GiB"
     assert costs([], 1.0) == "no step was measured; at most 1.0 GiB"
 
 
@@ -147,14 +137,14 @@ def test_the_plan_is_asked_about_responses_as_they_were(tmp_path):
 
 def test_what_is_left_is_read_from_the_bar(tmp_path):
     log = tmp_path / "train.log"
-    log.write_text("Train step of epoch 0:   0%|          | 0/30 [00:00<?, ?it/s]")
-    assert batches_left(log) == 30
-    log.write_text(
-        "x" * 9000 + "\rTrain step of epoch 0:  40%|████      | 12/40 [05:30<04:43, 15.73s/it, lr=2e-4]\r\n"
-    )
-    assert batches_left(log) == 28
-    log.write_text("nothing yet")
-    assert batches_left(log) == inf
+    bar = "Train step of epoch 0:  40%|████      | 12/40 [05:30<04:43, 15.73s/it, lr=2e-4]"
+    for text, left in (
+        ("Train step of epoch 0:   0%|          | 0/30 [00:00<?, ?it/s]", 30),
+        ("x" * 9000 + f"\r{bar}\r\n", 28),
+        ("nothing yet", inf),
+    ):
+        log.write_text(text)
+        assert batches_left(log) == left
 
 
 RESULTS = ROOT / "examples" / "smollm2" / "results"

@@ -2,7 +2,7 @@
 
 import pytest
 from over_seeds import by_method, run_name, table
-from support.corrections import SCIPY, corrected_by_hand, needs_scipy
+from support.tables import cells_of, corrected_by_hand
 
 
 def run(accuracy, tokens):
@@ -38,14 +38,9 @@ def test_methods_with_one_seed_have_no_row():
     assert "from warm-up" in text and "from grpo" not in text
 
 
-@needs_scipy
-def test_the_table_is_what_scipy_makes_of_the_seeds(monkeypatch):
+def test_the_table_is_what_scipy_makes_of_the_seeds(stats):
     """Changes over all seeds of a method, differences from grpo over those that both have, Holm over all six tests."""
-    monkeypatch.syspath_prepend(SCIPY)
-    from scipy import stats
-
-    lines = table(RUNS, "grpo").splitlines()
-    header, _, swap, grpo = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    header, swap, grpo = cells_of(table(RUNS, "grpo"))
     assert header[4:] == [
         *("accuracy, points, from warm-up", "p (Holm)", "tokens, from warm-up", "p (Holm)"),
         *("accuracy, points, from grpo", "p (Holm)", "tokens, from grpo", "p (Holm)"),

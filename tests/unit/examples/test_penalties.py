@@ -1,15 +1,26 @@
-"""The penalty by what is still to be gained, by hand and against the slow version."""
+"""The studies' own objectives, by hand and against the slow version."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from support.objectives import batch, objective, rollout
+from group_length import GroupLength
+from support.objectives import MARKS, batch, objective, rollout
 from support.slow_advantages import slow_advantages
 from to_go import gains_to_go
 
 from openrlhf_swap import StepTrace
 from openrlhf_swap.algorithm.advantages import local_gains, penalty_weights
+
+
+def test_the_length_term_without_a_critic_by_hand():
+    # Right: 10 and 14 tokens, mean 12; in the other group 20 alone. Differences -2, 2, 0: deviation 2.
+    first = [rollout(length=10), rollout(length=14), rollout(length=30, correct=False)]
+    second = [rollout(length=20), rollout(length=5, correct=False), rollout(length=6, correct=False)]
+    found = GroupLength(MARKS.replaced(objective="group_length:GroupLength")).token_advantages(batch(first, second))
+    assert found.shape == (2, 3, 30)
+    assert found[..., 0].tolist() == [pytest.approx([1, -1, 0]), [0, 0, 0]]
+    assert torch.equal(found, found[..., :1].expand_as(found))
 
 
 def test_the_step_that_prepares_is_spared():
@@ -21,7 +32,7 @@ def test_the_step_that_prepares_is_spared():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_agrees_with_the_slow_version(seed):
+def test_what_is_still_to_be_gained_agrees_with_the_slow_version(seed):
     torch.manual_seed(seed)
     group, traces = [], []
     for length in (30, 24, 18):
