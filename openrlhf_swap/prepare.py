@@ -77,8 +77,8 @@ def main(argv: list[str]) -> None:
         return {**rows[number], **reference.metadata, "problem": problem, "answer": reference.answer}
 
     def dropped_row(number: int, reason: Reason) -> Row:
-        own_id = {name: rows[number][name] for name in ("id",) if name in rows[number]}
-        earlier = {name: reason[name] + 1 for name in ("duplicate_of",) if name in reason}  # from 1, as in errors
+        own_id = {"id": rows[number]["id"]} if "id" in rows[number] else {}
+        earlier = {"duplicate_of": reason["duplicate_of"] + 1} if "duplicate_of" in reason else {}  # from 1, like rows
         return {"row": number + 1, **own_id, **reason, **earlier, "problem": problems[number]}
 
     source = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
