@@ -1,5 +1,7 @@
 """Groups of made-up responses for the objectives' tests."""
 
+import json
+
 import torch
 
 from openrlhf_swap import SwapConfig
@@ -53,3 +55,21 @@ def batch(*groups):
 
 def assert_rows(values, expected, tolerance=1e-9):
     torch.testing.assert_close(values, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance)
+
+
+LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
+
+
+def group(lengths=LENGTHS, correct=CORRECT, text=RIGHT, **more):
+    return [rollout(text, length, right, **more) for length, right in zip(lengths, correct, strict=True)]
+
+
+def rewards(name, *groups, **options):
+    return objective(name, **options).rewards(batch(*(groups or [group()])))
+
+
+def restored(method):
+    """The objective from its checkpoint, which holds plain values."""
+    again = build(method.config)
+    again.resume(0, json.loads(json.dumps(method.state_dict())))
+    return again

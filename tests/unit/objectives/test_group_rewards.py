@@ -1,30 +1,33 @@
-"""Objectives whose reward or advantage is a number for each response, against numbers worked out by hand.
+"""Objectives that change what a response earns, against numbers worked out by hand.
 
 Most of them on one group: 500, 1000, 1500 and 2000 tokens, all right but the third. So p = .75, and the right lengths
 have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a population.
 """
 
 import math
-import random
 import statistics
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
-from support.objectives import RIGHT, UNBOXED, assert_rows, batch, objective, rollout
+import torch
+from support.objectives import (
+    CORRECT,
+    LENGTHS,
+    READER,
+    RIGHT,
+    UNBOXED,
+    assert_rows,
+    batch,
+    group,
+    objective,
+    restored,
+    rewards,
+    rollout,
+)
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.group_rewards import REFLECTION, best_lengths
-
-LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
-
-
-def group(lengths=LENGTHS, correct=CORRECT, text=RIGHT, **more):
-    return [rollout(text, length, right, **more) for length, right in zip(lengths, correct, strict=True)]
-
-
-def rewards(name, *groups, **options):
-    return objective(name, **options).rewards(batch(*(groups or [group()])))
+from openrlhf_swap.objectives.group_rewards import REFLECTION, best_lengths, is_degenerate
 
 
 def centred(values):
@@ -94,28 +97,6 @@ def test_step_grpo():
     assert_rows(
         rewards("step_grpo", [rollout("a#\\boxed{4}", correct=False), rollout("a#4", correct=False)]), [[0.1, 0]]
     )
-
-
-def test_saber():
-    limited = "p Think for maximum 128 tokens.<a><think>\n"
-    # Thoughts of 128, 129, 129 tokens; the newline before the end does not count; an open one.
-    four = [rollout("#\\boxed{42}", 139, prompt=limited), rollout("#\\boxed{42}", 140, prompt=limited)]
-    four.append(rollout("#\\boxed{42}", 140, False, prompt=limited))
-    four.append(rollout("\n#\\boxed{42}", 140, prompt=limited))
-    four.append(rollout("\\boxed{42}", 20, prompt=limited))
-    assert_rows(rewards("saber", four), [[1, 0.6, -0.4, 1, -0.2]])
-    # Without a limit, and with a thought that the prompt has closed.
-    method = objective("saber")
-    closed = method.eval_prompt("p Answer without thinking.<a>")
-    assert closed == "p Answer without thinking.<a><think>\n\n</think>\n\n"
-    assert method.sampling("p Answer without thinking.<a><think>\n", 2, 9)[0].prompt == closed
-    both = [rollout(RIGHT, 900, prompt="p<a>"), rollout("\\boxed{42}", 900, prompt=closed)]
-    both.append(rollout("#\\boxed{42}", 900, prompt=closed))
-    assert_rows(method.rewards(batch(both)), [[1, 1, -0.2]])
-    # Every budget is asked for.
-    texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(60)}
-    sentences = ("", " Answer without thinking.", " Think for maximum 128 tokens.", " Think for maximum 4096 tokens.")
-    assert texts == {"q" + sentence for sentence in sentences}
 
 
 def test_cosine():
@@ -246,53 +227,7 @@ def test_o1_pruner():
     assert_rows(rewards("o1_pruner", group((5, 5), (True, True))), [[0, 0]])
 
 
-def test_hbpo_promises_a_budget_in_every_response():
-    method = objective("hbpo")
-    parts = method.sampling("<u>1+1?<a><think>\n", 8, 4096)
-    assert [(part.count, part.forced.split()[-2]) for part in parts] == [
-        (2, n) for n in ("512", "1024", "2048", "2560")
-    ]
-    assert parts[0].forced == "I will answer the question with 512 tokens"
-    assert method.sampling("<u>1+1?<a>", 4, 4096)[0].forced == "<think> I will answer the question with 512 tokens"
-    with pytest.raises(ConfigError, match=r"n_samples_per_prompt is 6, but --swap.hbpo.budgets has 4"):
-        method.check(SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=6)))
-    with pytest.raises(ConfigError, match=r"--swap.hbpo.budgets is 'few'"):
-        objective("hbpo", budgets="few")
-
-
-def test_hbpo():
-    # f(512) = 3.9231, f(1024) = 3.6955. 1000 for 512: f(1000) - 488/4096 = 3.5903; 400: 3.9257, at most 3.9231.
-    # 1100 for 1024: 4 cos(pi 1100/8192) - 76/4096 = 3.6290; one without the format: -1.
-    both = [rollout(RIGHT, 1000, part=0), rollout(RIGHT, 400, part=0), rollout(RIGHT, 1100, part=1)]
-    both.append(rollout(UNBOXED, 1100, part=1))
-    earned = [3.5903, 3.9231, 4 * math.cos(math.pi * 1100 / 8192) - 76 / 4096, -1]
-    mean, deviation = statistics.fmean(earned), statistics.stdev(earned)
-    intra = [(3.5903 + 3.9231) / 2 - 3.9231] * 2 + [(earned[2] - 1) / 2 - 3.6955] * 2
-    expected = [(r - mean) / deviation + 2 * term for r, term in zip(earned, intra, strict=True)]
-    assert_rows(rewards("hbpo", both, budgets="512,1024"), [expected], 2e-4)
-    # Of two ends of a thought the first one counts: what stands between them has a box, or has none.
-    two = [rollout("a#\\boxed{42}#b", 400, part=0), rollout("a#b#\\boxed{42}", 400, part=0)]
-    earned = [3.9231 * 0.5**0.5 / 2 * 2, 0]  # as unequal rewards, of 3.9231 and -1: A = .7071 and -.7071
-    intra = 2 * ((3.9231 - 1) / 2 - 3.9231)
-    assert_rows(rewards("hbpo", two, budgets="512"), [[0.5**0.5 + intra, -(0.5**0.5) + intra]], 2e-4)
-    # Wrong, and right beyond the longest: 0.
-    nothing = [rollout(RIGHT, 400, False, part=0), rollout(RIGHT, 4097, part=0)]
-    assert_rows(rewards("hbpo", nothing, budgets="512"), [[-2 * 3.9231] * 2], 2e-4)
-
-
-FINITE = [
-    "arora",
-    "dler",
-    "gdpo",
-    "gfpo",
-    "grpo_lead",
-    "kimi",
-    "lapo",
-    "o1_pruner",
-    "pass_rate_penalty",
-    "short_rl",
-    "smartthinker",
-]
+FINITE = "arora dler gdpo gfpo grpo_lead kimi lapo o1_pruner pass_rate_penalty short_rl smartthinker".split()
 
 
 @pytest.mark.parametrize("name", FINITE)
@@ -300,3 +235,254 @@ FINITE = [
 @pytest.mark.parametrize("lengths", [LENGTHS, (7, 7, 7, 7)])
 def test_no_group_gives_a_reward_that_is_not_finite(name, correct, lengths):
     assert rewards(name, group(lengths, correct, text="")).isfinite().all()
+
+
+def test_hapo_remembers_each_problem():
+    method = objective("hapo")
+    first = group((1000, 1700), (True, True), prompt="x")
+    assert_rows(method.rewards(batch(first)), [[1, 1]])  # nothing is known yet
+    again = restored(method)
+    # h = 1000: cos(pi/2 L/h) = .7071, 0, -.7071, -1 (kept at -.7 for a right one); a short wrong one earns nothing.
+    second = [*group(prompt="x"), rollout(RIGHT, 500, False, prompt="x")]
+    for either in (method, again):
+        assert_rows(either.rewards(batch(second)), [[1.7071, 1, -0.7071, 0.3, 0]], 1e-4)
+        assert either.metrics() == {"swap/hapo_known_problems": 1}
+    # h = 500 now; another problem knows nothing, and a wrong answer teaches nothing.
+    third = group((500,), (True,), prompt="x"), group((500,), (False,), prompt="y")
+    assert_rows(method.rewards(batch(*third)), [[1], [0]], 1e-9)
+    assert method.metrics() == {"swap/hapo_known_problems": 1}
+    by_mean = objective("hapo", memory="mean", weight=0.5)
+    by_mean.rewards(batch(first))
+    # h = 1350: cos(pi/2 675/1350) = .7071, half of it.
+    assert_rows(by_mean.rewards(batch(group((675,), (True,), prompt="x"))), [[1 + 0.5**1.5]], 1e-9)
+    # h = (1000 + 1700 + 675)/3 = 1125: every correct response counts once, a wrong one does not.
+    assert_rows(by_mean.rewards(batch(group((1125, 1), (True, False), prompt="x"))), [[1, 0]], 1e-9)
+    again = restored(by_mean)
+    for either in (by_mean, again):  # (3375 + 1125)/4 = 1125 again, then (4500 + 3500)/5 = 1600
+        assert_rows(either.rewards(batch(group((3500,), (True,), prompt="x"))), [[1 - 0.35]], 1e-9)
+        assert_rows(either.rewards(batch(group((1600,), (False,), prompt="x"))), [[0]], 1e-9)
+        assert either.state_dict()["lengths"].popitem()[1] == 1600
+
+
+def test_a_dlp_moves_its_price_after_use():
+    method = objective("a_dlp")
+    # A thought that never closes is wrong.
+    assert_rows(objective("a_dlp").rewards(batch([rollout("\\boxed{42}", 100), rollout(RIGHT, 100)])), [[-0.1, 0.9]])
+    assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
+    assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
+    again = restored(method)
+    for either in (method, again):
+        assert_rows(either.rewards(batch(group((100,), (False,)))), [[-0.113]])
+        assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
+    free = objective("a_dlp", rate=1)
+    free.rewards(batch(group((100,), (False,))))
+    assert free.metrics()["swap/a_dlp_price"] == 0
+
+
+def test_short_rl():
+    # Of the right ones, (L - 500)/1500: .5 for the shortest, .5 - 1/3, -, .5 - 1; answer and format: 3, wrong -.5.
+    method = objective("short_rl")
+    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
+    # 700 is within the tolerance of 200, 701 is not: .5 - 201/1500. Unformatted: -2 - 1.
+    near = [*group((500, 700, 701, 2000), (True,) * 4), rollout(UNBOXED, 400, True)]
+    assert_rows(method.rewards(batch(near)), [[3.5, 3.5, 3.5 - 201 / 1500, 2.5, -3]], 1e-6)
+    # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
+    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
+    again = restored(method)
+    half = batch(group((500, 900), (True, False)))
+    for either in (method, again):
+        assert_rows(either.rewards(half), [[3, -0.5]])
+        assert either.metrics() == {"swap/short_rl_best_accuracy": 0.8}
+    assert_rows(objective("short_rl").rewards(half), [[3.5, -0.5]])
+
+
+def measured(accuracy, **options):
+    """AALC after its measurement."""
+    method = objective("aalc", **options)
+    assert method.monitor() == (500, 1)
+    method.observe_monitor(batch([rollout("x", correct=number < 50 * accuracy) for number in range(50)]))
+    assert method.monitor() is None
+    return method
+
+
+@pytest.mark.parametrize(("accuracy", "weight", "shortness"), [(0.6, 0.94, 1), (0.98, 0.902, 0.9247), (1, 0.9, 0.5)])
+def test_aalc(accuracy, weight, shortness):
+    # L = 512 of 1024: 1 - min(a^128, .5); the answer weighs 1 - .1 a.
+    method = measured(accuracy)
+    rewards = [weight + 1e-6 * shortness, 1e-6 * shortness]
+    mean, deviation = sum(rewards) / 2, statistics.stdev(rewards)
+    advantages = [(reward - mean) / (deviation + 1e-6) for reward in rewards]
+    assert_rows(method.rewards(batch([rollout("x", 512), rollout("x", 512, False)])), [advantages], 1e-5)
+    assert method.normaliser == "none"
+
+
+def test_aalc_counts_the_length_where_all_are_right():
+    # a = 1; L/1024 = .25, .75: 1e-6 times .75, .25: sd 3.536e-7, so A = 2.5e-7/(3.536e-7 + 1e-6) = .1847.
+    groups = [rollout("x", 256), rollout("x", 768)]
+    assert_rows(measured(1).rewards(batch(groups)), [[0.1847, -0.1847]], 1e-4)
+    assert not measured(0.6).rewards(batch(groups)).any()  # .6^128 is next to nothing
+    # Half of the target: as far as an accuracy of .5. State goes with a checkpoint.
+    method = measured(0.5, target=0.5)
+    again = restored(method)
+    assert torch.equal(again.rewards(batch(groups)), measured(1).rewards(batch(groups)))
+    assert again.monitor() is None
+    again.step = 10
+    assert again.monitor() == (500, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "degenerate"),
+    [
+        ("so " * 10, True),
+        ("so " * 9, False),
+        ("a " + "so " * 10, True),
+        ("we try again " * 10, True),
+        ("x " + "we try again " * 11, True),  # ten times "again we try"
+        ("x " + "we try again " * 10, False),
+        ("one " * 9 + "two " * 9, False),
+        ("x" * 120, True),
+        ("x" * 119 + " " + "x" * 119, False),
+        (" ".join(str(n) for n in range(400)), False),
+        ((" ".join(f"w{n}" for n in range(31)) + " ") * 10, False),  # phrases of 30 words at most
+        ("", False),
+    ],
+)
+def test_degenerate_texts(text, degenerate):
+    assert is_degenerate(text) == degenerate
+
+
+def test_laser():
+    # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong, formatted -.5; unformatted -1, right or not.
+    group = [
+        rollout(RIGHT, 50),
+        rollout(RIGHT, 51),
+        rollout(RIGHT, 50, correct=False),
+        rollout(UNBOXED, 50),
+        rollout("cut off", 50, correct=False),
+        rollout("two#thoughts" + RIGHT, 50),
+    ]
+    assert_rows(objective("laser", target_length=50).rewards(batch(group)), [[1.5, 1, -0.5, -1, -1, -1]])
+
+
+def monitored(name="laser_d", **options):
+    """A LASER-D that has seen a monitoring set: one easy, one medium and no hard problem, ten responses each."""
+    method = objective(name, shortest=20, longest=100, grid=10, monitor_every=3, **options)
+    assert method.monitor() == (500, 8)
+    # Easy (9 of 10 right): two of ten responses within 30. int(0.2 * 5) = 1: 30 is the shortest that suffices
+    # (within 20: none).
+    easy = [rollout(length=30) for _ in range(2)] + [rollout(length=80) for _ in range(7)]
+    easy.append(rollout(length=80, correct=False))
+    # Medium (5 of 10 right): int(share * 2) >= 1 needs half of all responses, right or wrong: five within 47, so 50.
+    medium = [rollout(length=47, correct=False) for _ in range(5)] + [rollout(length=90) for _ in range(5)]
+    method.observe_monitor(batch(easy, medium))
+    return method
+
+
+def test_laser_d_chooses_targets_by_difficulty():
+    method = monitored()
+    assert method.metrics() == {"swap/laser_d_target_high": 30.0, "swap/laser_d_target_medium": 50.0}
+    # Three of three right: easy, target 30. One of three: medium, target 50. None: hard; no target is known, so the
+    # longest response of the batch (200) stands in, which changes nothing without a right answer.
+    easy = [rollout(RIGHT, n) for n in (30, 31, 200)]
+    medium = [rollout(RIGHT, 50), rollout(RIGHT, 20, correct=False), rollout(UNBOXED, 20)]
+    hard = [rollout(RIGHT, 20, correct=False) for _ in range(3)]
+    rewards = method.rewards(batch(easy, medium, hard))
+    assert_rows(rewards, [[1.5, 1, 1], [1.5, -0.5, -1], [-0.5, -0.5, -0.5]])
+
+
+def test_laser_d_thresholds_of_coverage():
+    method = objective("laser_d", shortest=10, longest=10, grid=1)
+    # (expected right, share within 10): 5 x .20 = 1 accepts, 5 x .19 does not; 2 x .5 accepts, 2 x .49 does not;
+    # 1 x .999 does not.
+    for expected_right, within, accepted in ((5, 200, True), (5, 190, False), (2, 500, True), (2, 490, False)):
+        lengths = torch.tensor([10] * within + [99] * (1000 - within))
+        assert (method._choose(lengths, expected_right) == 10) == accepted
+    assert method._choose(torch.tensor([10] * 999 + [99]), 1) is None
+    assert method._choose(torch.tensor([], dtype=torch.int64), 5) is None
+    # 10, 20, and no further than 25.
+    assert objective("laser_d", shortest=10, longest=25, grid=10)._choose(torch.tensor([24]), 5) == 25
+    assert objective("laser_d", shortest=10, longest=25, grid=10)._choose(torch.tensor([26]), 5) is None
+    with pytest.raises(ConfigError, match=r"--swap.laser_d.shortest is 4096, .longest 2048; use shortest <= longest"):
+        objective("laser_d", longest=2048)
+
+
+def test_laser_d_keeps_its_targets_in_the_checkpoint():
+    first = monitored()
+    second = restored(first)
+    assert second.metrics() == first.metrics()
+    assert second.monitor() is None  # not twice before the same step
+    second.step = 2
+    assert second.monitor() is None
+    second.step = 3
+    assert second.monitor() is not None
+
+
+def test_laser_de_lets_wrong_answers_explore():
+    # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not.
+    group = [rollout(RIGHT, 30) for _ in range(6)]
+    group += [rollout(RIGHT, 31, correct=False), rollout(RIGHT, 30, correct=False)]
+    assert_rows(monitored("laser_de").rewards(batch(group)), [[1.5] * 6 + [0.0, -0.5]])
+
+
+FOUR_STEPS = "a¶b¶c¶d#42$"
+
+CONFIDENCE = [-0.9, -0.9, -0.1, -0.1, -0.5, -0.5, -0.3, 0, 0, 0, 0]
+
+
+def confident(correct):
+    return replace(rollout(FOUR_STEPS, correct=correct), logprobs=torch.tensor(CONFIDENCE))
+
+
+def test_steps_end_with_a_blank_line():
+    method = objective("sas")
+    assert method.steps(rollout(FOUR_STEPS), READER) == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert method.steps(rollout("ab¶#42"), READER) == [(0, 3)]
+    assert method.steps(rollout("#42"), READER) == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "right", "wrong"),
+    [
+        # ceil(.3 x 4) = 2 of the least confident (-.9, -.5) are lost; ceil(.7 x 4) = 3 kept, -.1 lost.
+        ("paper", [0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+        ("released", [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1], [1] * 11),
+    ],
+)
+def test_sas(variant, right, wrong):
+    # One right, one wrong: A = .7071 and -.7071.
+    method = objective("sas", variant=variant)
+    (term,) = method.token_advantages(batch([confident(True), confident(False)]))
+    assert_rows(term, [[0.70711 * scale for scale in right], [-0.70711 * scale for scale in wrong]], 1e-5)
+    assert method.outcome_weight == 0
+
+
+def scored(text, length, gains, correct=True):
+    """Steps of ten tokens with these gains."""
+    ends = [10 * k + 9 for k in range(len(gains))]
+    logprobs = [-9.0, *(torch.tensor(gains).cumsum(0) - 9.0).tolist()]
+    return replace(rollout(text, length, correct), step_ends=ends, answer_logprobs=logprobs)
+
+
+@pytest.mark.parametrize(("step", "waits"), [(501, False), (500, True)])
+def test_attnpo(step, waits):
+    # Lengths 40 and 80, p = 1/2, z = -1 and 1: R = 1 - .2 sigmoid(z) = .94621, .85379, 0, 0; A = 4/3 (R - .45).
+    short = scored("#" + "x" * 19, 40, [0.0, 4.0])
+    long = scored("#" + "x" * 19, 80, [1.0, 0.0, 99.0])
+    wrong = [scored("#x", 40, [1.0, 1.0], False)] * 2
+    method = objective("attnpo")
+    method.step = step
+    (term,) = method.token_advantages(batch([short, long, *wrong]))
+    first, second = 4 / 3 * (0.946212 - 0.45), 4 / 3 * (0.853788 - 0.45)
+    # b = .25 x 19/45 = .105556 for the first one: its first step has the share 0, so .25 x 0 + .75.
+    assert_rows(term[0, [0, 9, 10, 19, 20, 39]], [first * (1 if waits else 0.75)] * 2 + [first] * 4, 1e-5)
+    # b = .25 x 19/85 = .055882: shares .01, 0, .99: .75 + .25 x .01/.055882 and .75.
+    early = [1, 1] if waits else [0.75 + 0.0025 / 0.0558824, 0.75]
+    assert_rows(term[1, [0, 10, 20, 79]], [second * early[0], second * early[1], second, second], 1e-5)
+    assert_rows(term[2, :40], [-0.6] * 40, 1e-6)
+
+
+def test_attnpo_spares_the_useful_steps_of_a_long_answer():
+    # All right, p = 1: A < 0 for the longest; its step with a share over b = 1 x 19/85 pays nothing.
+    group = [scored("#" + "x" * 19, length, [1.0, 9.0]) for length in (40, 40, 80)]
+    (term,) = objective("attnpo").token_advantages(batch(group))
+    assert term[2, 0] < 0 and not term[2, 10:20].any() and term[2, 20] == term[2, 0]

@@ -1,15 +1,25 @@
-"""An objective of one's own, named as module:Class."""
+"""Every objective can be built, and so can one of one's own, named as module:Class."""
 
 import re
 import sys
 
 import pytest
-from support.objectives import assert_rows, batch, objective, rollout
+from support.objectives import RIGHT, assert_rows, batch, objective, restored, rollout
 from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.objectives.registry import OBJECTIVES, build
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
+    method = objective(name)
+    if method.state_dict():
+        method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))
+    assert restored(method).state_dict() == method.state_dict()
+    scored = ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty", "vsrm_scores", "attnpo")
+    assert method.scores_steps == (name in scored)
 
 
 @pytest.fixture

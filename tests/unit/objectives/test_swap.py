@@ -1,10 +1,10 @@
-"""The objectives that read states: what training adds is what the public function gives; SWAP's baseline by hand."""
+"""SWAP's baseline by hand; what training adds for the critic of length is what the public function gives."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from support.objectives import MARKS, READER, rollout
+from support.objectives import MARKS, READER, assert_rows, batch, objective, rollout
 
 from openrlhf_swap import StateCritic, StepTrace, SwapConfig, length_critic_advantages, swap_advantages
 from openrlhf_swap.errors import ConfigError
@@ -129,3 +129,16 @@ def test_a_warning_says_once_that_nothing_could_be_predicted(capsys):
     objective.token_advantages(batch_of(objective, groups[:1]))
     assert "too few groups" in capsys.readouterr().out
     assert objective.metrics()["swap/critic_unsolved"] == 1
+
+
+def test_outcome_only():
+    # Right: 100, 200, 400; median 200. P = (400 - 200)/200 = 1 for the third, so r = 1, 1, 0; wrong: 0.
+    group = [rollout(length=n) for n in (100, 200, 400)] + [rollout(length=900, correct=False)]
+    assert_rows(objective("outcome_only").rewards(batch(group)), [[1, 1, 0, 0]])
+
+
+def test_a_step_objective_is_asked_of_the_public_function_only():
+    from openrlhf_swap import StepTrace, swap_advantages
+
+    with pytest.raises(ConfigError, match=r"--swap\.objective is laser"):
+        swap_advantages([StepTrace(3, True, [0.0], [])], SwapConfig(objective="laser"))

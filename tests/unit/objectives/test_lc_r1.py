@@ -1,0 +1,149 @@
+"""LC-R1 and DECS by hand, and an extractor of one's own that errs: one line names the flag and what it may return."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from support.objectives import READER, RIGHT, assert_rows, batch, objective, rollout
+
+from openrlhf_swap.errors import ConfigError, ObjectiveError
+from openrlhf_swap.objectives.lc_r1 import first_right_answer
+
+RESPONSE = rollout("so it is 42. Or not?#\\boxed{42}")  # a thought of 20 tokens
+
+OBJECTIVES = ("lc_r1", "decs")
+
+
+@pytest.fixture
+def with_extractor(monkeypatch):
+    """A function that makes an objective whose extractor is this one."""
+    module = ModuleType("mine")
+    monkeypatch.setitem(sys.modules, "mine", module)
+
+    def make(name, extractor):
+        module.cut = extractor
+        return objective(name, extractor="mine:cut")
+
+    return make
+
+
+def use(method, response=RESPONSE):
+    """Each calls its extractor where the batch passes first."""
+    return method.edit(response, READER) if method.name == "lc_r1" else method.token_advantages(batch([response] * 2))
+
+
+WRONG = {
+    "too many": (lambda ids, *_: len(ids) + 1, "returned 21"),
+    "negative": (lambda *_: -1, "returned -1"),
+    "nothing": (lambda *_: None, "returned None"),
+    "not a number": (lambda *_: float("nan"), "returned nan"),
+    "the tokens": (lambda ids, *_: list(ids[:2]), "returned [115, 111]"),
+    "the text": (lambda ids, answer, reader: reader.text(ids[:2]), "returned 'so'"),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("case", WRONG)
+def test_what_it_may_not_return(with_extractor, name, case):
+    function, found = WRONG[case]
+    with pytest.raises(ObjectiveError) as error:
+        use(with_extractor(name, function))
+    assert str(error.value) == (
+        f"--swap.{name}.extractor is 'mine:cut', which {found}; expected tokens from 0 to 20: fix the function"
+    )
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_is_no_function_is_refused_before_the_start(with_extractor, name):
+    with pytest.raises(ConfigError) as error:
+        with_extractor(name, 7)
+    assert str(error.value) == f"--swap.{name}.extractor is 'mine:cut', which is not a function; use module:function"
+
+
+@pytest.mark.parametrize("kept", [0, 12, 20, np.int64(12)])
+def test_what_it_may_return(with_extractor, kept):
+    cut = with_extractor("lc_r1", lambda *_: kept).edit(RESPONSE, READER)
+    text = "so it is 42. Or not?"
+    assert READER.text(cut.response_ids) == text[: kept or None] + "</think>\\boxed{42}"
+    assert cut.metadata["lc_r1_kept"] == kept and type(cut.metadata["lc_r1_kept"]) is float
+
+
+def test_it_is_asked_about_correct_responses_only(with_extractor):
+    wrong = rollout("so it is 7. Or not?#\\boxed{7}", correct=False)
+    for name in OBJECTIVES:
+        use(with_extractor(name, lambda *_: pytest.fail("asked")), wrong)
+
+
+def test_lc_r1_rewards():
+    # Worked vector of the reference: R = 2, 2, 1, 0 with L = 500, 1000, 1500, 2000. The longest right one has 1000:
+    # l = 1 - L/1000 = .5, 0, -.5, -1 (up to the code's 1e-4), so R + l = 2.5, 2, .5, -1.
+    group = [
+        rollout(RIGHT, 500),
+        rollout(RIGHT, 1000),
+        rollout(RIGHT, 1500, correct=False),
+        rollout("no end", 2000, correct=False),
+    ]
+    rewards = objective("lc_r1").rewards(batch(group))
+    torch.testing.assert_close(rewards, torch.tensor([[2.5, 2, 0.5, -1]]).double(), rtol=0, atol=1e-6)
+    # Nothing right: no length reward.
+    assert_rows(objective("lc_r1").rewards(batch([group[2], group[3]])), [[1, 0]])
+
+
+def test_lc_r1_does_not_count_the_end_token():
+    # 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it the second one has 21: 1 - 10/21.
+    short, long, cut = (rollout(tail, length) for tail, length in (("#$", 11), ("#$", 21), ("#", 21)))
+    assert_rows(objective("lc_r1").rewards(batch([short, long])), [[2.5, 2]], 1e-4)
+    assert_rows(objective("lc_r1").rewards(batch([short, cut])), [[3 - 10 / 21, 2]], 1e-4)
+
+
+def test_lc_r1_cuts_a_right_thought_after_the_answer():
+    method = objective("lc_r1")
+    cut = rollout("so it is 42. Let me check again.#\\boxed{42}")
+    # The first sentence with 42 ends after 12 characters; the thought has 32.
+    cut = method.edit(cut, READER)
+    assert READER.text(cut.response_ids) == "so it is 42.</think>\\boxed{42}"
+    sampled = [
+        rollout("no number here.#\\boxed{42}"),
+        rollout("so it is 42. Or not.#\\boxed{7}", correct=False),
+    ]
+    silent, wrong = (method.edit(one, READER) for one in sampled)
+    assert [one.response_ids for one in (silent, wrong)] == [one.response_ids for one in sampled]
+    assert sampled[0].metadata == {}  # what was sampled stays as it is
+    # At `</think>`: 1 - 12/32.0001 for the cut one, index 12; -1 for the silent one, index 15; nothing if wrong.
+    term = method.token_advantages(batch([cut, silent, wrong]))
+    expected = torch.zeros_like(term)
+    expected[0, 0, 12] = 1 - 12 / 32.0001
+    expected[0, 1, 15] = -1
+    torch.testing.assert_close(term, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("thought", "kept"),
+    [("x = 42\nmore", "x = 42\n"), ("142 and 42.5 are not it", ""), ("42", "42"), ("Is 42 it? Yes.", "Is 42 it?")],
+)
+def test_the_first_right_answer(thought, kept):
+    ids = [ord(c) for c in thought]
+    assert first_right_answer(ids, "$42$", READER) == len(kept)
+
+
+def test_decs():
+    # L_max 10. 6 tokens, 3 and 4 redundant: 1 + .1 (1 - 6/10) = 1.04 there, else 1.1; 3 tokens: 1.1 everywhere.
+    # Mean 1.07, sd .0424 at these tokens: -.7071 and .7071, 0 elsewhere.
+    method = objective("decs", max_length=10)
+    long = rollout(" 4\nxy#", answer="4")  # the thought's first sentence ends behind 3 tokens
+    short = rollout("4.#", answer="4")
+    (term,) = method.token_advantages(batch([long, short]))
+    assert_rows(term, [[0, 0, 0, -0.7071, -0.7071, 0], [0, 0, 0, 0.7071, 0.7071, 0]], 1e-4)
+    # A wrong one earns nothing anywhere: (1.1, 1.1, 0): mean .7333, sd .6351.
+    wrong = rollout(" 4\nxy#", correct=False, answer="4")
+    (term,) = method.token_advantages(batch([short, short, wrong]))
+    assert_rows(term[:, 0], [0.57735, 0.57735, -1.1547], 1e-4)
+    assert term[:, 0].equal(term[:, 5]) and method.outcome_weight == 0
+    # At a redundant token 1.04, 1.1 and 0: mean .71333, sd .61849.
+    (term,) = method.token_advantages(batch([long, short, wrong]))
+    assert_rows(term[:, 3], [0.52817, 0.62518, -1.15334], 1e-4)
+    # Nothing names the answer: nothing is redundant.
+    (term,) = method.token_advantages(batch([rollout(" 5\nxy#", answer="4"), short]))
+    assert not term.any()
