@@ -34,13 +34,131 @@ def centred(values):
     return values - values.mean(-1, keepdim=True)
 
 
-def test_shorterbetter():
-    # The shortest right one has 500: 2, 2 - .5, 0 - 1, 2 - 1.5.
-    values = rewards("shorterbetter")
-    assert_rows(values, [[2, 1.5, -1, 0.5]])
-    assert_rows(outcome_advantages(values, 1e-6), [[0.9449, 0.5669, -1.3229, -0.1890]], 1e-4)
-    # None is right: the mean, 200.
-    assert_rows(rewards("shorterbetter", group((100, 300), (False, False))), [[-0.1, -0.1]])
+def case(name, expected, *groups, within=1e-9, **options):
+    """The rewards of some groups, by default the one above."""
+    return pytest.param(name, expected, groups, within, options, id=name)
+
+
+def steps(text, correct=True):
+    return rollout(text + "\\boxed{42}", correct=correct)
+
+
+CHANGE = 0.45 * math.tanh(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "groups", "within", "options"),
+    [
+        # The shortest right one has 500: 2, 2 - .5, 0 - 1, 2 - 1.5. None is right: the mean, 200.
+        case("shorterbetter", [[2, 1.5, -1, 0.5]]),
+        case("shorterbetter", [[-0.1, -0.1]], group((100, 300), (False, False))),
+        # (L - 500)/1500 = 0, 1/3, 2/3, 1. A short wrong one earns nothing for it; equal lengths: no length reward.
+        case("kimi", [[1.5, 1 + 1 / 6, -1 / 6, 0.5]]),
+        case("kimi", [[1.2, 1 + 0.4 / 6, -0.4 / 6, 0.8]], weight=0.4),
+        case("kimi", [[0, 0.5], [0, 1]], group((21, 23), (False, True)), group((27, 27), (False, True))),
+        # Half of the way: the middle. At 0 tokens the short numbers, at the limit and beyond it the long ones. A
+        # quarter: long + (short - long)/2 (1 + cos 45 degrees).
+        case(
+            *("cosine", [[0.75, -0.75, 0.5, -0.5]]),
+            group((50, 50, 100, 200), (True, False, True, False), text=""),
+            max_length=100,
+        ),
+        case(
+            *("cosine", [[0.5 + 0.25 * (1 + 0.5**0.5), -0.5 - 0.25 * (1 + 0.5**0.5)]]),
+            group((25, 25), (True, False), text=""),
+            max_length=100,
+        ),
+        # The three shortest: 1, 1, 0; mean 2/3, sd .57735. Half of four by default: 500 and 1000, both right.
+        case("gfpo", [[0.5773, 0.5773, -1.1545, 0]], within=1e-4, share=0.75),
+        case("gfpo", [[0, 0, 0, 0]]),
+        # c: .5, .5, -1.5, .5; [L <= 1200]: .866, .866, -.866, -.866; the sum, whitened over 5000 tokens.
+        case("gdpo", [[1.2525, 1.2525, -1.3266, 0.0556]], within=1e-4, target_length=1200),
+        case("gdpo", [[0, 0]], group((5, 7), (True, True))),
+        case("dr_grpo", [[1, 1, 0, 1]]),
+        # p w = .1875, times .25, .5, .75, 1; gated, only correct answers pay: the third one keeps 0.
+        case("prime_linear", [[0.953125, 0.90625, -0.140625, 0.8125]]),
+        case("prime_linear", [[0.953125, 0.90625, 0, 0.8125]], gated=1),
+        # p = .75, the longest correct has 2000: .2 x .75 L/2000 = .15 (.25, .5, -, 1). The wrong answer's 40 tokens do
+        # not count as the longest: 1 - .2 x .5. A reward is used up, never turned: 1 - 1.5.
+        case("pass_rate_penalty", [[0.9625, 0.925, 0, 0.85]]),
+        case("pass_rate_penalty", [[0.9, 0]], group((20, 40), (True, False))),
+        case("pass_rate_penalty", [[0, 0.25]], group((40, 20), (True, True)), weight=1.5),
+        case("pass_rate_penalty", [[0, 0]], group((40, 20), (False, False))),
+        # As reviews quote ALP: c - .0001 max(.75, 1/4) L, wrong answers too; without a correct one 1/4 is left.
+        case("pass_rate_penalty", [[0.9625, 0.925, -0.1125, 0.85]], form="alp", beta=1e-4),
+        case(
+            *("pass_rate_penalty", [[-0.0125, -0.025, -0.0375, -0.05]], group(correct=(False,) * 4)),
+            form="alp",
+            beta=1e-4,
+        ),
+        # Mean length 1250: 1/(1 + .33 L/1250).
+        case("gr3", [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]]),
+        case("gr3", [[1, 1, 0, 1]], alpha=0),
+        # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all tokens is their
+        # number. Nor does it matter what was cut off: 150 of 200 tokens are correct ones'.
+        case("on_policy_sft", [[10 / 7, 10 / 7, 0, 10 / 7]]),
+        case(
+            *("on_policy_sft", [[4 / 3, 4 / 3, 0]]),
+            [rollout(RIGHT, 100, truncated=True), rollout(RIGHT, 50), rollout(RIGHT, 50, False)],
+        ),
+        case("on_policy_sft", [[0, 0]], group((5, 7), (False, False))),
+        # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875; z-score as a population.
+        case("o1_pruner", [[1.1302, 0.4126, -1.5967, 0.0538]], within=1e-4),
+        case("o1_pruner", [[0, 0]], group((5, 5), (True, True))),
+        # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box alone. Without a
+        # correct one, with and without a box: mu is not needed.
+        case(
+            *("step_grpo", [[1 + CHANGE, 1 - CHANGE, 0.1, 1]]),
+            [steps("so#"), steps("Wait, Wait#"), steps("Wait#", False), steps("Wait: await, Waiting#")],
+        ),
+        case("step_grpo", [[0.1, 0]], [steps("a#", False), rollout("a#4", correct=False)]),
+        # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583. Whitened over the batch: a group that is
+        # all right gets minus the mean, with 5000 tokens more of 0: m = -.025 and
+        # v = (3500 * .275^2 + 1500 * .725^2 + 5000 * .025^2)/10000.
+        case("dler", [[0.6546, 0.6546, -1.5274, 0.6546]], within=1e-4),
+        case(
+            *("dler", [[0.8461, 0.8461, -2.2307, 0.8461], [0.025 / math.sqrt(0.105625)] * 4]),
+            *(group(), group((1250,) * 4, (True,) * 4)),
+            within=1e-4,
+        ),
+        # Cut off is wrong, whatever the grader says: nothing has spread then. So is a box in a thought that never
+        # closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99.
+        case("dler", [[0, 0]], [rollout(RIGHT, 50, False), rollout(RIGHT, 50, True, truncated=True)]),
+        case(
+            *("dler", [[-0.5 / math.sqrt(25 / 99), 0.5 / math.sqrt(25 / 99)]]),
+            [rollout("\\boxed{42}", 50), rollout(RIGHT, 50)],
+            within=1e-6,
+        ),
+        # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong -.5; unformatted -1, right or not.
+        case("laser", [[1.5, 1, -0.5]], group((50, 51, 50), (True, True, False)), target_length=50),
+        case(
+            *("laser", [[-1, -1, -1]]),
+            [rollout(UNBOXED, 50), rollout("cut off", 50, False), rollout("two#thoughts" + RIGHT, 50)],
+            target_length=50,
+        ),
+    ],
+)
+def test_rewards(name, expected, groups, within, options):
+    assert_rows(rewards(name, *groups, **options), expected, within)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("shorterbetter", [[0.9449, 0.5669, -1.3229, -0.1890]]),
+        ("prime_linear", [[0.3203, 0.2734, -0.7734, 0.1797]]),
+    ],
+)
+def test_what_is_normalised(name, expected):
+    values, method = rewards(name), objective(name)
+    normalised = outcome_advantages(values, 1e-6) if method.normaliser == "group" else centred(values)
+    assert_rows(normalised, expected, 1e-4)
+
+
+def test_a_setting_out_of_range_and_normalisers():
+    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is '2', which should be"):
+        objective("prime_linear", gated=2)
+    assert [objective(name).normaliser for name in ("dr_grpo", "on_policy_sft")] == ["centre", "none"]
 
 
 def test_arora():
@@ -54,14 +172,6 @@ def test_arora():
     # Cut off: wrong, and out of the statistics. One right one: z = 0. None: 0.
     cut = [*group((10,), (True,)), rollout(RIGHT, 90, True, truncated=True)]
     assert_rows(rewards("arora", cut, group((5, 9), (False, False)), alpha=0.2), [[2 * 0.9, 0], [0, 0]], 1e-6)
-
-
-def test_kimi():
-    # (L - 500)/1500 = 0, 1/3, 2/3, 1.
-    assert_rows(rewards("kimi"), [[1.5, 1 + 1 / 6, -1 / 6, 0.5]])
-    assert_rows(rewards("kimi", weight=0.4), [[1.2, 1 + 0.4 / 6, -0.4 / 6, 0.8]])
-    # A short wrong one earns nothing for it; equal lengths: no length reward.
-    assert_rows(rewards("kimi", group((21, 23), (False, True)), group((27, 27), (False, True))), [[0, 0.5], [0, 1]])
 
 
 def test_grpo_lead():
@@ -85,111 +195,6 @@ def test_grpo_lead():
     assert_rows(values, by_hand, 1e-4)
     # Nothing correct: no advantage, though a thought that never closes (0) earns more than a wrong answer (-1).
     assert_rows(rewards("grpo_lead", [rollout("open", 50, False), rollout(RIGHT, 50, False)]), [[0, 0]])
-
-
-def test_step_grpo():
-    # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box alone.
-    texts = ("so#", "Wait, Wait#", "Wait#", "Wait: await, Waiting#")
-    four = [rollout(text + "\\boxed{42}", correct=number != 2) for number, text in enumerate(texts)]
-    change = 0.45 * math.tanh(0.5)
-    assert_rows(rewards("step_grpo", four), [[1 + change, 1 - change, 0.1, 1]])
-    # Two without a correct one, with and without a box: mu is not needed.
-    assert_rows(
-        rewards("step_grpo", [rollout("a#\\boxed{4}", correct=False), rollout("a#4", correct=False)]), [[0.1, 0]]
-    )
-
-
-def test_cosine():
-    # Half of the way: the middle. At 0 tokens the short numbers, at the limit and beyond it the long ones.
-    four = group((50, 50, 100, 200), (True, False, True, False), text="")
-    assert_rows(rewards("cosine", four, max_length=100), [[0.75, -0.75, 0.5, -0.5]])
-    # A quarter: long + (short - long)/2 (1 + cos 45 degrees).
-    quarter = [rollout(length=25), rollout(length=25, correct=False)]
-    assert_rows(
-        rewards("cosine", quarter, max_length=100),
-        [[0.5 + 0.25 * (1 + 0.5**0.5), -0.5 - 0.25 * (1 + 0.5**0.5)]],
-    )
-
-
-def test_gfpo():
-    # The three shortest: 1, 1, 0; mean 2/3, sd .57735.
-    assert_rows(rewards("gfpo", share=0.75), [[0.5773, 0.5773, -1.1545, 0]], 1e-4)
-    # Half of four by default: 500 and 1000, both right.
-    assert_rows(rewards("gfpo"), [[0, 0, 0, 0]])
-
-
-def test_gdpo():
-    # c: .5, .5, -1.5, .5; [L <= 1200]: .866, .866, -.866, -.866; the sum, whitened over 5000 tokens.
-    assert_rows(rewards("gdpo", target_length=1200), [[1.2525, 1.2525, -1.3266, 0.0556]], 1e-4)
-    assert_rows(rewards("gdpo", group((5, 7), (True, True))), [[0, 0]])
-
-
-def test_dler():
-    # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583.
-    assert_rows(rewards("dler"), [[0.6546, 0.6546, -1.5274, 0.6546]], 1e-4)
-    # Whitened over the batch: a group that is all right gets minus the mean,
-    # with 5000 tokens more of 0: m = -.025, v = (3500 * .275^2 + 1500 * .725^2 + 5000 * .025^2)/10000.
-    both = rewards("dler", group(), group((1250,) * 4, (True,) * 4))
-    assert_rows(both[1], [0.025 / math.sqrt(0.105625)] * 4, 1e-4)
-    # Cut off is wrong, whatever the grader says: nothing has spread then.
-    cut = [rollout(RIGHT, 50, False), rollout(RIGHT, 50, True, truncated=True)]
-    assert_rows(rewards("dler", cut), [[0, 0]])
-    # So is a box in a thought that never closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99.
-    unclosed = [rollout("\\boxed{42}", 50), rollout(RIGHT, 50)]
-    assert_rows(rewards("dler", unclosed), [[-0.5 / math.sqrt(25 / 99), 0.5 / math.sqrt(25 / 99)]], 1e-6)
-
-
-def test_dr_grpo_is_centred():
-    method = objective("dr_grpo")
-    assert method.normaliser == "centre"
-    assert_rows(method.rewards(batch(group())), [[1, 1, 0, 1]])
-
-
-def test_prime_linear():
-    # p w = .1875, times .25, .5, .75, 1.
-    values = rewards("prime_linear")
-    assert_rows(values, [[0.953125, 0.90625, -0.140625, 0.8125]])
-    assert_rows(centred(values), [[0.3203, 0.2734, -0.7734, 0.1797]], 1e-4)
-
-
-def test_prime_linear_gated():
-    # Only correct answers pay: the third one keeps 0.
-    assert_rows(rewards("prime_linear", gated=1), [[0.953125, 0.90625, 0, 0.8125]])
-    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is '2', which should be"):
-        objective("prime_linear", gated=2)
-
-
-def test_pass_rate_penalty():
-    # p = .75, the longest correct has 2000: .2 x .75 L/2000 = .15 (.25, .5, -, 1).
-    assert_rows(rewards("pass_rate_penalty"), [[0.9625, 0.925, 0, 0.85]])
-    # The wrong answer's 40 tokens do not count as the longest: 1 - .2 x .5.
-    assert_rows(rewards("pass_rate_penalty", group((20, 40), (True, False))), [[0.9, 0]])
-    # A reward is used up, never turned: 1 - 1.5.
-    assert_rows(rewards("pass_rate_penalty", group((40, 20), (True, True)), weight=1.5), [[0, 0.25]])
-    assert_rows(rewards("pass_rate_penalty", group((40, 20), (False, False))), [[0, 0]])
-
-
-def test_pass_rate_penalty_as_reviews_quote_alp():
-    # c - .0001 max(.75, 1/4) L, wrong answers too; without a correct one 1/4 is left.
-    assert_rows(rewards("pass_rate_penalty", form="alp", beta=1e-4), [[0.9625, 0.925, -0.1125, 0.85]])
-    nothing = group(correct=(False,) * 4)
-    assert_rows(rewards("pass_rate_penalty", nothing, form="alp", beta=1e-4), [[-0.0125, -0.025, -0.0375, -0.05]])
-
-
-def test_gr3():
-    # Mean length 1250: 1/(1 + .33 L/1250).
-    assert_rows(rewards("gr3"), [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]])
-    assert_rows(rewards("gr3", alpha=0), [[1, 1, 0, 1]])
-
-
-def test_on_policy_sft():
-    # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all tokens is their number.
-    assert_rows(rewards("on_policy_sft"), [[10 / 7, 10 / 7, 0, 10 / 7]])
-    # Nor does it matter what was cut off: 150 of 200 tokens are correct ones'.
-    cut = [rollout(RIGHT, 100, truncated=True), rollout(RIGHT, 50), rollout(RIGHT, 50, False)]
-    assert_rows(rewards("on_policy_sft", cut), [[4 / 3, 4 / 3, 0]])
-    assert_rows(rewards("on_policy_sft", group((5, 7), (False, False))), [[0, 0]])
-    assert objective("on_policy_sft").normaliser == "none"
 
 
 def test_arlcp():
@@ -221,13 +226,8 @@ def test_smartthinker():
     assert_rows(rewards("smartthinker", *extremes), [[1, 1], [0, 0]])
 
 
-def test_o1_pruner():
-    # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875; z-score as a population.
-    assert_rows(rewards("o1_pruner"), [[1.1302, 0.4126, -1.5967, 0.0538]], 1e-4)
-    assert_rows(rewards("o1_pruner", group((5, 5), (True, True))), [[0, 0]])
-
-
-FINITE = "arora dler gdpo gfpo grpo_lead kimi lapo o1_pruner pass_rate_penalty short_rl smartthinker".split()
+FINITE = ("arora", "dler", "gdpo", "gfpo", "grpo_lead", "kimi", "lapo", "o1_pruner")
+FINITE += ("pass_rate_penalty", "short_rl", "smartthinker")
 
 
 @pytest.mark.parametrize("name", FINITE)
@@ -349,19 +349,6 @@ def test_aalc_counts_the_length_where_all_are_right():
 )
 def test_degenerate_texts(text, degenerate):
     assert is_degenerate(text) == degenerate
-
-
-def test_laser():
-    # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong, formatted -.5; unformatted -1, right or not.
-    group = [
-        rollout(RIGHT, 50),
-        rollout(RIGHT, 51),
-        rollout(RIGHT, 50, correct=False),
-        rollout(UNBOXED, 50),
-        rollout("cut off", 50, correct=False),
-        rollout("two#thoughts" + RIGHT, 50),
-    ]
-    assert_rows(objective("laser", target_length=50).rewards(batch(group)), [[1.5, 1, -0.5, -1, -1, -1]])
 
 
 def monitored(name="laser_d", **options):
