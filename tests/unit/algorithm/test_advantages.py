@@ -1,5 +1,6 @@
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,11 +17,13 @@ from openrlhf_swap.algorithm.advantages import (
     penalty_weights,
     process_advantages,
     step_signals,
+    step_tau,
     target_lengths,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.errors import ConfigError, NonFiniteError
 from openrlhf_swap.objectives.registry import ABLATION, coefficients
+from openrlhf_swap.runs.metrics import distances_from_uniform
 
 # The worked group: three correct responses and a wrong one (tau = lambda = beta = 1, theta = 0.3).
 WORKED = [
@@ -40,17 +43,30 @@ SLOW_ARGUMENTS = {
     "static_penalty": {"lam": 0.0, "static": 0.1},
     "uniform_penalty": {"tau": math.inf},
 }
+SETTINGS = [({"objective": name}, SLOW_ARGUMENTS[name]) for name in ABLATION]
+SETTINGS += [
+    ({"step_baseline": baseline, "step_noise": noise}, {"centre": baseline == "mean", "noise": noise})
+    for baseline in ("mean", "zero")
+    for noise in (0.0, 0.02, 3.0)
+]
+SETTINGS += [
+    (
+        {"step_price": price, "weights_from": source, "step_noise": noise},
+        {"by_weights": price == "weights", "monotone": source == "monotone", "noise": noise},
+    )
+    for price, source in (("steps", "monotone"), ("weights", "local"), ("weights", "monotone"))
+    for noise in (0.0, 3.0)
+]
 
 
 @st.composite
-def traces(draw, correct=None):
+def traces(draw):
     steps = draw(st.integers(0, 6))
     gaps = draw(st.lists(st.integers(1, 9), min_size=steps, max_size=steps))
     ends = [sum(gaps[: k + 1]) - 1 for k in range(steps)]
     scores = draw(st.lists(st.floats(-8, 0), min_size=steps + 1, max_size=steps + 1))
     tail = draw(st.integers(1, 9))
-    is_correct = draw(st.booleans()) if correct is None else correct
-    return StepTrace((ends[-1] + 1 if ends else 0) + tail, is_correct, scores, ends)
+    return StepTrace((ends[-1] + 1 if ends else 0) + tail, draw(st.booleans()), scores, ends)
 
 
 groups = st.lists(traces(), min_size=2, max_size=6)
@@ -82,43 +98,12 @@ def test_worked_group_by_hand():
         assert [round(row[end].item(), 4) for end in trace.step_ends] == values
 
 
-@pytest.mark.parametrize("objective", ABLATION)
+@pytest.mark.parametrize(("settings_", "arguments"), SETTINGS)
 @given(group=groups)
-def test_agrees_with_the_slow_version(objective, group):
-    fast = swap_advantages(group, SwapConfig(objective=objective))
-    slow = slow_advantages(group, **SLOW_ARGUMENTS[objective])
+def test_agrees_with_the_slow_version(settings_, arguments, group):
+    fast, slow = swap_advantages(group, SwapConfig(**settings_)), slow_advantages(group, **arguments)
     for row, expected in zip(fast, slow, strict=True):
         torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.02, 3.0])
-@pytest.mark.parametrize("baseline", ["mean", "zero"])
-@given(group=groups)
-def test_baseline_and_noise_agree_with_the_slow_version(baseline, noise, group):
-    fast = swap_advantages(group, SwapConfig(step_baseline=baseline, step_noise=noise))
-    slow = slow_advantages(group, centre=baseline == "mean", noise=noise)
-    for row, expected in zip(fast, slow, strict=True):
-        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("noise", [0.0, 3.0])
-@pytest.mark.parametrize(("price", "source"), [("steps", "monotone"), ("weights", "local"), ("weights", "monotone")])
-@given(group=groups)
-def test_price_and_weights_agree_with_the_slow_version(price, source, noise, group):
-    fast = swap_advantages(group, SwapConfig(step_price=price, weights_from=source, step_noise=noise))
-    slow = slow_advantages(group, by_weights=price == "weights", monotone=source == "monotone", noise=noise)
-    for row, expected in zip(fast, slow, strict=True):
-        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
-
-
-def test_price_by_weights_by_hand():
-    # Rewards 2, 0 and 1, mean 1, deviation 1, nobody pays; g is 2 and 0, so w = e^-2/(e^-2 + 1) and 1/(e^-2 + 1).
-    group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
-    row, other = swap_advantages(group, SwapConfig(step_price="weights"))
-    idle = 1 / (math.exp(-2) + 1)
-    # A step without a gain pays 2 * .88 of the response's 2, the other the rest; alone, a step pays its price.
-    assert row[[0, 3, 6]].tolist() == pytest.approx([0, -0.3 * 2 * idle, 0], abs=1e-5)
-    assert other.tolist() == pytest.approx([0.0] * 8, abs=1e-5)
 
 
 @given(groups, st.floats(0.05, 20), st.sampled_from(["local", "monotone"]))
@@ -153,10 +138,15 @@ def test_a_price_that_nobody_is_charged_cannot_be_shared():
         SwapConfig(step_price="weights", step_baseline="zero")
 
 
-def test_zero_baseline_by_hand():
+def test_baselines_and_prices_by_hand():
     # Both are correct and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1, unbiased deviation 1.
     group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
     eps = 1 + EPS
+    # g is 2 and 0, so w = e^-2/(e^-2 + 1) and 1/(e^-2 + 1): a step without a gain pays 2 * .88 of the response's 2,
+    # the other the rest; alone, a step pays its price.
+    row, other = swap_advantages(group, SwapConfig(step_price="weights"))
+    assert row[[0, 3, 6]].tolist() == pytest.approx([0, -0.3 * 2 / (math.exp(-2) + 1), 0], abs=1e-5)
+    assert other.tolist() == pytest.approx([0.0] * 8, abs=1e-5)
     by_mean, by_zero = (swap_advantages(group, SwapConfig(step_baseline=name)) for name in ("mean", "zero"))
     # The second step of the first response gained nothing: dropping it is worth theta times its price, or nothing.
     assert by_mean[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * (1 - 1) / eps, 0.3 * -1 / eps, 0])
@@ -272,13 +262,6 @@ def test_a_group_without_a_correct_response_gets_nothing():
     assert [row.tolist() for row in rows] == [[0.0] * 3, [0.0] * 5]
 
 
-def test_an_all_correct_group_keeps_the_process_term():
-    group = [StepTrace(9, True, [-4, -1, -1], [3, 7]), StepTrace(5, True, [-4, -1], [3])]
-    rows = swap_advantages(group, SwapConfig())
-    assert rows[0][0] != 0
-    assert rows[0][8] == 0
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_score_that_is_not_finite_is_named(bad):
     group = [StepTrace(9, True, [-4, -1], [3]), StepTrace(9, True, [-4, bad, -1], [3, 5])]
@@ -287,22 +270,18 @@ def test_a_score_that_is_not_finite_is_named(bad):
 
 
 @pytest.mark.parametrize(
-    ("trace", "message"),
+    ("group", "message"),
     [
-        (StepTrace(9, True, [-4, -1], [3, 5]), "2 answer_logprobs for 2 step_ends"),
-        (StepTrace(5, True, [-4, -1, -1], [3, 5]), "must ascend within 0..4"),
-        (StepTrace(9, True, [-4, -1, -1], [5, 5]), "must ascend"),
-        (StepTrace(-1, True, [-4], []), "length is -1"),
+        ([StepTrace(9, True, [-4, -1], [3, 5])], "2 answer_logprobs for 2 step_ends"),
+        ([StepTrace(5, True, [-4, -1, -1], [3, 5])], "must ascend within 0..4"),
+        ([StepTrace(9, True, [-4, -1, -1], [5, 5])], "must ascend"),
+        ([StepTrace(-1, True, [-4], [])], "length is -1"),
+        ([], "same number of responses"),
     ],
 )
-def test_a_trace_that_does_not_fit_is_refused(trace, message):
+def test_a_group_that_does_not_fit_is_refused(group, message):
     with pytest.raises(ValueError, match=message):
-        swap_advantages([trace], SwapConfig())
-
-
-def test_an_empty_group_is_refused():
-    with pytest.raises(ValueError, match="same number of responses"):
-        swap_advantages([], SwapConfig())
+        swap_advantages(group, SwapConfig())
 
 
 @given(st.integers(0, 2**31))
@@ -341,3 +320,74 @@ def test_a_graded_reward_is_no_correct_response():
     with pytest.raises(ValueError, match=r"correct is 0.5, neither right nor wrong"):
         StepTrace(3, 0.5)
     assert StepTrace(3, 1).correct == 1
+
+
+# Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3. The median of the
+# lengths is 20, so P = 1/2 for the longer one. The wrong response has scores that must not count.
+LONG = StepTrace(30, True, [-3.0, -2.0, -2.0, -3.0], [4, 9, 19])
+SHORT = StepTrace(10, True, [-3.0, -1.0], [7])
+WRONG = StepTrace(40, False, [0.0, 50.0], [7])
+GROUP = [LONG, SHORT, WRONG]
+HALF = SwapConfig(tau="0.5sd")
+
+
+def weights_of(gains, tau):
+    powers = [math.exp(-gain / tau) for gain in gains]
+    return [power / sum(powers) for power in powers]
+
+
+def stretched(trace, factor):
+    return replace(trace, answer_logprobs=[factor * score for score in trace.answer_logprobs])
+
+
+def signals(group, config):
+    return step_signals(StepBatch.from_traces([group]), coefficients(config))
+
+
+def test_weights_in_deviations_by_hand():
+    found = signals(GROUP, HALF)
+    expected = [weight / 2 for weight in weights_of([1, 0, -1], math.sqrt(5 / 3) / 2)]
+    assert found.penalties[0, 0].tolist() == pytest.approx(expected)
+    assert expected == pytest.approx([0.0179, 0.0845, 0.3976], abs=1e-4)
+    in_nats = SwapConfig(tau=math.sqrt(5 / 3) / 2)
+    for ours, theirs in zip(swap_advantages(GROUP, HALF), swap_advantages(GROUP, in_nats), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+def test_weights_from_monotone_gains_by_hand():
+    # Delta is 1, 0, 0 and 2: mean 3/4, squares 1/16, 9/16, 9/16, 25/16, unbiased variance 11/12. The last step of the
+    # longer one lost a nat, and pays no more than the idle one before it.
+    found = signals(GROUP, HALF.replaced(weights_from="monotone"))
+    expected = [weight / 2 for weight in weights_of([1, 0, 0], math.sqrt(11 / 12) / 2)]
+    assert found.penalties[0, 0].tolist() == pytest.approx(expected)
+
+
+def test_the_unit_of_the_gains_and_other_groups_do_not_matter():
+    alone = signals(GROUP, HALF).penalties[0]
+    others = [stretched(trace, 7.0) for trace in GROUP]
+    both = step_signals(StepBatch.from_traces([GROUP, others]), coefficients(HALF)).penalties
+    assert torch.allclose(both[0], alone) and torch.allclose(both[1], alone)
+    in_nats = step_signals(StepBatch.from_traces([GROUP, others]), coefficients(SwapConfig())).penalties
+    assert (in_nats[0] - in_nats[1]).abs().max() > 0.1
+
+
+def test_gains_without_a_spread_are_penalised_evenly_and_noise_is_not_blown_up():
+    alike = [StepTrace(30, True, [-1.0, -1.0, -1.0], [4, 9]), StepTrace(10, True, [-1.0, -1.0], [7])]
+    assert signals(alike, HALF).penalties[0, 0].tolist() == [0.25, 0.25]
+    one = [StepTrace(30, True, [-1.0, 0.0], [4]), WRONG]
+    batch = StepBatch.from_traces([one])
+    gains = batch.answer_logprobs.diff(dim=-1)
+    assert step_tau(gains, batch.step_mask, coefficients(HALF)).flatten().tolist() == [math.inf]
+    noise = [stretched(trace, 0.001) for trace in GROUP]
+    floored = signals(noise, HALF.replaced(step_noise=0.02)).penalties[0, 0]
+    assert floored.tolist() == pytest.approx([w / 2 for w in weights_of([0.001, 0, -0.001], 0.01)])
+
+
+def test_distances_from_uniform_by_hand():
+    mask = torch.tensor([[True, True, True, True], [True, True, False, False], [True, False, False, False]])
+    penalties = torch.tensor([[0.4, 0.0, 0.0, 0.4], [0.1, 0.1, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    # Half of the first one's penalty is not where uniform weights put it; a single step has no choice.
+    assert distances_from_uniform(penalties, mask).tolist() == pytest.approx([0.5, 0.0])
+    assert distances_from_uniform(torch.zeros_like(penalties), mask).numel() == 0
+    uniform = signals(GROUP, SwapConfig(objective="uniform_penalty"))
+    assert distances_from_uniform(uniform.penalties, StepBatch.from_traces([GROUP]).step_mask).tolist() == [0.0]
