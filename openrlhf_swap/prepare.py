@@ -28,9 +28,17 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
-from openrlhf_swap.data.clean import BenchmarkIndex, Reason, find_reasons, has_special_tokens, strip_template
-from openrlhf_swap.data.references import examples, problem_text, read_chat, read_references
-from openrlhf_swap.data.rows import DATA_FILES, read_table, revision_of, source_rows
+from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons, strip_template
+from openrlhf_swap.data.rows import (
+    DATA_FILES,
+    examples,
+    problem_text,
+    read_chat,
+    read_references,
+    read_table,
+    revision_of,
+    source_rows,
+)
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
@@ -93,7 +101,7 @@ def main(argv: list[str]) -> None:
             write_rows(path, content)
     for line in _summary(args, reasons):
         print(line)
-    if rendered := sum(has_special_tokens(problems[number]) for number in kept):
+    if rendered := sum(bool(SPECIAL.search(problems[number])) for number in kept):
         print(
             f"{rendered} prompts have special tokens of a chat template in their text; --strip-templates keeps the "
             "user's turn alone, to which training applies the model's template"

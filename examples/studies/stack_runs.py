@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM
 from world import Problem, counts, rendered
 
 from openrlhf_swap import __main__ as program
-from openrlhf_swap.data import references
+from openrlhf_swap.data import rows as data_rows
 from openrlhf_swap.files import read_rows
 
 WORLD = "columns"
@@ -108,6 +108,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["train"]:
-        references.normal_answer = str
+        data_rows.normal_answer = str
         sys.exit(program.main())
     main()

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from openrlhf_swap.data.references import read_reference
-from openrlhf_swap.data.rows import read_entries
+from openrlhf_swap.data.rows import read_entries, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tqdm import tqdm
 
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.data.references import EMPTY_PROBLEM, find_faults
+from openrlhf_swap.data.rows import EMPTY_PROBLEM, find_faults
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _REWRITES = [
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
 _BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
 _MARK = rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]|<(?:start|end)_of_turn>)"
-_SPECIAL = re.compile(_MARK)
+SPECIAL = re.compile(_MARK)  # special tokens of chat templates, such as <|im_start|>
 _USER_TURN = re.compile(
     rf"(?:{_MARK}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user(?:_token)?{_BAR}>(?:user\b)?|\[INST\])\s*(?:{_MARK}\s*)*"
     rf"(?:<<SYS>>.*?<</SYS>>\s*)?(.*?)\s*(?={_MARK}|\Z)",
@@ -100,13 +100,8 @@ _USER_TURN = re.compile(
 
 def strip_template(problem: str) -> str:
     """The user's turn of a prompt rendered with a chat template; other texts, and longer chats, as they are."""
-    turns = _USER_TURN.findall(problem) if has_special_tokens(problem) else []
+    turns = _USER_TURN.findall(problem) if SPECIAL.search(problem) else []
     return turns[0] if len(turns) == 1 and turns[0] else problem
-
-
-def has_special_tokens(problem: str) -> bool:
-    """Whether a problem has special tokens of chat templates, such as <|im_start|>, in its text."""
-    return _SPECIAL.search(problem) is not None
 
 
 def find_reasons(
@@ -117,10 +112,9 @@ def find_reasons(
     known: Sequence[str | None] = (),
     keeps_placeholders: bool = False,
 ) -> list[Reason | None]:
-    """Find why each row is dropped, None for a row that is kept.
+    """Why each row is dropped, None for a row that is kept: of rows with the same problem, the first usable one.
 
-    A reason of the problem goes before one of the answer. Of rows with the same problem, the first usable one is kept.
-    Chat templates do not count. `known` are the faults that the rows' chats had.
+    A reason of the problem goes before one of the answer. Chat templates do not count. `known` are faults of chats.
     """
     reading = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
     texts = {problem: read_row(strip_template(problem)) for problem in reading}  # a set may repeat a problem 100 times
@@ -181,10 +175,7 @@ class Match(NamedTuple):
 
 
 def read_text(problem: str, figures: bool = False) -> Text:
-    """Normalise a problem for comparison.
-
-    The key includes figures if the prose has fewer than two numbers: the same words may ask about different figures.
-    """
+    """A problem to compare; with figures in its key if prose with fewer than two numbers may ask about others."""
     prose = _tokens(_FIGURE.sub(" ", problem))
     numbers = Counter(filter(_is_number, prose))
     tokens = prose if numbers.total() >= FEWEST_NUMBERS and not figures else _tokens(problem)

@@ -130,10 +130,9 @@ def write_latex(text: str) -> str:
 def canonical(text: str) -> str:
     r"""The text as `write_latex` has it, less spellings that the parser does not know.
 
-    Colours, bold type and a full stop at the end of an answer are taken off, digits are joined over `\,`, `{,}` and
-    the like, a repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction, and the
-    i of 2i stands apart: the parser takes it for a variable otherwise. Upright names are written as usual, and degrees
-    inside of a trigonometric function, which the parser drops, as radians.
+    Colours, bold type and an answer's full stop are taken off, digits are joined over `\,`, `{,}` and the like, and a
+    repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction. The i of 2i stands
+    apart, upright names are as usual, and degrees inside of a function, which the parser drops, become radians.
     """
     plain = _remove_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
     plain = _GROUPED.sub(lambda number: re.sub(_GROUP, "", number[0]), plain)
@@ -211,10 +210,9 @@ def normal_answer(value: object) -> str:
     r"""An answer as it is graded and scored; empty for what is neither text, a number nor a list of these.
 
     Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A number has
-    no leading zeros, a whole one no decimals (a column of integers with holes is read as floats), a float no exponent,
-    and characters that the grader does not know as mathematics are written as it does: full-width digits, ¾, x². A
-    list, which may be written as text, is its items with commas between them. Backslashes that are all doubled, by a
-    second escaping, are halved; escapes of JSON and HTML and quotes around all of it are taken off.
+    no leading zeros, a whole one no decimals (a column of integers with holes is read as floats), a float no exponent;
+    full-width digits, ¾ and x² are written as the grader knows them. A list, also one written as text, is its items
+    with commas between them. Doubled backslashes are halved; escapes of JSON and HTML, and quotes, are taken off.
     """
     if isinstance(value, list | tuple):
         items = [normal_answer(item) for item in value]

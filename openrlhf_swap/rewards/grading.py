@@ -56,10 +56,8 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     """Whether a response states the reference answer.
 
     Nearly every text contains a number. In a response that never closed its thought, only a stated answer counts.
-    After a thought any number can be correct; a wrong number that was not stated as the answer is not an answer.
-
-    Raises:
-        ValueError: for a reference answer that cannot be parsed.
+    After a thought any number can be correct; a wrong number that was not stated as the answer is not an answer. A
+    reference answer that cannot be parsed is a ValueError.
     """
     bare = answers.bare_answer(answers.canonical(answers.strip_answer(answers.normal_answer(answer))))
     if not bare:
@@ -178,10 +176,9 @@ def _is_false(prediction: Any) -> bool:
 
 
 def _differ_slightly(gold: Any, prediction: Any) -> bool:
-    """Whether two values differ by less than what math-verify takes for nothing, but relatively by more.
+    """Whether two values differ by less than math-verify takes for nothing, or rounds off, but relatively by more.
 
-    That is 1e-15 or, of decimal numbers, what its rounding takes off: 0.0000002 is not 0.0000001. Values of variables
-    are tried at a place, and lists item by item.
+    0.0000002 is not 0.0000001. Values of variables are tried at a place, and lists item by item.
     """
     gold, prediction = (side.rhs if isinstance(side, Eq) else side for side in (gold, prediction))
     if not (isinstance(gold, Expr) and isinstance(prediction, Expr)):

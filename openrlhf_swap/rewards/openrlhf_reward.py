@@ -15,18 +15,10 @@ from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 def reward_func(
     queries: list[str], prompts: list[str], labels: list[Any], end_of_thought: str = END_OF_THOUGHT, grader: str = MATH
 ) -> dict[str, Any]:
-    """Grade one response.
+    """Grade one response (in `queries`, after its prompt) by its label: a reference answer, or that of a `Reference`.
 
-    Args:
-        queries: prompt and response as one text.
-        prompts: the prompt.
-        labels: the reference answer, text or a number; or the label of a `Reference`.
-        end_of_thought: what closes a thought; the rollout actors get it and the grader from the trainer.
-        grader: the verifier's name (`--swap.grader`).
-
-    Returns:
-        `rewards` and `scores` (between 0 and 1), and as metrics whether the response is correct, the grader's status
-        and whether it was slow.
+    Returns `rewards` and `scores`, between 0 and 1, and as metrics whether it is correct, the grader's status and
+    whether this was slow. What closes a thought and the verifier's name come from the trainer.
     """
     prompt, grade = prompts[0], Grade(correct=False, status="error")
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.

@@ -172,10 +172,7 @@ def run_program(prelude: str) -> None:
 
 
 class _Names(dict[str, Any]):
-    """The checks' own names, then the program's, then the imported modules'.
-
-    Built-in names are Python's, unless the checks use no other name of the program: then they test one that has them.
-    """
+    """The checks' own names, then the program's (Python's own ones only if they use no other), then the modules'."""
 
     def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
         super().__init__(__builtins__=builtins)

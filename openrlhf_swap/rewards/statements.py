@@ -256,9 +256,8 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
 def final_statement(text: str, closed: bool = False) -> str | None:
     r"""The part of a response that can be graded: what follows a closed thought; None if it states no answer.
 
-    An open thought counts if it has a box, but not half a one, or is nothing but an answer. Otherwise it counts from
-    where the answer is announced, so that no number of the thought is taken for the answer. `\boxed 7` becomes
-    `\boxed{7}`: TeX would box the 7, too.
+    An open thought counts if it has a box, but not half a one, or is nothing but an answer, and else from where it
+    announces one, so that no number of the thought is taken for it. `\boxed 7` is made `\boxed{7}`, which TeX shows.
     """
     text = _BARE_BOX.sub(lambda box: rf"\boxed{{{box[1] or box[2]}}}", text)
     if closed:

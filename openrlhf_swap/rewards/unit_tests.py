@@ -6,7 +6,6 @@ function: a line of JSON for each argument, and one for what it returns. LiveCod
 
 The score is the share of tests that pass; correct is all of them. The code meets neither the tests nor what they
 expect: they run in a process of their own, which compares values (`remote.py`).
-
 Code runs in bubblewrap. It can read the programs and libraries of the system and of this Python installation, and
 write into a folder in memory, which is gone afterwards. It has no network, no environment variables of ours and no
 capabilities, and the only processes it sees are its own, which all end with it. There is no /proc: Python does not
@@ -163,11 +162,9 @@ def _words(output: str) -> list[list[str | Decimal]]:
 
 
 def _read_word(word: str) -> str | Decimal:
-    try:
-        number = Decimal(word)
-    except InvalidOperation:
-        return word
-    return word if number.is_nan() else number
+    with suppress(InvalidOperation):
+        return word if (number := Decimal(word)).is_nan() else number
+    return word
 
 
 class Run(NamedTuple):
@@ -180,8 +177,7 @@ class Run(NamedTuple):
 def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
     """Run a Python program, which must not begin with a future import, with a text on its standard input.
 
-    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run. Where the program cannot be
-    confined it is not run: a ConfigError.
+    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run; a ConfigError if none can run.
     """
     with _started(program, given, cpu) as running:
         return _finish(*running, wall)
@@ -255,15 +251,14 @@ def _installed() -> Iterator[str]:
 
 def _confined(bwrap: str, program: int) -> list[str]:
     """The command that runs the Python program that can be read from a file descriptor."""
+    # Of a Python in the home folder only what it is made of.
+    roots = dict.fromkeys(("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix))
+    paths = [f"{root}/{name}" for root in roots for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
     command = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     command += ["--size", str(FOLDER_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--symlink", "/tmp", "/dev/shm"]
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
         command += ["--dev-bind", device, device]
-    shared = ["/etc/ld.so.cache", "/etc/alternatives"]
-    # Of a Python in the home folder only what it is made of.
-    for root in dict.fromkeys(("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix)):
-        shared += [f"{root}/{name}" for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
-    for path in shared:
+    for path in ("/etc/ld.so.cache", "/etc/alternatives", *paths):
         command += ["--ro-bind-try", path, path]
     command += ["--ro-bind-data", str(program), "/program.py", "--remount-ro", "/"]
     return [*command, sys.executable, "-I", "-B", "/program.py"]

@@ -1,10 +1,7 @@
 """Verifiers: functions that judge a response, by the name that `--swap.grader` gives them. Standard library only.
 
-A verifier is a function
-
-    verify(problem, answer, response, metadata) -> Verdict, or a bool, or a number between 0 and 1
-
-and runs in a grading process, where it may hang, crash or print as it likes.
+A verifier is a function of problem, answer, response and metadata that returns a Verdict, a bool or a number between
+0 and 1. It runs in a grading process, where it may hang, crash or print as it likes.
 """
 
 import json
@@ -28,9 +25,7 @@ BUILT_IN = {
 }
 GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response
 THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
-# OpenRLHF carries one text a response, so an answer with its row is JSON.
-_LABEL_START = '{"reference_answer": '
-
+_LABEL_START = '{"reference_answer": '  # OpenRLHF carries one text a response, so an answer with its row is JSON
 Metadata = Mapping[str, Any]
 
 

@@ -109,10 +109,8 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     end = family.end_of_thought if config.end_of_thought == AUTO else config.end_of_thought
     ids, decoded = _decode_again(end, tokenizer)
     if end not in decoded:
-        raise ConfigError(
-            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}; use a text that "
-            "it preserves"
-        )
+        fault = f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}"
+        raise ConfigError(f"{fault}; use a text that it preserves")
     rendered = prompt_text(tokenizer, "?") if template else ""
     source, close = family.name, family.close_template
     if end != family.end_of_thought:
@@ -127,13 +125,10 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
         close = config.close_template
     messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored after {close!r}"]
     if end not in close and not is_closed:
-        messages.append(
-            f"warning: the close template {close!r} does not contain {end!r}: answers are scored inside the thought"
-        )
-    if declared and end != declared.end_of_thought:
-        messages.append(
-            f"warning: the chat template closes a thought with {declared.end_of_thought!r}, not with {end!r}"
-        )
+        consequence = "answers are scored inside the thought"
+        messages.append(f"warning: the close template {close!r} does not contain {end!r}: {consequence}")
+    if declared and (usual := declared.end_of_thought) != end:
+        messages.append(f"warning: the chat template closes a thought with {usual!r}, not with {end!r}")
     return config.replaced(start_of_thought=start, end_of_thought=end, close_template=close), messages
 
 
@@ -167,10 +162,7 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
-    """Token ids of a problem rendered with the chat template.
-
-    Without a template: the problem and a newline, with the tokenizer's special tokens, which a template adds itself.
-    """
+    """A problem rendered with the chat template; without one, with a newline and the tokenizer's special tokens."""
     has_template = tokenizer.chat_template is not None
     text = prompt_text(tokenizer, problem) if has_template else problem + "\n"
     ids: list[int] = tokenizer(text, add_special_tokens=not has_template)["input_ids"]

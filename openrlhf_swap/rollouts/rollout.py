@@ -26,19 +26,13 @@ UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
 
 
 class ResponseReader:
-    """Decodes responses and finds where their thought ends, in token space; a response is never re-tokenised.
-
-    Attributes:
-        end_of_thought: the text that closes a thought.
-        end_tokens: how many tokens it takes on its own.
-        end_token: id of the token that ends a response.
-    """
+    """Decodes responses and finds where their thought ends, in token space; a response is never re-tokenised."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", end_of_thought: str) -> None:
         self._tokenizer = tokenizer
-        self.end_of_thought = end_of_thought
+        self.end_of_thought = end_of_thought  # the text that closes a thought
         self._end_ids = self.ids(end_of_thought)
-        self.end_tokens = len(self._end_ids)
+        self.end_tokens = len(self._end_ids)  # that it takes on its own
         self.end_token: int = tokenizer.eos_token_id
         added = tokenizer.added_tokens_decoder.items()
         self._special = {tokenizer.eos_token_id, *(number for number, token in added if token.special)}
@@ -68,8 +62,8 @@ class ResponseReader:
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
         """Tokens before the end of the thought.
 
-        If the thought is not closed: tokens before the final answer is stated (`answer_start`), and before the special
-        tokens that end the response, after which nothing would be generated and so nothing is scored.
+        Of an open thought: before the final answer is stated (`answer_start`), and before the special tokens that end
+        the response, after which nothing would be generated and so nothing is scored.
         """
         closed = self.thought_length(response_ids)
         if closed is not None:
@@ -102,12 +96,10 @@ class StepReader(ResponseReader):
         self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
 
     def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
-        """e_1..e_K: the index in the response of each step's last token.
+        """e_1..e_K: the index, among L generated tokens, of each step's last one.
 
-        Args:
-            response_ids: L generated tokens.
-            turn_starts: where turns but the first begin, ascending. No step crosses a turn: all turns share one M,
-                raised until they have at most K steps together, or one each. Turns but the last are all reasoning.
+        No step crosses a turn (turns but the first begin at `turn_starts`, ascending): all turns share one M, raised
+        until they have at most K steps together, or one each. Turns but the last are all reasoning.
         """
         if not turn_starts:
             return self._cut(response_ids[: self.reasoning_length(response_ids)], *self._limits)
@@ -140,9 +132,8 @@ def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
 def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     """Whether a response closes its thought and boxes an answer after it."""
     closed = reader.thought_length(response_ids)
-    if closed is None:
-        return False
-    return last_boxed(text_after_thought(reader.text(response_ids[closed:]), reader.end_of_thought)) is not None
+    text = "" if closed is None else text_after_thought(reader.text(response_ids[closed:]), reader.end_of_thought)
+    return last_boxed(text) is not None
 
 
 def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:
@@ -157,10 +148,7 @@ def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseR
 
 
 class _TextLengths:
-    """The characters in the text of the first 0, 1, 2, ... tokens, to bisect in.
-
-    The tokens are decoded once, in chunks that end with a whole character; then a length decodes a part of a chunk.
-    """
+    """The characters in the text of the first 0, 1, 2, ... tokens, to bisect in: each decodes a part of a chunk."""
 
     def __init__(self, ids: Sequence[int], reader: ResponseReader) -> None:
         self._ids, self._text = ids, reader.text
@@ -245,10 +233,7 @@ class Rollout:
 
     @property
     def prefix_ends(self) -> tuple[int, ...]:
-        """(K+1) positions in the row: the last prompt token's, then each step's last token's.
-
-        The last step of a turn ends with the observation that follows it, which opens the next turn.
-        """
+        """(K+1) positions in the row: the last prompt token's, then each step's last, or that of what it observed."""
         return (self.start - 1, *(int(self.positions[end]) + self._observed[end] for end in self.step_ends))
 
     @property

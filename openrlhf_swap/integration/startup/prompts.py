@@ -12,23 +12,21 @@ from typing import Any
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.data.references import (
-    examples,
-    find_faults,
-    labelled,
-    read_chat,
-    read_references,
-    remember,
-    remembered_file,
-    try_grader,
-)
 from openrlhf_swap.data.rows import (
     check_columns,
     describe_faults,
+    examples,
+    find_faults,
     has_rows,
+    labelled,
     loader_errors,
+    read_chat,
     read_entries,
+    read_references,
     readable_rows,
+    remember,
+    remembered_file,
+    try_grader,
 )
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE
-from openrlhf_swap.data.references import EMPTY_PROBLEM
+from openrlhf_swap.data.rows import EMPTY_PROBLEM
 from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, SUFFIX

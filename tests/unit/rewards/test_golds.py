@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from openrlhf_swap.data import references
-from openrlhf_swap.data.references import examples, find_gradable
+from openrlhf_swap.data import rows
+from openrlhf_swap.data.rows import examples, find_gradable
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import (
     EMPTY_ANSWER,
@@ -100,7 +100,7 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     assert all(grade.correct for grade in grader.grade_many(pairs))
     grader.close()
     normal = [normal_answer(given) for given in answers]
-    monkeypatch.setattr(references, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
+    monkeypatch.setattr(rows, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
     assert find_gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
     # Asked again, also among others: only what was not found good is parsed.
     asked = []
@@ -111,10 +111,10 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
 
 def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = references.remembered_file()
+    before = rows.remembered_file()
     assert before.parent == tmp_path / "openrlhf_swap"
-    monkeypatch.setattr(references, "version", lambda _: "another")
-    assert references.remembered_file() != before
+    monkeypatch.setattr(rows, "version", lambda _: "another")
+    assert rows.remembered_file() != before
 
 
 @pytest.mark.parametrize(

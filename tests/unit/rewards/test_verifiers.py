@@ -5,7 +5,7 @@ import json
 import pytest
 from support.confined import confined
 
-from openrlhf_swap.data.references import try_grader
+from openrlhf_swap.data.rows import try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, unit_tests
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
