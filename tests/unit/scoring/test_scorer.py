@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.families import R1, prompt_ids
+from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
 from openrlhf_swap.scoring.scorer import Scorer
 
 CLOSE = R1.close_template
@@ -50,8 +51,8 @@ def test_without_a_template_the_prompt_begins_as_any_text(model):
     """As in evaluation: a tokenizer that adds a beginning-of-text token does so here."""
     from tokenizers import processors
 
-    tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    tokenizer.chat_template = None
+    tokenizer, without_processor = (AutoTokenizer.from_pretrained(POLICY) for _ in range(2))
+    tokenizer.chat_template = without_processor.chat_template = None
     config = SwapConfig(step_tokens=8, close_template="</think>")
     plain = Scorer(model, tokenizer, config).score(*TRACE)
     first = tokenizer.convert_ids_to_tokens(0)
@@ -59,7 +60,7 @@ def test_without_a_template_the_prompt_begins_as_any_text(model):
         single=f"{first} $A", special_tokens=[(first, 0)]
     )
     begun = Scorer(model, tokenizer, config).score(*TRACE)
-    spelled_out = Scorer(model, _without_processor(), config).score(first + TRACE[0], *TRACE[1:])
+    spelled_out = Scorer(model, without_processor, config).score(first + TRACE[0], *TRACE[1:])
     assert begun["answer_logprobs"] == pytest.approx(spelled_out["answer_logprobs"], abs=1e-12)
     assert begun["answer_logprobs"] != pytest.approx(plain["answer_logprobs"], abs=1e-6)
 
@@ -72,12 +73,6 @@ def test_an_answer_is_never_scored_after_the_end_of_the_text(model, tokenizer):
     assert "".join(stated["steps"]) == thought
     assert stated["step_ends"] == cut_off["step_ends"]
     assert stated["answer_logprobs"] == pytest.approx(cut_off["answer_logprobs"], abs=1e-9)
-
-
-def _without_processor():
-    tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    tokenizer.chat_template = None
-    return tokenizer
 
 
 def test_a_model_that_cannot_be_branched_is_scored_prefix_by_prefix(tokenizer):
@@ -123,3 +118,28 @@ def test_a_model_under_autocast_is_scored(tokenizer):
     for scoring in ("shared_prefix", "per_prefix"):
         found = Scorer(model, tokenizer, config, scoring).score(*TRACE)["answer_logprobs"]
         assert found == pytest.approx(exact, abs=0.1) and found != exact
+
+
+def test_only_the_answers_tokens_are_scored(tokenizer):
+    branch = answer_branch(tokenizer, CLOSE, r"$\boxed{579}$")
+    text = tokenizer.decode(branch.ids)
+    scored = tokenizer.decode([i for i, used in zip(branch.ids, branch.scored, strict=True) if used])
+    assert text == CLOSE + "579"
+    assert scored == "579"
+
+
+def test_a_token_across_the_seam_is_scored():
+    """In Qwen's vocabulary `{-` is one token: it carries part of the answer."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(vocab={"{": 0, "-": 1, "7": 2, "{-": 3}, merges=[("{", "-")]))
+    backend.decoder = decoders.Fuse()
+    joint = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert answer_branch(joint, "{", "-7") == AnswerBranch((3, 2), (True, True))
+    assert answer_branch(joint, "{", "7") == AnswerBranch((0, 2), (False, True))
+
+
+def test_an_empty_answer_is_refused(tokenizer):
+    with pytest.raises(DataError, match="is empty"):
+        answer_branch(tokenizer, CLOSE, " $ $ ")
