@@ -37,8 +37,7 @@ COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/kernels.py openrl
     openrlhf_swap/packages/
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/patches.py openrlhf_swap/integration/
 COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \
-    openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/flash_attention.py \
-    openrlhf_swap/integration/runtime/
+    openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/
 
 # ---------------------------------------------------------------------------------------------------------------- cpu
 FROM base AS cpu

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
-from openrlhf_swap.integration.policy.scoring import ScoredForward
+from openrlhf_swap.integration.policy.chunked_actor import ScoredForward
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
 from openrlhf_swap.rollouts.families import resolve_thought
@@ -57,7 +57,7 @@ def without_ray() -> Any:
 
 def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) -> list[Any]:
     """One response each, two of three correct, their thought closed near the end."""
-    from openrlhf_swap.integration.generation.response import Sample
+    from openrlhf_swap.integration.generation.sampling import Sample
 
     torch.manual_seed(0)
     samples = []

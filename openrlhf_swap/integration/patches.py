@@ -5,9 +5,9 @@ A method of one object is replaced where the object is, by `packages.versions.re
 
 import importlib
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pkgutil import resolve_name
 from typing import Any
 
 from openrlhf_swap.errors import CompatibilityError
@@ -37,7 +37,7 @@ NAMES: dict[str, dict[str, str]] = {
     DRIVER: {
         # OpenRLHF's command imports these names and starts actors of the classes.
         "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
-        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.async_trainer.SwapTrainerAsync",
+        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.trainer.SwapTrainerAsync",
         "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.actors.IntrinsicRewardActor",
         "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.actors.SwapReferenceActor",
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
@@ -48,8 +48,8 @@ NAMES: dict[str, dict[str, str]] = {
     SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},
     TRAINER: {"openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trainer.SwapWandb"},
     ASYNC_TRAINER: {  # it starts actors of the classes that it finds in its own process
-        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.async_trainer.SwapGenerateActor",
-        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.async_trainer.SwapTrainingActor",
+        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.trainer.SwapGenerateActor",
+        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.trainer.SwapTrainingActor",
     },
     POLICY_LOADS: {
         "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
@@ -69,7 +69,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 
-# OpenRLHF imports these; compiling flash-attn takes hours.
+# OpenRLHF imports these, for which `.runtime.attention` stands; compiling flash-attn takes hours.
 FLASH_ATTENTION = ("flash_attn.bert_padding", "flash_attn.utils.distributed", "flash_attn.ops.triton.cross_entropy")
 
 VARIABLES: dict[str, dict[str, str]] = {
@@ -97,10 +97,7 @@ VARIABLES: dict[str, dict[str, str]] = {
 
 
 def check_versions() -> None:
-    """Check what the replacements are written for: the versions of packages, and memory that processes can share.
-
-    Raises CompatibilityError with the remedy.
-    """
+    """Raise CompatibilityError for other versions than the replacements', and for memory that cannot be shared."""
     for package in versions.VERSIONS:
         versions.check_version(package)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
@@ -134,25 +131,14 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
 
 
 def install(where: str) -> None:
-    """Put the variables and names for `where` in force for good; variables that are set stay.
-
-    Raises CompatibilityError as `installed` does.
-    """
+    """Put the variables and names for `where` in force for good, as `installed` does; variables that are set stay."""
     for name, value in VARIABLES.get(where, {}).items():
         os.environ.setdefault(name, value)
     installed(where)
 
 
-def replace_flash_attention() -> None:
-    """Give the modules of a missing flash-attn a stand-in; raises CompatibilityError for another OpenRLHF."""
-    versions.check_version("openrlhf")
-    stand_in = importlib.import_module(".runtime.flash_attention", __package__)
-    sys.modules.update(dict.fromkeys(FLASH_ATTENTION, stand_in))
-
-
 def _in_place_of(original: Any, replacement: str) -> Any:
-    module, name = replacement.rsplit(".", 1)
-    value = getattr(importlib.import_module(module, __package__), name)
+    value = resolve_name(f"{__package__}{replacement}" if replacement.startswith(".") else replacement)
     if not hasattr(original, "__ray_metadata__"):
         return value
     import ray

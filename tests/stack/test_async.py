@@ -147,7 +147,7 @@ def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_dre
     from support.hand_set import HandSetActor
     from vllm import SamplingParams
 
-    from openrlhf_swap.integration.generation.response import make_sample
+    from openrlhf_swap.integration.generation.sampling import make_sample
 
     flat = load_file(POLICY / "model.safetensors")
     flat["model.norm.weight"] = flat["model.norm.weight"] * 0.3

@@ -99,8 +99,7 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
-    from openrlhf_swap.integration.generation.response import read_response
-    from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
+    from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator, read_response
 
     group, strategy = actor_group
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)

@@ -45,7 +45,7 @@ def running_actors(arguments, ranks=1, engines=None):
 
 def make_sample(response):
     """The sample that the generator makes of a response that no objective changes."""
-    from openrlhf_swap.integration.generation import response as forms
+    from openrlhf_swap.integration.generation import sampling as forms
 
     return forms.make_sample(forms.read_response(response), 400)
 

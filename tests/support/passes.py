@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-from openrlhf_swap.integration.policy.scoring import PolicyScorer
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, PolicyScorer
 from openrlhf_swap.integration.policy.weights import without_adapters
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest

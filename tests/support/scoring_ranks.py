@@ -34,7 +34,7 @@ def rank_main(rank, world, families):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     from openrlhf_swap.config import RunConfig
-    from openrlhf_swap.integration.policy import scoring as policy_scoring
+    from openrlhf_swap.integration.policy.chunked_actor import PolicyScorer
     from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -54,7 +54,7 @@ def rank_main(rank, world, families):
         for packed in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
             actor = make_actor(engine, packed)
             args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3), swap_run=RunConfig())
-            scorer = policy_scoring.PolicyScorer(actor, SimpleNamespace(args=args, print=print))
+            scorer = PolicyScorer(actor, SimpleNamespace(args=args, print=print))
             for requests in (wanted, wanted[:1] if rank else []):
                 scored = scorer.forward(ids, mask[:, 1:], mask, requests)
                 differences = [torch.zeros(1)]

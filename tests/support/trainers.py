@@ -24,7 +24,7 @@ def make_trainer(strategy, group=None, engines=()):
 
 def make_training_actor(strategy, group=None, engines=()):
     """The asynchronous trainer's learning half."""
-    from openrlhf_swap.integration.driver.async_trainer import SwapTrainingActor
+    from openrlhf_swap.integration.driver.trainer import SwapTrainingActor
 
     queue = {"vllm_lock": None, "rollout_queue": None, "rollout_slots": None}
     return SwapTrainingActor(str(POLICY), strategy, group, None, None, None, list(engines), **queue)
@@ -32,7 +32,7 @@ def make_training_actor(strategy, group=None, engines=()):
 
 def make_generate_actor(strategy, engines=()):
     """The asynchronous trainer's sampling half."""
-    from openrlhf_swap.integration.driver.async_trainer import SwapGenerateActor
+    from openrlhf_swap.integration.driver.trainer import SwapGenerateActor
 
     queue = {"vllm_lock": None, "rollout_queue": None, "rollout_slots": None}
     return SwapGenerateActor(str(POLICY), strategy, list(engines), **queue)
@@ -45,7 +45,7 @@ def remote(function):
 
 def make_rollout_batch(samples, objective_state, updates=0, step=0):
     """A batch as the sampling half sends it."""
-    from openrlhf_swap.integration.driver.async_trainer import RolloutBatch
+    from openrlhf_swap.integration.driver.trainer import RolloutBatch
 
     batch = RolloutBatch(samples)
     batch.objective_state, batch.updates, batch.step = objective_state, updates, step

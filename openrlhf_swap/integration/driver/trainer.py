@@ -1,11 +1,16 @@
-"""The trainers: OpenRLHF's, with our experience maker and metrics, and a self-test of the process term."""
+"""The trainers: OpenRLHF's, with our experience maker and metrics, and a self-test of the process term.
+
+Of the asynchronous one, an actor generates, and another trains on queued rollouts of slightly older weights. An
+objective's state (targets, stages) changes where it samples, and its rewards only read it. So the state travels with
+every batch, and a checkpoint holds the state under which its last batch was sampled.
+"""
 
 import json
 import math
 import multiprocessing
 import os
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +20,15 @@ import psutil
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
+from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
+from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.utils.logging_utils import WandbLogger
 
 from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator
-from openrlhf_swap.integration.patches import TRAINER, installed, undecorated
+from openrlhf_swap.integration.patches import ASYNC_TRAINER, TRAINER, installed, undecorated
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.rollouts.rollout import StepReader
@@ -30,6 +37,9 @@ from openrlhf_swap.runs.metrics import EVALUATIONS, append_metrics, drop_metrics
 
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 _StockTrainer: Any = undecorated(PPOTrainer)
+_StockGenerateActor: Any = undecorated(GenerateSamplesActor)
+_StockTrainingActor: Any = undecorated(TrainingActor)
+_StockTrainerAsync: Any = undecorated(PPOTrainerAsync)
 
 
 class SwapWandb(WandbLogger):
@@ -56,11 +66,7 @@ class WeightSyncMixin(BasePPOTrainer):
     """Follows OpenRLHF's trainers in the method resolution order: the asynchronous one waits for evaluations first."""
 
     def broadcast_to_vllm(self) -> None:
-        """Overrides OpenRLHF's, which would wait for a stuck engine forever.
-
-        Raises RunError after `--swap.generation_timeout`, and EngineDeadError when an engine has ended: that is the
-        error, not the broken connection.
-        """
+        """Overrides OpenRLHF's: raises RunError for an engine that is stuck, EngineDeadError for one that ended."""
         limit = self.args.swap_run.generation_timeout
         try:
             # The pool's thread is a daemon: if it hangs forever, it does not keep the process alive.
@@ -129,10 +135,7 @@ class TrainerMixin(BasePPOTrainer):
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
     ) -> None:
-        """Overrides OpenRLHF's: also appends to `metrics.jsonl` and writes the table of rollouts.
-
-        After a skipped step no checkpoint is saved: if the policy is ruined, it must not displace the good ones.
-        """
+        """Overrides OpenRLHF's: after a skipped step, no ruined policy is to displace good checkpoints."""
         metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
@@ -146,10 +149,10 @@ class TrainerMixin(BasePPOTrainer):
         states["objective_learned"] = self._objective.critic.state_dict() if self._objective.critic else {}
         states["kl_coefficient"] = float(self.kl_ctl.value)  # NumPy's, once --algo.kl.target has adapted it
         states["guards"] = self._guards.history
-        with ExitStack() as changes:
-            if self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0:
-                print(f"[swap] warning: no checkpoint is saved after step {global_step}: it was skipped", flush=True)
-                changes.enter_context(replaced(self.args.ckpt, "save_steps", math.inf))
+        saves_none = self._skipped.in_a_row and global_step % self.args.ckpt.save_steps == 0
+        if saves_none:
+            print(f"[swap] warning: no checkpoint is saved after step {global_step}: it was skipped", flush=True)
+        with replaced(self.args.ckpt, "save_steps", math.inf) if saves_none else nullcontext():
             super().save_logs_and_checkpoints(global_step, metrics, states)
 
     def _report_evaluation(self, global_step: int, logs: dict) -> None:
@@ -160,7 +163,6 @@ class TrainerMixin(BasePPOTrainer):
         print(f"[swap] evaluation after step {global_step}: {summary}", flush=True)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
-        """Overrides OpenRLHF's: saves nothing after a skipped step."""
         if not self._skipped.in_a_row:
             super().save_best_checkpoint(eval_metrics, global_step, client_states)
 
@@ -192,8 +194,6 @@ class TrainerMixin(BasePPOTrainer):
 
 
 class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
-    """OpenRLHF's PPO trainer on SWAP's advantages."""
-
     samples_generator: Any
 
     def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
@@ -214,17 +214,93 @@ class SwapTrainer(TrainerMixin, _StockTrainer, WeightSyncMixin):
         """Overrides TrainerMixin: makes up for an evaluation that was interrupted after its step's checkpoint."""
         super().restore_best_checkpoint_state(checkpoint_states)
         step = checkpoint_states["global_step"]
-        if not step or not self.eval_dataloader or step % self.args.eval.steps:
-            return
-        if any(row["step"] == step for row in read_rows(self._folder / EVALUATIONS)):
-            return
-        self.broadcast_to_vllm()
-        sampling = {name: getattr(self.args.eval, name) for name in ("temperature", "n_samples_per_prompt")}
-        logs = self.evaluate(step, **{**self.generate_kwargs, **sampling})
-        self.save_best_checkpoint(logs, step, checkpoint_states)
+        due = step and self.eval_dataloader and step % self.args.eval.steps == 0
+        if due and all(row["step"] != step for row in read_rows(self._folder / EVALUATIONS)):
+            self.broadcast_to_vllm()
+            sampling = {name: getattr(self.args.eval, name) for name in ("temperature", "n_samples_per_prompt")}
+            logs = self.evaluate(step, **{**self.generate_kwargs, **sampling})
+            self.save_best_checkpoint(logs, step, checkpoint_states)
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict:
-        """Overrides OpenRLHF's: also appends to `evaluations.jsonl`."""
         logs = super().evaluate(global_step, **generate_kwargs)
         self._report_evaluation(global_step, logs)
         return logs
+
+
+class RolloutBatch(list[Experience]):
+    objective_state: dict[str, Any]  # when they were sampled
+    step: int  # the objective's: how many batches were sampled, this one included
+    updates: int  # how often the engines' weights had been replaced when the first token was sampled
+
+
+def weight_updates(engines: list[Any]) -> int:
+    return int(ray.get(engines[0].weight_updates.remote()))
+
+
+class _BatchGenerator(SwapSamplesGenerator):
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
+        updates = weight_updates(self.vllm_engines)
+        samples, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
+        batch = RolloutBatch(samples)
+        batch.objective_state, batch.step = self._objective.state_dict(), self._objective.step
+        batch.updates = updates
+        return batch, rate, consumed, exhausted
+
+
+class SwapGenerateActor(_StockGenerateActor):
+    samples_generator: Any
+
+    def __init__(self, pretrain: str, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        torch.manual_seed(strategy.args.train.seed)  # the prompt sampler takes its own seed from this
+        super().__init__(pretrain, strategy, *args, **kwargs)
+        config, stock = self.args.swap, self.samples_generator
+        self._objective = build(config)
+        reader = StepReader(stock.tokenizer, config.end_of_thought, *config.segmentation)
+        self.samples_generator = _BatchGenerator(stock, self._objective, reader)
+
+    def load_state_dict(self, states: dict[str, Any]) -> None:
+        super().load_state_dict(states["data_loader_state_dict"])
+        self._objective.resume(states["global_step"], states["objective_state"])
+
+
+class SwapTrainingActor(TrainerMixin, _StockTrainingActor, WeightSyncMixin):
+    def train_step(self, rollout_samples: list, global_step: int) -> tuple[dict, int]:
+        assert isinstance(rollout_samples, RolloutBatch)
+        self._objective.resume(rollout_samples.step, rollout_samples.objective_state)
+        age = weight_updates(self.vllm_engines) - rollout_samples.updates
+        status, global_step = super().train_step(rollout_samples, global_step)
+        return {**status, "swap/batch_age": age}, global_step
+
+    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
+        """Overrides TrainerMixin: a checkpoint bears the step of its weights, which may be a later one."""
+        self._report_evaluation(global_step, eval_metrics)
+        best, held = self.best_eval_metric_value, (client_states or {}).get("global_step", global_step)
+        super().save_best_checkpoint(eval_metrics, held, client_states)
+        if self.best_eval_metric_value > best:
+            score = f"its score was measured after step {global_step}"
+            print(f"[swap] best checkpoint: the weights after step {held}; {score}", flush=True)
+
+    def broadcast_to_vllm(self) -> None:
+        """Calls OpenRLHF's, which Ray would pickle with its class: in the copy, `super()` does not know this one."""
+        super().broadcast_to_vllm()
+
+
+class SwapTrainerAsync(_StockTrainerAsync):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with installed(ASYNC_TRAINER):
+            super().__init__(*args, **kwargs)
+
+    def fit(self) -> None:
+        """Overrides OpenRLHF's: a generator that resumes gets all states; ends with either actor's first error."""
+        states = ray.get(self.trainer_actor.init_checkpoint_states.remote())
+        ray.get(self.trainer_actor.restore_best_checkpoint_state.remote(states))
+        if step := states["global_step"]:
+            loading = self.generator_actor.load_state_dict.remote(states)
+            ray.get([loading, self.trainer_actor.broadcast_to_vllm.remote()])
+        running = [
+            self.generator_actor.fit.remote(states["episode"], states["total_consumed_prompts"]),
+            self.trainer_actor.fit.remote(step),
+        ]
+        while running:
+            done, running = ray.wait(running)
+            ray.get(done)

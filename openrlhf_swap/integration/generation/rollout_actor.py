@@ -20,8 +20,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, first_line, reader_errors
-from openrlhf_swap.integration.generation.response import FAILED, read_response
-from openrlhf_swap.integration.generation.sampling import ContinuationRequest
+from openrlhf_swap.integration.generation.sampling import FAILED, ContinuationRequest, read_response
 from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
 from openrlhf_swap.packages.versions import replace
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -45,11 +44,7 @@ class EngineFactory:
 
 
 def expert_kernels(model: str) -> dict[str, str]:
-    """Arguments with which vLLM's engines keep the weights of experts as they are in a checkpoint.
-
-    On GPUs newer than Hopper, vLLM 0.29 prefers kernels that reorder these weights once, after loading: those that the
-    policy sends later would be put into the wrong places. Code that comes with the model was allowed before.
-    """
+    """Arguments that keep experts' weights as they are sent: on GPUs after Hopper, vLLM 0.29 reorders them."""
     # vLLM's module cannot be the first of its package that a process imports.
     from vllm.transformers_utils.model_arch_config_convertor import (
         MODEL_ARCH_CONFIG_CONVERTORS,
@@ -101,10 +96,7 @@ def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, An
 
 
 class SwapRolloutActor(_StockRolloutActor):
-    """OpenRLHF's rollout actor. With a seed, samples depend only on the seed, prompt, number and weights.
-
-    Those of vLLM's own random generator depend on how many were drawn before, in a killed run, too.
-    """
+    """With a seed, samples depend only on the seed, prompt, number and weights, not on what was drawn before."""
 
     _seed: str | None = None
     _weight_updates = 0
@@ -116,10 +108,7 @@ class SwapRolloutActor(_StockRolloutActor):
         self._watch = asyncio.create_task(self.exit_with_engine())
 
     async def exit_with_engine(self) -> None:
-        """End this process after its engine has ended: Ray then fails every call, vLLM 0.29.0 only open requests.
-
-        A policy that sends weights would wait for an answer, and the run hold its memory until a time limit.
-        """
+        """End this process after its engine: Ray then fails every call, while vLLM 0.29.0 only fails open requests."""
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
             try:
@@ -129,7 +118,6 @@ class SwapRolloutActor(_StockRolloutActor):
                 os._exit(1)
 
     async def transfer_weights(self, method: str, *info: Any) -> None:
-        """Call a method of a weight transfer in vLLM's workers, and count the transfers that are finished."""
         await self.llm.collective_rpc(method, args=info)
         self._weight_updates += method == "finish_weight_update"
 
@@ -202,8 +190,6 @@ class SwapRolloutActor(_StockRolloutActor):
     async def continue_rollouts(
         self, requests: list[ContinuationRequest], sampling_params: Any, max_length: int, hf_tokenizer: Any
     ) -> list[list[Rollout]]:
-        """Generate the continuations of all requests concurrently, each graded as a response to its prompt."""
-
         async def respond(request: ContinuationRequest) -> list[Rollout]:
             prefix, wanted, limited = request.prefix, request.wanted, sampling_params.clone()
             limited.max_tokens = wanted.max_new_tokens

@@ -1,12 +1,16 @@
-"""Rollouts as the objective wants them: how many of which kind, forced beginnings, edits, and a monitoring set."""
+"""Rollouts as the objective wants them: how many of which kind, forced beginnings, edits, and a monitoring set.
+
+A response has two forms in OpenRLHF, what its engine returns and the row of a batch; all else reads a `Rollout`.
+"""
 
 import math
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate, chain, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -18,15 +22,96 @@ from tqdm import tqdm
 from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError, DataError, RunError
-from openrlhf_swap.integration.generation.response import Sample, make_sample
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, Reference
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
+
+FAILED = "swap/reward_function_failed"  # in `extra_logs`: why the reward function gave no reward
+
+
+@dataclass
+class Sample(Experience):
+    """One response as OpenRLHF batches it, and its rollout, which micro-batches find by `Experience.index`."""
+
+    rollout: Rollout = field(kw_only=True)
+
+
+def read_response(response: Mapping[str, Any], start: int | None = None, flag: str = "--reward.remote_url") -> Rollout:
+    """The rollout of a response that OpenRLHF's engine returned.
+
+    `start` is where it begins in `observation_tokens`, if before the tokens that were generated last. Raises
+    DataError, which names the flag of what gave the reward, when there is none, or when it, the score or a number for
+    the metrics is not finite.
+    """
+    ids, ranges = response["observation_tokens"], [tuple(bounds) for bounds in response["action_ranges"]]
+    if not ranges:
+        raise DataError(
+            "the agent of --train.agent_func_path generated nothing for a prompt: its first observation fills "
+            "--data.max_len; use a larger one"
+        )
+    start = ranges[0][0] if start is None else start
+    ranges[0] = (start, ranges[0][1])
+    generated = [ids[begin:end] for begin, end in ranges]
+    places = list(accumulate(map(len, generated)))
+    between = [ids[end:begin] for (_, end), (begin, _) in pairwise(ranges)]
+    logs = {name: _unlisted(value) for name, value in (response.get("extra_logs") or {}).items()}
+    reward, scores, verdict = _unlisted(response["reward"]), _unlisted(response["scores"]), logs.get(GRADED_CORRECT)
+    if reward is None:
+        reason = logs.get(FAILED, "its own error is in the log above")
+        raise DataError(f"the reward function of {flag} gave no reward for a response: {reason}")
+    for name, value in {"the reward": reward, "the score": scores, **logs}.items():
+        try:
+            finite = value is None or math.isfinite(value)
+        except (TypeError, ValueError, RuntimeError):
+            finite = False
+        if not finite:
+            raise DataError(f"{flag} gave {value!r} as {name} of a response; it has to be one finite number")
+    return Rollout(
+        prompt=response["prompt"],
+        answer=Reference.parse(response["label"]).answer,
+        response_ids=list(chain.from_iterable(generated)),
+        prompt_ids=ids[:start],
+        reward=float(reward),  # of a tensor with one number, too
+        truncated=bool(response.get("truncated", False)),
+        graded_correct=None if verdict is None else verdict > 0,
+        record={
+            "label": response["label"],
+            "scores": scores,
+            "rollout_log_probs": response["rollout_log_probs"],
+            "extra_logs": logs,
+        },
+        observations=list(zip(places, between, strict=False)),
+    )
+
+
+def _unlisted(value: Any) -> Any:
+    """The number in a list of one, as a reward server gives it for its one query."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def make_sample(rollout: Rollout, context: int) -> Sample:
+    """OpenRLHF's row of a response, which ends with the context; what an environment wrote is no action in it."""
+    kept = int((rollout.positions < context).sum())
+    inside = [(place, seen) for place, seen in rollout.observations if place < kept]
+    rollout = replace(rollout, response_ids=rollout.response_ids[:kept], observations=inside)
+    ids, bounds = rollout.row_ids, rollout.positions.tolist()
+    starts = [0, *(place for place, _ in inside), kept]
+    logprobs = rollout.record["rollout_log_probs"]
+    response = {
+        **rollout.record,
+        "rollout_log_probs": logprobs if logprobs is None else logprobs[: len(ids)],
+        "prompt": rollout.prompt,
+        "observation_tokens": ids,
+        "action_ranges": [(bounds[begin], bounds[end - 1] + 1) for begin, end in pairwise(starts) if begin < end],
+        "reward": rollout.reward,
+        "truncated": rollout.truncated,
+    }
+    row = SamplesGenerator._process_response_into_experience(None, response, max_len=context)
+    return Sample(**vars(row), rollout=replace(rollout, record={}))
 
 
 @dataclass(frozen=True)
 class ContinuationRequest:
-    """A request for `wanted.count` generations."""
-
     row: int  # of the response in its group
     wanted: Continuation  # what the objective asked for, shortened to what fits the context
     prefix: Rollout  # the response's kept tokens, and the suffix
@@ -58,7 +143,6 @@ class SwapSamplesGenerator(SamplesGenerator):
     """OpenRLHF's generator; evaluation samples are left as they are, but for their prompts."""
 
     def __init__(self, stock: SamplesGenerator, objective: Objective, reader: StepReader) -> None:
-        """Takes the generator that OpenRLHF made, the objective, and a reader of its tokenizer's responses."""
         loaders = stock.prompts_dataloader, stock.eval_dataloader
         super().__init__(stock.strategy, *loaders, StoredTokenizer(stock.tokenizer), stock.vllm_engines)
         self._objective, self._reader, self._evaluating = objective, reader, False
@@ -67,7 +151,6 @@ class SwapSamplesGenerator(SamplesGenerator):
         self._continued_seconds = 0.0
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """Overrides SamplesGenerator: asks the prompts as the objective does."""
         self._evaluating, self._sources = True, {}
         try:
             return super().generate_eval_samples(**generate_kwargs)
@@ -106,10 +189,7 @@ class SwapSamplesGenerator(SamplesGenerator):
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs: Any
     ) -> tuple[list[Experience], int, bool]:
-        """Overrides SamplesGenerator: keeps the order of the prompts and limits the wait for the engines.
-
-        As many prompts as the filter drops are drawn at a time, so a step that is repeated has the same prompts.
-        """
+        """Overrides SamplesGenerator: a step that is repeated draws the same prompts, as many as were dropped."""
         groups: list[list[Sample]] = []
         consumed, exhausted = 0, False
         while len(groups) < num_prompts and not exhausted:
@@ -129,10 +209,7 @@ class SwapSamplesGenerator(SamplesGenerator):
         return samples, consumed, exhausted
 
     def _whole_batches(self, count: int) -> int:
-        """The largest number of these prompts that fills whole batches; reports the rest.
-
-        A shorter batch would be mixed into the next update, or leave ranks waiting for each other.
-        """
+        """The largest number of these prompts that fills whole batches: others would be mixed into the next update."""
         rest = 0 if self._evaluating else count % self.args.rollout.batch_size
         if rest:
             print(f"[swap] the last {rest} prompts of this episode do not fill a batch and are left out", flush=True)

@@ -1,7 +1,4 @@
-"""OpenRLHF's actors of the policy and the reference model, and the policy's trainer.
-
-Importing them from here prepares their processes.
-"""
+"""OpenRLHF's actors of the policy and the reference model, which prepare their processes, and the policy's trainer."""
 
 import resource
 from collections.abc import Sequence
@@ -15,15 +12,9 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from torch import Tensor
 
 from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, installed, undecorated
+from openrlhf_swap.integration.policy import weights
 from openrlhf_swap.integration.policy.checkpoints import PolicyCheckpoints
-from openrlhf_swap.integration.policy.scoring import PolicyScorer, ScoredForward
-from openrlhf_swap.integration.policy.weights import (
-    begin_average,
-    merged_into_weights,
-    named_weights,
-    rounded_average,
-    without_adapters,
-)
+from openrlhf_swap.integration.policy.chunked_actor import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.runtime.weights import PolicyWeights, make_sender
 from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.states import StateRequest
@@ -43,7 +34,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         with installed(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.ema_model is not None:
-            begin_average(self.ema_model, strategy.is_rank_0())
+            weights.begin_average(self.ema_model, strategy.is_rank_0())
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
         if reason := self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk):
@@ -52,52 +43,41 @@ class IntrinsicRewardActor(_StockPolicyActor):
 
     def forward(
         self,
-        sequences: Tensor,
-        action_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        *stock: Any,
         score_requests: Sequence[ScoreRequest] | None = None,
         state_requests: Sequence[StateRequest] | None = None,
-        **options: Any,
+        **batch: Any,
     ) -> Tensor | ScoredForward:
         """Overrides OpenRLHF's: scores answers and returns hidden states, too, as `PolicyScorer.forward` does."""
         if score_requests is None and state_requests is None:
-            return super().forward(sequences, action_mask, attention_mask, *stock, **options)
-        assert action_mask is not None and attention_mask is not None
-        return self._scorer.forward(sequences, action_mask, attention_mask, score_requests, state_requests or ())
+            return super().forward(**batch)
+        batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
+        return self._scorer.forward(**batch, score_requests=score_requests, state_requests=state_requests)
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
         """Overrides OpenRLHF's: also counts updates that DeepSpeed skipped, and reports the ranks' peak memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
-        status["memory/policy_peak_gib"] = self.strategy.all_reduce(peak_gib(), op="max")
+        if torch.cuda.is_available():
+            peak = torch.cuda.max_memory_allocated()  # since the last step
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10  # main memory's since the start
+        status["memory/policy_peak_gib"] = self.strategy.all_reduce(peak / 2**30, op="max")
         return status
 
     def save_model(self) -> None:
-        """Overrides OpenRLHF's: a moving average is exported in bfloat16."""
-        with rounded_average(self.ema_model):
+        with weights.rounded_average(self.ema_model):
             super().save_model()
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also saves random state and moving average; complete or not at all."""
         parts = not self.disable_ds_ckpt, self.save_hf_ckpt
-        with self._checkpoints.writing(tag, self.ema_model, *parts) as name, rounded_average(self.ema_model):
+        with self._checkpoints.writing(tag, self.ema_model, *parts) as name, weights.rounded_average(self.ema_model):
             super().save_checkpoint(name, *args, **kwargs)
 
 
-def peak_gib() -> float:
-    """This process's peak of GPU memory since the last call or, without a GPU, of main memory since its start."""
-    if not torch.cuda.is_available():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    torch.cuda.reset_peak_memory_stats()
-    return peak
-
-
 class SwapReferenceActor(_StockReferenceActor):
-    """Its log-probabilities are made in chunks, as the policy's are."""
-
     def init_model_from_pretrained(self, strategy: Any, pretrain: str) -> None:
         with installed(REFERENCE_LOADS):
             super().init_model_from_pretrained(strategy, pretrain)
@@ -109,8 +89,8 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         super().__init__(*args, **kwargs)
         if self.vllm_engines:
             model = self.actor.model.module
-            weights = PolicyWeights(without_adapters(model), named_weights(model))
-            self._sender = make_sender(self.args, self.vllm_engines, weights, torch.distributed.get_rank())
+            source = PolicyWeights(weights.without_adapters(model), weights.named_weights(model))
+            self._sender = make_sender(self.args, self.vllm_engines, source, torch.distributed.get_rank())
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
         """Overrides OpenRLHF's: also tells DeepSpeed which micro-batch is the last of an update.
@@ -128,7 +108,7 @@ class SwapPolicyTrainer(ActorPPOTrainer):
     def broadcast_to_vllm(self) -> None:
         """Overrides OpenRLHF's, which sends one parameter at a time; LoRA adapters travel as a part of the weights."""
         torch.cuda.empty_cache()
-        with merged_into_weights(self.actor.model.module):
+        with weights.merged_into_weights(self.actor.model.module):
             self._sender.send_weights()
         if self.args.vllm.enable_prefix_caching and torch.distributed.get_rank() == 0:
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])

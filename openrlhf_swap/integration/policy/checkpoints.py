@@ -79,7 +79,17 @@ class PolicyCheckpoints:
                 shutil.rmtree(self._path / f"{tag}_hf", ignore_errors=True)  # of an earlier run
                 (self._path / f"{name}_hf").rename(self._path / f"{tag}_hf")
             if with_model:
-                self._finish(self._folder / name, average)
+                folder, ckpt = self._folder / name, self._strategy.args.ckpt
+                save_random_state(_random_state_file(folder, self._strategy.get_rank()))
+                if average is not None and first:
+                    save_average(folder, average, self._strategy)
+                torch.distributed.barrier()
+                if first:
+                    ranks = range(torch.distributed.get_world_size())
+                    if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
+                        raise self._not_shared_by(missing, "the files of rank(s) {} are missing")
+                    checkpoints.finish(folder)
+                    checkpoints.rotate(self._path, ckpt.max_num, ckpt.max_mem * 2**30)
         except CheckpointError:
             raise
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -88,19 +98,6 @@ class PolicyCheckpoints:
                 f"checkpoint {tag} cannot be written to --ckpt.path {self._path} ({error}); free some space, "
                 f"or name another disk: {checkpoints.how_to_resume(self._path)}"
             ) from error
-
-    def _finish(self, folder: Path, average: Any) -> None:
-        ckpt, first = self._strategy.args.ckpt, self._strategy.is_rank_0()
-        save_random_state(_random_state_file(folder, self._strategy.get_rank()))
-        if average is not None and first:
-            save_average(folder, average, self._strategy)
-        torch.distributed.barrier()
-        if first:
-            ranks = range(torch.distributed.get_world_size())
-            if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
-                raise self._not_shared_by(missing, "the files of rank(s) {} are missing")
-            checkpoints.finish(folder)
-            checkpoints.rotate(self._path, ckpt.max_num, ckpt.max_mem * 2**30)
 
     def _not_shared_by(self, ranks: list[int], reason: str) -> CheckpointError:
         return CheckpointError(

@@ -3,8 +3,7 @@
 import math
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -66,9 +65,17 @@ class SwapStrategy(_StockStrategy):
         super().save_ckpt(model, folder, tag, *more, **options)
 
     def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Overrides OpenRLHF's, with which a resumed run would ignore a new learning rate."""
-        with _keeping_settings(model):
-            return super().load_ckpt(model, *args, **kwargs)
+        """Overrides OpenRLHF's: loads moments and place in the schedule; settings stay those of the flags."""
+        optimizer, scheduler = model.optimizer, model.lr_scheduler
+        names = ("initial_lr", "betas", "eps", "weight_decay")
+        given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
+        base_lrs, clip_grad = list(scheduler.base_lrs), optimizer.clip_grad
+        loaded = super().load_ckpt(model, *args, **kwargs)
+        optimizer.clip_grad, scheduler.base_lrs = clip_grad, base_lrs
+        factors = [function(scheduler.last_epoch) for function in scheduler.lr_lambdas]
+        for group, settings, lr, factor in zip(optimizer.param_groups, given, base_lrs, factors, strict=True):
+            group.update(settings, lr=lr * factor)
+        return loaded
 
     def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Overrides OpenRLHF's: under ZeRO-3, too, the optimizer can sleep and skips gradients that are not finite."""
@@ -97,20 +104,6 @@ def pin_ahead(sizes: list[int]) -> None:
     """
     places = [torch.empty(size, pin_memory=True) for size in sizes]
     places.clear()  # only now: each of them is to be a place of its own
-
-
-@contextmanager
-def _keeping_settings(engine: Any) -> Iterator[None]:
-    """Keep a DeepSpeed engine's settings as the flags have them while it loads moments and place in the schedule."""
-    optimizer, scheduler = engine.optimizer, engine.lr_scheduler
-    names = ("initial_lr", "betas", "eps", "weight_decay")
-    given = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
-    base_lrs, clip_grad = list(scheduler.base_lrs), optimizer.clip_grad
-    yield
-    optimizer.clip_grad, scheduler.base_lrs = clip_grad, base_lrs
-    factors = [function(scheduler.last_epoch) for function in scheduler.lr_lambdas]
-    for group, settings, lr, factor in zip(optimizer.param_groups, given, base_lrs, factors, strict=True):
-        group.update(settings, lr=lr * factor)
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:

@@ -1,36 +1,41 @@
 """The attention that a run takes, with or without flash-attn.
 
-Without it, only the modules that OpenRLHF imports get a stand-in, not `flash_attn` itself, so transformers and vLLM
-still see that there is none. Packed rows are then attended by an implementation that is registered with transformers:
-position ids start again with each response, and layers get the bounds of the responses in the place of a mask of
-length x length. GPUs attend all of them in one call of torch's own FlashAttention kernels; elsewhere each response has
-a call of SDPA. Other rows are attended as by transformers' `sdpa`.
+Without it, this module stands for those of flash-attn that OpenRLHF imports in any case, not for `flash_attn` itself,
+so transformers and vLLM still see that there is none. Packed rows are then attended by an implementation that is
+registered with transformers: position ids start again with each response, and layers get the bounds of the responses
+in the place of a mask of length x length. GPUs attend all of them in one call of torch's own FlashAttention kernels;
+elsewhere each response has a call of SDPA. Other rows are attended as by transformers' `sdpa`.
 
 Shapes: T tokens of a row, H heads, of which H_kv for keys.
 """
 
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
+from einops import rearrange  # noqa: F401  # what OpenRLHF imports from flash-attn
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AttentionMaskInterface, AutoConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_flash_attention_utils import _pad_input as pad_input  # noqa: F401  # the same
+from transformers.modeling_flash_attention_utils import _unpad_input as unpad_input  # noqa: F401
 
-from openrlhf_swap.integration.patches import EVERY, install, replace_flash_attention
+from openrlhf_swap.integration.patches import EVERY, FLASH_ATTENTION, install
 from openrlhf_swap.packages.kernels import leave_out_cudnn
-from openrlhf_swap.packages.versions import installed_version
+from openrlhf_swap.packages.versions import check_version, installed_version
 
 FLASH, NAME = "flash_attention_2", "swap_rows"
 WIDEST, ALIGNED = 256, 8  # heads that FlashAttention takes
 TOLERANCE = 0.02  # of the norms of outputs and gradients in bfloat16
+ROWS = 1024  # of logits whose sums are taken at a time
 
 
 @cache
@@ -46,7 +51,8 @@ def prepare() -> None:
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, bounds_or_mask)
     if not is_installed() and installed_version("openrlhf"):
-        replace_flash_attention()
+        check_version("openrlhf")
+        sys.modules.update(dict.fromkeys(FLASH_ATTENTION, sys.modules[__name__]))
 
 
 @cache
@@ -205,3 +211,36 @@ def kernels_work(device: torch.device) -> bool:
         reason = str(failure).partition("\n")[0]
     warnings.warn(f"packed responses are attended one by one: torch's kernels for them fail ({reason})", stacklevel=2)
     return False
+
+
+# The rest of what OpenRLHF imports from flash-attn.
+
+
+def all_gather(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise RuntimeError("flash-attn is not installed; remedy: run without --ds.ring_attn_size")
+
+
+def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
+    return values[indices]
+
+
+def cross_entropy_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor]:
+    """Minus the log-probability of each label: logits (n, V) float32 and labels (n,) -> ((n,),), as flash-attn's."""
+    return (_CrossEntropy.apply(logits, labels),)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Keeps nothing of the size of the logits but these, and makes one such tensor: their gradient."""
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        sums = torch.cat([part.logsumexp(-1) for part in logits.split(ROWS)])
+        context.save_for_backward(logits, sums, labels)
+        return sums - logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        logits, sums, labels = context.saved_tensors
+        result = logits - sums.unsqueeze(-1)
+        result.exp_().mul_(gradient.unsqueeze(-1))
+        return result.scatter_add_(-1, labels.unsqueeze(-1), -gradient.unsqueeze(-1)), None

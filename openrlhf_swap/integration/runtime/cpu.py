@@ -44,23 +44,17 @@ class _CpuDevice(str):
 
 
 # Functions of `torch.cuda`. One function object a name: torch.compile keeps a rule for each and refuses duplicates.
+set_device, synchronize, current_stream = [lambda *_, **__: None for _ in range(3)]
+
+
 def current_device() -> _CpuDevice:
     return _CpuDevice("cpu")
-
-
-def set_device(*_: Any, **__: Any) -> None: ...
-
-
-def synchronize(*_: Any, **__: Any) -> None: ...
 
 
 def empty_cache() -> None:
     """Return free memory to the system: steps differ in size, and the C library keeps most of what one has taken."""
     with suppress(AttributeError):  # only glibc does
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def current_stream(*_: Any, **__: Any) -> None: ...
 
 
 def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -37,7 +36,6 @@ from openrlhf_swap.packages import is_cpu_build
 PIECE_BYTES = 256 * 2**20  # a larger tensor is a piece of its own
 CPU_PIECE_BYTES = 32 * 2**20  # Ray's store has to hold some
 BUFFERS = 2  # of a piece each: one is filled while the other is on its way
-_Named = Iterable[tuple[str, Tensor]]
 
 
 def way_of(args: SimpleNamespace) -> str:
@@ -80,8 +78,10 @@ class PolicyWeights(base.WeightSource):
         ]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        import deepspeed
+
         for piece in self._pieces():
-            with _gathered([weight for _, weight in piece]):
+            with deepspeed.zero.GatheredParameters([weight for _, weight in piece]):  # does nothing for whole ones
                 yield from self._convert((name, weight.detach()) for name, weight in piece)
 
     def _pieces(self) -> Iterator[list[tuple[str, nn.Parameter]]]:
@@ -96,21 +96,13 @@ class PolicyWeights(base.WeightSource):
             size += added
         yield piece
 
-    def _convert(self, weights: _Named) -> _Named:
+    def _convert(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
         return revert_weight_conversion(self._model, dict(weights)).items() if self._conversions else weights
 
 
 def _shape(weight: Tensor) -> torch.Size:
     """The whole shape; under ZeRO-3 a rank holds a part."""
     return torch.Size(getattr(weight, "ds_shape", weight.shape))
-
-
-def _gathered(weights: list[nn.Parameter]) -> AbstractContextManager[None]:
-    if not hasattr(weights[0], "ds_shape"):
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(weights)
 
 
 class EngineClient:
@@ -155,8 +147,7 @@ class _InPlace:
     def start_weight_update(self) -> None:
         """Give layers with packed weights their plain ones back.
 
-        On a CPU vLLM packs weights when it loads a model and drops the plain ones: a later load would fail or, for the
-        output head, be ignored silently, and rollouts would keep using the old policy.
+        A CPU's vLLM drops the plain ones: a later load would fail or, of the output head, be ignored silently.
         """
         for layer in self._packed_layers():
             if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding
@@ -175,19 +166,12 @@ class _InPlace:
 
     def _packed_layers(self) -> list[Any]:
         """Linear layers, experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
-        if self.device.type != "cpu":
-            return []
         marks = ("cpu_linear", "_cpu_unpacked_conv_weight")
-        return [
-            layer
-            for layer in self.model.modules()
-            if isinstance(layer, RoutedExperts) or any(hasattr(layer, mark) for mark in marks)
-        ]
+        layers = self.model.modules() if self.device.type == "cpu" else ()
+        return [x for x in layers if isinstance(x, RoutedExperts) or any(hasattr(x, mark) for mark in marks)]
 
 
 class IpcReceiver(_InPlace, ipc_engine.IPCWeightTransferEngine):
-    """vLLM's receiver of pieces that are in the memory of its own GPU."""
-
     def finish_weight_update(self) -> None:
         super().finish_weight_update()
         self._packed_importer.close()  # so that the policy gets the memory back
@@ -199,8 +183,6 @@ class IpcReceiver(_InPlace, ipc_engine.IPCWeightTransferEngine):
 
 @dataclass
 class NcclInitInfo(base.WeightTransferInitInfo):
-    """What a worker needs: the bytes of NCCL's id, its engine's first rank, and how many ranks there are."""
-
     unique_id: list[int]
     first_rank: int
     world_size: int
@@ -248,8 +230,6 @@ class NcclSender(nccl_engine.NCCLTrainerWeightTransferEngine):
 
 
 class NcclReceiver(_InPlace, nccl_engine.NCCLWeightTransferEngine):
-    """vLLM's receiver in the same group."""
-
     init_info_cls: ClassVar[Any] = NcclInitInfo
 
     def init_transfer_engine(self, init_info: Any) -> None:
@@ -263,8 +243,6 @@ class NcclReceiver(_InPlace, nccl_engine.NCCLWeightTransferEngine):
 
 @dataclass
 class Piece(base.WeightTransferUpdateInfo):
-    """Some weights: their names, shapes, dtypes and bytes."""
-
     names: list[str]
     shapes: list[list[int]]
     dtype_names: list[str]
@@ -277,7 +255,7 @@ class BytesSender(base.TrainerWeightTransferEngine):
 
     @classmethod
     def trainer_init(cls, *_: Any, **__: Any) -> Any:
-        """Does nothing: vLLM's base class asks for it, but bytes over Ray need no meeting of sender and receivers."""
+        """Does nothing, which vLLM's base class asks for: bytes over Ray need no meeting of sender and receivers."""
 
     def send_weights(self) -> None:
         assert self.source is not None
@@ -295,8 +273,6 @@ class BytesSender(base.TrainerWeightTransferEngine):
 
 
 class BytesReceiver(_InPlace, base.WeightTransferEngine[Any, Any]):
-    """Loads such pieces."""
-
     update_info_cls: ClassVar[Any] = Piece
 
     def init_transfer_engine(self, init_info: Any) -> None: ...
@@ -308,8 +284,8 @@ class BytesReceiver(_InPlace, base.WeightTransferEngine[Any, Any]):
     def receive_weights(self, update_info: Any) -> None:
         packed = torch.frombuffer(bytearray(update_info.content), dtype=torch.uint8)
         dtypes = [getattr(torch, name) for name in update_info.dtype_names]
-        names, shapes = update_info.names, update_info.shapes
-        self.model.load_weights(unpack_tensor(packed, names, shapes, dtypes, update_info.sizes))
+        parts = unpack_tensor(packed, update_info.names, update_info.shapes, dtypes, update_info.sizes)
+        self.model.load_weights(parts)
 
     def shutdown(self) -> None: ...
 

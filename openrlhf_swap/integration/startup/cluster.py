@@ -84,9 +84,19 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--gpus", type=int, required=True, help="GPUs of each node")
     parser.add_argument("--wait", type=int, default=600, help="seconds to wait (default: %(default)s)")
     args = parser.parse_args(argv)
+    from ray.util.state import list_nodes
+    from ray.util.state.exception import RayStateApiException
+
     deadline, shown = time.monotonic() + args.wait, ""
     while True:
-        ready, state = count_nodes(args.address, args.nodes, args.gpus)
+        try:
+            alive = [node for node in list_nodes(address=args.address) if node.state == "ALIVE"]
+        # Another server's answer raises the last two.
+        except (ray.exceptions.RayError, RayStateApiException, KeyError, TypeError) as error:
+            ready, state = -1, f"no Ray answers at {args.address} ({type(error).__name__})"
+        else:
+            ready = sum(node.resources_total.get("GPU", 0) >= args.gpus for node in alive)
+            state = f"{ready} of {args.nodes} nodes with {args.gpus} GPUs are there"
         if ready >= args.nodes:
             return
         if time.monotonic() > deadline:
@@ -95,20 +105,6 @@ def main(argv: list[str]) -> None:
             print(f"[ray] {state}", flush=True)
         shown = state
         time.sleep(POLL_SECONDS)
-
-
-def count_nodes(address: str, nodes: int, gpus: int) -> tuple[int, str]:
-    """Nodes that are alive and have the GPUs, -1 while Ray does not answer; and the same in words."""
-    from ray.util.state import list_nodes
-    from ray.util.state.exception import RayStateApiException
-
-    try:
-        alive = [node for node in list_nodes(address=address) if node.state == "ALIVE"]
-    # Another server's answer raises the last two.
-    except (ray.exceptions.RayError, RayStateApiException, KeyError, TypeError) as error:
-        return -1, f"no Ray answers at {address} ({type(error).__name__})"
-    ready = sum(node.resources_total.get("GPU", 0) >= gpus for node in alive)
-    return ready, f"{ready} of {nodes} nodes with {gpus} GPUs are there"
 
 
 if __name__ == "__main__":

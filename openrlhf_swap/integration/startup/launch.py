@@ -29,10 +29,7 @@ LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 
 def launch(configuration: Configuration, started: Future[None]) -> None:
-    """Train as soon as Ray has `started`; returns when the last checkpoint is written.
-
-    Raises the SwapError that was raised in an actor.
-    """
+    """Train as soon as Ray has `started`; raises the SwapError that was raised in an actor."""
     args, run = configuration.args, configuration.run
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
@@ -68,10 +65,7 @@ def launch(configuration: Configuration, started: Future[None]) -> None:
 
 
 def run_openrlhf(configuration: Configuration, engines: Any, started: Future[None]) -> None:
-    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes instead of its own.
-
-    Our settings reach every actor as `strategy.args.swap` and `strategy.args.swap_run`.
-    """
+    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes and settings."""
     args = configuration.args
     args.swap, args.swap_run = configuration.method, configuration.run
     with patches.installed(DRIVER, {"openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines}):
@@ -96,7 +90,4 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
 
 
 def leave_awake(*_: Any, **__: Any) -> None:
-    """Stands for the call with which OpenRLHF puts engines to sleep before it starts any other process.
-
-    So the policy's process imports while vLLM compiles. `SwapTrainer.get_max_steps` puts the engines to sleep.
-    """
+    """Stands for the call that puts engines to sleep before any other process starts: `SwapTrainer` does it later."""

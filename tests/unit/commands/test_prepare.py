@@ -95,7 +95,7 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
 
 
 def test_preparing_twice_changes_nothing_and_training_reads_it(tmp_path):
-    from openrlhf_swap.integration.startup.prompts import load_prompts
+    from openrlhf_swap.integration.startup.preflight import load_prompts
 
     once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), once) == 0
@@ -203,7 +203,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     again = tmp_path / "again.jsonl"
     assert run(output, again) == 0 and read_rows(again) == kept
 
-    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.preflight import load_prompts, render_prompts
 
     args = training_args(output)
     rendered = list(render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY)))

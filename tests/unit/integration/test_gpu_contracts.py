@@ -16,7 +16,7 @@ from support.trainers import make_trainer, strategy_of
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.runtime import attention, flash_attention
+from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.startup import launch
 
 # flash-attn
@@ -39,17 +39,17 @@ def test_the_stand_in_is_seen_by_openrlhf_only():
 def test_padding_goes_out_and_comes_back():
     mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
     values = torch.randn(3, 4, 2) * mask.unsqueeze(-1)
-    tokens, places, cumulated, longest, lengths = flash_attention.unpad_input(values, mask)
+    tokens, places, cumulated, longest, lengths = attention.unpad_input(values, mask)
     assert (cumulated.tolist(), longest, lengths.tolist()) == ([0, 2, 6, 7], 4, [2, 4, 1])
-    assert torch.equal(flash_attention.pad_input(tokens, places, 3, 4), values)
+    assert torch.equal(attention.pad_input(tokens, places, 3, 4), values)
 
 
-@pytest.mark.parametrize("rows", [1, 5, flash_attention.ROWS + 3])
+@pytest.mark.parametrize("rows", [1, 5, attention.ROWS + 3])
 def test_the_cross_entropy_is_torchs(rows):
     torch.manual_seed(0)
     logits = torch.randn(rows, 11, dtype=torch.float64, requires_grad=True)
     labels, weights = torch.randint(11, (rows,)), torch.randn(rows, dtype=torch.float64)
-    ours = flash_attention.cross_entropy_loss(logits, labels)[0]
+    ours = attention.cross_entropy_loss(logits, labels)[0]
     (gradient,) = torch.autograd.grad((ours * weights).sum(), logits)
     theirs = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -13,7 +13,7 @@ from support.trainers import make_rollout_batch, make_training_actor, strategy_o
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import SwapError
-from openrlhf_swap.integration.driver import async_trainer, trainer
+from openrlhf_swap.integration.driver import trainer
 from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
@@ -158,7 +158,7 @@ def test_the_step_of_a_batch_travels_with_it(monkeypatch, arguments, tmp_path):
     actor = make_training_actor(strategy_of(arguments, tmp_path))
     step = lambda self, samples, step: seen.append(its_own.step) or ({}, step + 1)  # noqa: E731
     monkeypatch.setattr(trainer.TrainerMixin, "train_step", step)
-    monkeypatch.setattr(async_trainer, "weight_updates", lambda _: 0)
+    monkeypatch.setattr(trainer, "weight_updates", lambda _: 0)
     for number in (1, 2, 3, 7):
         actor.train_step(pickle.loads(pickle.dumps(make_rollout_batch(["sample"], {}, 0, number))), 0)
     assert seen == [1, 2, 3, 7]

@@ -9,9 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.output_processor import OutputProcessor
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.generation.response import make_sample, read_response
+from openrlhf_swap.integration.generation import rollout_actor
+from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+from openrlhf_swap.integration.generation.sampling import make_sample, read_response
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
 RESPONSE = {  # as OpenRLHF's actor returns it, without its reward
@@ -28,9 +36,6 @@ RESPONSE = {  # as OpenRLHF's actor returns it, without its reward
 @pytest.fixture
 def told():
     """A reward function as the actor calls it, after it was told what closes a thought."""
-    from openrlhf.utils.agent import SingleTurnAgentExecutor
-
-    from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 
     class Actor(SwapRolloutActor):
         """Without an engine: it grades only."""
@@ -103,11 +108,7 @@ class RewardServer(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("seed", [None, "1"])
 def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
-    from openrlhf.utils.agent import SingleTurnAgentExecutor
-
-    from openrlhf_swap.integration.generation import rollout_actor
-
-    class Actor(rollout_actor.SwapRolloutActor):
+    class Actor(SwapRolloutActor):
         def __init__(self, address):
             self.executor, self._seed = SingleTurnAgentExecutor(address), seed
 
@@ -143,9 +144,6 @@ class Sampler:
 
 def sampled(tokenizer, executor, *texts, seed="1"):
     """The rollout that the actor makes of these texts."""
-    from vllm import SamplingParams
-
-    from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
 
     class Actor(SwapRolloutActor):
         def __init__(self):
@@ -158,7 +156,6 @@ def sampled(tokenizer, executor, *texts, seed="1"):
 
 def agent(step):
     """An executor whose environment takes steps by this function of an action and the label."""
-    from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 
     class Environment(AgentInstanceBase):
         def __init__(self):
@@ -172,7 +169,6 @@ def agent(step):
 
 def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
     """All that follows, scores and advantages included, is computed from the rollout and OpenRLHF's row of it."""
-    from openrlhf.utils.agent import SingleTurnAgentExecutor
 
     def grade(queries, prompts, labels):
         score = float(queries[0].endswith(labels[0] + "}"))
@@ -230,17 +226,9 @@ def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, re
 
 def test_python_sees_each_response_once_when_it_is_finished():
     """vLLM's front end makes an output of all tokens so far at each step of a request that does not say so."""
-    from openrlhf.utils.agent import SingleTurnAgentExecutor
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
-    from vllm.v1.engine.output_processor import OutputProcessor
-
-    from openrlhf_swap.integration.generation import rollout_actor
-
     sampled = []
 
-    class Actor(rollout_actor.SwapRolloutActor):
+    class Actor(SwapRolloutActor):
         def __init__(self):
             self._seed, self.executor = None, SingleTurnAgentExecutor(None)
 
@@ -287,10 +275,6 @@ class EndedError(Exception):
 
 
 def test_the_actor_ends_with_its_engine_and_not_before(monkeypatch):
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    from openrlhf_swap.integration.generation import rollout_actor
-
     class Engine:
         looks = 0
 
@@ -299,7 +283,7 @@ def test_the_actor_ends_with_its_engine_and_not_before(monkeypatch):
             if self.looks == 3:
                 raise EngineDeadError
 
-    class Actor(rollout_actor.SwapRolloutActor):
+    class Actor(SwapRolloutActor):
         def __init__(self):
             self.llm = Engine()
 

@@ -10,8 +10,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-from openrlhf_swap.integration.policy.scoring import PolicyScorer
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, PolicyScorer
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import StateRequest, read_states

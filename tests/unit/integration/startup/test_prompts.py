@@ -10,11 +10,11 @@ from openrlhf.datasets import PromptDataset
 from support.command_lines import GOOD, rows_file
 from support.paths import POLICY
 
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import prompts
-from openrlhf_swap.integration.startup.prompts import (
+from openrlhf_swap.integration.startup import preflight
+from openrlhf_swap.integration.startup.preflight import (
     CHANGED_PROMPT,
     load_prompts,
     reasons_to_drop,
@@ -36,8 +36,14 @@ def read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def write(args, tokenizer, output, config=None, evaluates=False, **run):
+    """The usable rows of a run with these arguments and settings."""
+    configuration = SimpleNamespace(args=args, run=RunConfig(output_dir=str(output), **run))
+    return write_usable_prompts(configuration, build(config or SwapConfig()), tokenizer, evaluates)
+
+
 def usable(path, tokenizer, output):
-    return write_usable_prompts(data_arguments(path), build(SwapConfig()), tokenizer, output)
+    return write(data_arguments(path), tokenizer, output)
 
 
 def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
@@ -49,7 +55,7 @@ def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
         {"problem": "What is 100 + 102?", "answer": "$202$"},
     ]
     kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
-    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [rows[0], rows[4]]
+    assert read(kept) == [rows[0], rows[4]]
     report = capsys.readouterr().out
     assert "2 of 5 rows usable" in report
     for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty problem"):
@@ -62,7 +68,7 @@ def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tok
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n".join([row, *bad, row]) + b"\n")
     kept = usable(str(path), tokenizer, tmp_path / "out")
-    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [json.loads(row)] * 2
+    assert read(kept) == [json.loads(row)] * 2
     report = capsys.readouterr().out
     assert f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9 at position 17" in report
     assert "row 3: zero bytes, as a crash leaves them" in report and "and 1 more; left out" in report
@@ -80,7 +86,7 @@ def test_problems_that_are_neither_text_nor_a_chat_are_dropped(capsys, tmp_path,
     ]
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "1"} for chat in chats])
     kept = usable(path, tokenizer, tmp_path / "out")
-    assert [json.loads(line)["problem"] for line in Path(kept).read_text().splitlines()] == [chats[0]]
+    assert [row["problem"] for row in read(kept)] == [chats[0]]
     report = capsys.readouterr().out
     assert "1 with an empty problem, or one that is neither text nor a chat" in report
     assert "1 with a chat that ends with the assistant's turn" in report
@@ -107,7 +113,7 @@ def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS["ShareGPT"], "answer": "1"}] * 2)
     args = data_arguments(path, apply_chat_template=False)
     with pytest.raises(DataError, match=r"2 with a chat as its prompt, which needs --data\.apply_chat_template"):
-        write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")
+        write(args, tokenizer, tmp_path / "out")
 
 
 def test_integers_of_any_size_stay_what_they_are(tmp_path, tokenizer):
@@ -120,7 +126,7 @@ def test_integers_of_any_size_stay_what_they_are(tmp_path, tokenizer):
 def test_answers_are_cleaned_whatever_the_grader(tmp_path, tokenizer, grader):
     rows = [{"problem": "What is 100 + 100?", "answer": answer} for answer in (200.0, '["0200"]', "so\n#### 200")]
     path = rows_file(tmp_path / "rows.jsonl", rows)
-    kept = write_usable_prompts(data_arguments(path), build(SwapConfig()), tokenizer, tmp_path / "out", grader)
+    kept = write(data_arguments(path), tokenizer, tmp_path / "out", grader=grader)
     assert [Reference.parse(row["answer"]).answer for row in read(kept)] == ["200"] * 3
 
 
@@ -129,7 +135,7 @@ def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_
     args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows), batch_size=1)
 
     def answers(grader, keeps):
-        kept = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", grader, keeps)
+        kept = write(args, tokenizer, tmp_path / "out", grader=grader, keep_placeholders=keeps)
         return [Reference.parse(row["answer"]).answer for row in read(kept)]
 
     assert (answers("math", False), answers("math", True)) == (["1"], ["1", "None"])
@@ -144,7 +150,7 @@ def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
     path = rows_file(tmp_path / "rows.jsonl", rows)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = read(usable(path, tokenizer, tmp_path / "out"))
-    monkeypatch.setattr(prompts, "reasons_to_drop", None)
+    monkeypatch.setattr(preflight, "reasons_to_drop", None)
     assert read(usable(path, tokenizer, tmp_path / "again")) == first
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -157,9 +163,9 @@ def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, to
     path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
     args = data_arguments("unused")
     args.eval.dataset = path
-    kept = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", evaluates=True)
+    kept = write(args, tokenizer, tmp_path / "out", evaluates=True)
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
-    assert [json.loads(line) for line in Path(kept).read_text().splitlines()] == [{**rows[2], "answer": "102"}]
+    assert read(kept) == [{**rows[2], "answer": "102"}]
     report = capsys.readouterr().out
     assert "[swap] evaluation data: 1 of 4 rows usable; dropped 2 with an empty answer" in report
 
@@ -194,7 +200,7 @@ What is 7?,7,2020-01-06
 @pytest.fixture
 def all_kept(monkeypatch):
     """Every row is usable: nothing is graded, so no process starts."""
-    monkeypatch.setattr(prompts, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered))
+    monkeypatch.setattr(preflight, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered))
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows[1].CSV"])
@@ -206,9 +212,9 @@ def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path
     expected = [dict(zip(header[:2], line[:2], strict=True)) for line in lines]
     args = data_arguments(str(path))
     args.eval.dataset = str(path)
-    evaluated = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out", evaluates=True)
+    evaluated = write(args, tokenizer, tmp_path / "out", evaluates=True)
     assert read(evaluated) == expected
-    assert read(write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")) == expected
+    assert read(write(args, tokenizer, tmp_path / "out")) == expected
 
 
 def test_the_number_of_training_prompts_does_not_cut_the_evaluation(tmp_path, tokenizer):
@@ -217,7 +223,7 @@ def test_the_number_of_training_prompts_does_not_cut_the_evaluation(tmp_path, to
     args = data_arguments(path, max_samples=2)
     args.eval.dataset = path
     assert (len(load_prompts(args)), len(load_prompts(args, for_training=False))) == (2, 3)
-    used = write_usable_prompts(args, build(SwapConfig()), tokenizer, tmp_path / "out")
+    used = write(args, tokenizer, tmp_path / "out")
     assert read(used) == rows[:2]  # OpenRLHF is not to cut it, because it would cut the other one
 
 
@@ -270,7 +276,7 @@ def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokeniz
         {"problem": "What is 100 + 103?", "answer": "203"},
     ]
     kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
-    assert [json.loads(line)["answer"] for line in Path(kept).read_text().splitlines()] == ["200", "201", "203"]
+    assert [row["answer"] for row in read(kept)] == ["200", "201", "203"]
     report = capsys.readouterr().out
     assert "3 of 4 rows usable; dropped 1 with a sentence as its answer" in report
     for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
@@ -289,14 +295,17 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    assert reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer) == [None, CHANGED_PROMPT]
+    assert reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig()) == [
+        None,
+        CHANGED_PROMPT,
+    ]
 
 
 @pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
 def test_an_evaluation_asks_for_a_budget_where_the_training_does(tmp_path, tokenizer, name, written):
     args = data_arguments("unused", max_len=1000)
     args.eval.dataset = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}])
-    kept = write_usable_prompts(args, build(SwapConfig(objective=name)), tokenizer, tmp_path / "out", evaluates=True)
+    kept = write(args, tokenizer, tmp_path / "out", SwapConfig(objective=name), evaluates=True)
     assert ("Think for" in Path(kept).read_text()) == written
 
 
@@ -304,7 +313,7 @@ def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "What is 100 + 100?"}]
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
     config = SwapConfig(objective="l1_exact", options={"shortest": "7", "longest": "7"})
-    kept = write_usable_prompts(data_arguments(path, max_len=1000), build(config), tokenizer, tmp_path / "out")
+    kept = write(data_arguments(path, max_len=1000), tokenizer, tmp_path / "out", config)
     system, user = json.loads(Path(kept).read_text())["problem"]
     assert system == chat[0]
     assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(" Think for 7 tokens.")
@@ -313,20 +322,18 @@ def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
 def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokenizer):
     rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}, {"problem": "What?", "answer": " "}]
     path = rows_file(tmp_path / "rows.jsonl", rows)
-    args, objective = data_arguments(path), build(SwapConfig())
-    kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:nearness")
-    (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
+    args = data_arguments(path)
+    kept = write(args, tokenizer, tmp_path / "out", grader="support.verifiers:nearness")
+    (row,) = read(kept)
     assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
     assert "1 with an empty answer" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"):
-        write_usable_prompts(args, objective, tokenizer, tmp_path / "out", "support.verifiers:crashes")
+        write(args, tokenizer, tmp_path / "out", grader="support.verifiers:crashes")
     args.eval.dataset = path
     capsys.readouterr()
-    kept = write_usable_prompts(
-        args, build(SwapConfig()), tokenizer, tmp_path / "out", "support.verifiers:nearness", evaluates=True
-    )
+    kept = write(args, tokenizer, tmp_path / "out", grader="support.verifiers:nearness", evaluates=True)
     assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
-    (row,) = (json.loads(line) for line in Path(kept).read_text().splitlines())
+    (row,) = read(kept)
     assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
     assert "evaluation data: 1 of 2 rows usable; dropped 1 with an empty answer" in capsys.readouterr().out
 
@@ -334,20 +341,20 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
 def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):
     label = Reference("2", "What is 1 + 1?", {"tolerance": 1}).label()
     rows = [{"problem": "What is 1 + 1?", "answer": text} for text in (label, label[:-3])]
-    args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
+    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows))
     for grader in ("math", "support.verifiers:nearness"):
         with pytest.raises(DataError, match=r"rows\.jsonl, row 2: the answer begins as a label and cannot be read"):
-            write_usable_prompts(args, objective, tokenizer, tmp_path / "out", grader)
+            write(args, tokenizer, tmp_path / "out", grader=grader)
 
 
 def test_the_prompts_of_a_run_are_a_data_set_again(tmp_path, tokenizer):
     rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}]
-    args, objective = data_arguments(rows_file(tmp_path / "rows.jsonl", rows)), build(SwapConfig())
-    first = write_usable_prompts(args, objective, tokenizer, tmp_path / "first", "support.verifiers:nearness")
+    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows))
+    first = write(args, tokenizer, tmp_path / "first", grader="support.verifiers:nearness")
     args.data.prompt_dataset = first
-    again = write_usable_prompts(args, objective, tokenizer, tmp_path / "again", "support.verifiers:nearness")
+    again = write(args, tokenizer, tmp_path / "again", grader="support.verifiers:nearness")
     assert Path(again).read_text() == Path(first).read_text()
-    kept = write_usable_prompts(args, objective, tokenizer, tmp_path / "math", "math")
+    kept = write(args, tokenizer, tmp_path / "math", grader="math")
     assert json.loads(Path(kept).read_text())["answer"] == "2"
 
 
@@ -371,7 +378,7 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(tmp_path, toke
     args, told, plain = data_arguments(source), thinking(tokenizer), thinking(tokenizer)
     args.data.chat_template_kwargs = arguments
     set_template_arguments(told, arguments)
-    file = write_usable_prompts(args, build(SwapConfig()), told, tmp_path / "out")
+    file = write(args, told, tmp_path / "out")
     args.data.apply_chat_template = arguments is None
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
