@@ -1,26 +1,35 @@
-"""The memory of a plan against hand-worked numbers, and against what the real code allocates."""
+"""The arithmetic of a plan against hand-worked numbers, and against what the real code computes and allocates."""
 
 import importlib
+import math
 import sys
 import types
 from dataclasses import replace
 
 import pytest
 import torch
+from support.paths import POLICY, ROOT
+from support.prefix_scores import masks_of
 from support.sizing import NODE, R1
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, Qwen2Config
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.shared_prefix import MAX_MASK, score_shared_prefix
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.memory import step_flops
-from openrlhf_swap.sizing.models import GIB, read_model
+from openrlhf_swap.sizing.models import GIB, Model, read_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
 SMALL = read_model(R1 + "1.5B", 14_000)
+MIB = 2**20
 
 
-# By hand
+# Memory by hand
 
 
 def test_the_update_of_the_1_5b_by_hand():
@@ -72,8 +81,7 @@ def test_zero_stages_share_out_what_they_should(stage, weights, optimizer, gradi
 
 def test_what_sleeps_and_what_is_offloaded_leaves_the_gpu():
     awake = replace(NODE, vllm_sleeps=False, actor_sleeps=False)
-    gpu = 100 * GIB
-    asleep, held = memory.phases(SMALL, NODE, gpu), memory.phases(SMALL, awake, gpu)
+    asleep, held = (memory.phases(SMALL, settings, 100 * GIB) for settings in (NODE, awake))
     assert held["update"]["vLLM"] == 70 * GIB
     assert "vLLM" not in asleep["update"]
     assert held["generate"]["optimizer"] == 12 * 222_136_000
@@ -94,7 +102,85 @@ def test_one_rank_of_adam_by_hand(monkeypatch, stage, buffer, flat):
     assert "flat gradients" not in offloaded
 
 
-# By the real code
+# Main memory of a node by hand
+
+
+def test_pinned_blocks_are_powers_of_two_by_hand():
+    """Of an engine's weights on a GPU, and of a rank's optimizer; 8 of each on a node."""
+    # In each of 28 layers gate and up, 52.5 MiB, are allocated as 54 and pinned as 64, down with 26.25 as 32. The
+    # smaller ones, 6 + 4.5 MiB a layer, fill 15 segments of 20 MiB, pinned as 32. Embedding and head: 445.1 as 512.
+    engine = (28 * (64 + 32) + 15 * 32 + 2 * 512) * MIB
+    # Master copy and moments: 4 x 222,136,000 bytes are 847.4 MiB.
+    assert memory.host_bytes(SMALL, NODE, 8) == {
+        "weights of sleeping vLLM": 8 * engine,
+        "sleeping optimizer": 8 * 3 * 1024 * MIB,
+    }
+    # 4 x 1,777,088,000 bytes are 6.6 GiB: master copy and gradients take 8 each, the moments are not pinned; bf16
+    # weights take 4 for 3.3. Gradients of earlier micro-batches: 4.5 as 8, .75 as 1 twice, 4.5 as 8, 26.25 as 32 three
+    # times a layer; biases of 3,072 and twice 512 bytes as 4,096 and 512, two norms and the last of 3,072 as 4,096.
+    earlier = 28 * (114 * MIB + 4096 + 2 * 512 + 2 * 4096) + 4096 + 2 * 512 * MIB
+    assert memory.host_bytes(SMALL, replace(NODE, ranks=1, vllm_sleeps=False, adam_offload=True), 1) == {
+        "optimizer": 20 * GIB + 8 * 1_777_088_000 + earlier
+    }
+
+
+def test_a_moving_average_is_one_in_float32_however_many_gpus_a_node_has():
+    averaging = replace(NODE, averages=True)
+    with_it, without = (memory.host_bytes(SMALL, settings, 8) for settings in (averaging, NODE))
+    assert with_it == {"moving average": 4 * 1_777_088_000, **without}
+    saved = memory.checkpoint_bytes(SMALL, averaging)["deepspeed"]
+    assert saved == (2 + 12 + 4) * 1_777_088_000
+
+
+def test_zero_3_pins_group_by_group():
+    # 9.6e9 parameters on 8 ranks: a group of 1e9, 4e9 bytes as 4 GiB, one of 2e8, 8e8 bytes as 1 GiB; gradients 2.4e9
+    # bytes as 4 GiB.
+    model, settings = replace(SMALL, parameters=9_600_000_000), replace(NODE, stage=3, vllm_sleeps=False)
+    assert memory.host_bytes(model, settings, 8) == {"sleeping optimizer": 8 * (3 * (4 + 1) + 4) * GIB}
+
+
+def test_an_engine_on_two_gpus_pins_half_of_each_weight_on_both():
+    # Gate and up 26.25 MiB as 32, down 13.1 as 16; the smaller ones half as many; 222.6 as 256.
+    engine = 2 * (28 * (32 + 16) + 8 * 32 + 2 * 256) * MIB
+    held = memory.host_bytes(SMALL, replace(NODE, tensor_parallel=2, engines=4), 8)
+    assert held["weights of sleeping vLLM"] == 4 * engine
+
+
+# Where the optimizer stays, by hand
+
+
+def stays(gib, *flags, size="1gpu", gpus=1):
+    """vLLM's share of a GPU beside an optimizer that stays; None if it leaves."""
+    file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
+    model, given = memory.read_run(configure(["--config", file, *flags], on_cpu=False))
+    placed = memory.place_optimizer(model, given, memory.Machine(int(gib * GIB), gpus))
+    assert (placed == given) == placed.actor_sleeps
+    return None if placed.actor_sleeps else placed.utilization
+
+
+def test_the_optimizer_stays_where_vllm_still_runs_as_many_responses():
+    # 1,777,088,000 parameters take 2 + 12 bytes each and 4 GiB are kept free: 65.6% of 79.1 GiB are left. The cache of
+    # 65% less 3,554,176,000 bytes of weights and 1.5 GiB holds 281 responses of 6,200 tokens of 28,672 bytes: all 256.
+    assert stays(79.1) == 0.65
+    # Of 72 GiB 62% are left, for 240 responses; with the optimizer away 70% hold all 256.
+    assert stays(72) is None
+    # A response of full length takes 401 MB, and a GPU of 44 GiB leaves 38%: 12.6 GB, 70 responses instead of 159.
+    assert stays(44) is None
+    assert stays(44, "--swap.engine_sequences", "64") == 0.38
+
+
+@pytest.mark.parametrize("size", ["1.5b", "7b"])
+def test_on_eight_gpus_there_is_room_beside_the_share_that_is_given(size):
+    assert stays(79.1, size=size, gpus=8) == 0.7
+
+
+def test_it_leaves_where_there_is_nothing_to_stay_for():
+    assert stays(79.1, "--ds.adam_offload") is None
+    assert stays(79.1, "--no-vllm.enable_sleep") is None
+    assert stays(79.1, size="1.5b", gpus=4) is None  # two nodes: nobody reads the GPUs of the other
+
+
+# Memory by the real code
 
 
 class SavesLikeFlashAttention(torch.autograd.Function):
@@ -179,20 +265,13 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
 
 def wide_model(tmp_path, vocabulary):
     """Two layers as wide as the 1.5B's."""
-    config = Qwen2Config(
-        hidden_size=1536,
-        num_hidden_layers=2,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        intermediate_size=8960,
-        vocab_size=vocabulary,
-        tie_word_embeddings=False,
-    )
+    sizes = {"hidden_size": 1536, "intermediate_size": 8960, "vocab_size": vocabulary}
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 2}
+    config = Qwen2Config(num_hidden_layers=2, tie_word_embeddings=False, **sizes, **heads)
     config.save_pretrained(tmp_path)
     return config, read_model(str(tmp_path), 3000)
 
 
-@pytest.mark.filterwarnings("ignore:Module is None")
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize(("moment", "vocabulary"), [("loss", 151_936), ("layer", 1000)])
@@ -213,7 +292,6 @@ def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
     assert 0 < traced - planned < 600 * rows * tokens
 
 
-@pytest.mark.filterwarnings("ignore:Module is None")
 @pytest.mark.parametrize(("chunk", "tokens"), [(1024, 3000), (4096, 14_000), (1024, 1000)])
 def test_the_update_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk, tokens):
     config, model = wide_model(tmp_path, 151_936)
@@ -223,7 +301,6 @@ def test_the_update_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk, t
     assert planned == pytest.approx(traced, rel=0.005)
 
 
-@pytest.mark.filterwarnings("ignore:Module is None")
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_without_flash_attn_the_logits_take_as_much(monkeypatch, tmp_path, temperature):
     config, _ = wide_model(tmp_path, 151_936)
@@ -241,18 +318,16 @@ def test_lora_trains_and_keeps_its_adapters_only():
         "deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000),
         "model": 2_000_000,
     }
-    assert (
-        memory.engine_capacity(model, NODE, 80 * GIB, 6200)["weights_bytes"] == 2 * SMALL.parameters
-    )  # vLLM gets merged weights
+    capacity = memory.engine_capacity(model, NODE, 80 * GIB, 6200)
+    assert capacity["weights_bytes"] == 2 * SMALL.parameters  # vLLM gets merged weights
     few = {"vocabulary": 1000, "layers": 1}
     scoring = [memory.scoring_pass(replace(m, **few), replace(NODE, branches=0))["logits"] for m in (SMALL, model)]
     assert scoring[1] - scoring[0] == 14_000 * 2 * 8_960  # an adapter's scaled output, before it is added
     # Forward, the same again for checkpointing, and a backward pass without gradients of frozen weights.
-    full, lora = (step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
+    full, lora = (memory.step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
     assert lora["update"] == full["update"] - full["generate"]
 
 
-@pytest.mark.filterwarnings("ignore:Module is None")
 @pytest.mark.parametrize("chunk", [0, 1024, 4096])
 def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
     config, model = wide_model(tmp_path, 151_936)
@@ -264,14 +339,8 @@ def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_
 
 @pytest.mark.parametrize("key_value_heads", [1, 2, 4])
 def test_kept_cache_is_what_transformers_keeps(tmp_path, key_value_heads):
-    config = Qwen2Config(
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=key_value_heads,
-        intermediate_size=96,
-        vocab_size=50,
-    )
+    heads = {"num_attention_heads": 4, "num_key_value_heads": key_value_heads}
+    config = Qwen2Config(hidden_size=64, num_hidden_layers=3, intermediate_size=96, vocab_size=50, **heads)
     config.save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     cache = model(torch.zeros(2, 70, dtype=torch.int64), use_cache=True).past_key_values
@@ -293,3 +362,78 @@ def test_constants_are_those_of_the_installed_packages():
     _, sequences = EngineArgs.get_batch_defaults(1)
     assert UsageContext.ENGINE_CONTEXT not in sequences
     assert (SchedulerConfig.DEFAULT_MAX_NUM_SEQS, SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS) == (128, 2048)
+
+
+# Operations, by hand and by the real forwards
+
+
+def count_flops(function):
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        result = function()
+    return counter.get_total_flops(), result
+
+
+def test_flops_are_those_of_the_real_forwards():
+    model = AutoModelForCausalLM.from_pretrained(POLICY, attn_implementation="eager", dtype=torch.float32).eval()
+    sizes = read_model(str(POLICY), 512)
+    prompt, response, steps = 40, 400, 8
+    tokens = prompt + response
+    ids = torch.zeros(1, tokens, dtype=torch.int64)
+    present = torch.ones_like(ids)
+    counted, _ = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
+    # Eager attention computes both triangles: 4 times layers, width and the square of the length instead of 2.
+    assert counted == pytest.approx(memory.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2, rel=0.01)
+
+    branch = AnswerBranch(ids=(1,) * memory.BRANCH, scored=(False,) * 18 + (True,) * memory.ANSWER)
+    ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
+    request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
+    plain, _ = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
+    with masks_of(MAX_MASK):
+        scored, _ = count_flops(lambda: score_shared_prefix(model, model.config, ids, present, [request]))
+    one_token = 2 * sizes.hidden * sizes.vocabulary
+    assert scored - plain + one_token == pytest.approx(memory.scoring_flops(sizes, prompt, response, steps), rel=0.01)
+
+
+def test_a_step_by_hand():
+    # 1,000 parameters that multiply, 10 of them (hidden 5, vocabulary 2) in the output; no attention. Of 100 tokens a
+    # forward takes 2 x 1,000 x 100, an update three and what checkpointing repeats: all but the output's 2 x 10 x 100,
+    # which chunks of logits repeat.
+    model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
+    flops = memory.step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
+    forward = 200_000
+    assert flops == {"generate": forward, "log-probabilities": forward, "score": 0, "update": 4 * forward}
+    at_once = memory.step_flops(model, replace(NODE, branches=0, logits_chunk=0), 40, 60, 3, epochs=1)
+    assert at_once["update"] == 4 * forward - 2_000
+    twice = memory.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
+    assert twice["update"] == 2 * (3 * forward + 2_000)
+
+
+# Seconds by hand
+
+
+# A token's keys and values take 2 x 10 x 200 = 4,000 bytes.
+MODEL = Model(10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000, windows=(math.inf,) * 10, cached=200)
+PEAKS = (1e15, 1e12)
+
+
+def test_generation_by_hand():
+    """Weights and cache are read once for each token of all running responses: 600 tokens of context on average."""
+    # Two engines, 256 responses each, 128 at a time: 2,000 readings of 2e9 + 128 x 600 x 4,000 bytes, .6e12 a second.
+    two = replace(NODE, context=1700, prompt_limit=200, engine_responses=256)
+    seconds = memory.generation_seconds(MODEL, two, 100, 1000, 128, PEAKS)
+    assert seconds == pytest.approx(2000 * (2e9 + 128 * 2.4e6) / 0.6e12)
+    # Eight engines, 64 responses each, all at a time: 1,500 readings for the longest, 64,000 / 1,500 run on average.
+    seconds = memory.generation_seconds(MODEL, replace(two, engine_responses=64), 100, 1000, 64, PEAKS)
+    assert seconds == pytest.approx(1500 * (2e9 + 64_000 / 1500 * 2.4e6) / 0.6e12)
+    # Bound by arithmetic: 2 x 128 x 1e9 operations a reading. Two GPUs take half as long.
+    for size in (1, 2):
+        seconds = memory.generation_seconds(MODEL, replace(two, tensor_parallel=size), 100, 1000, 128, (1e12, 1e12))
+        assert seconds == pytest.approx(2000 * 256e9 / 0.3e12 / size)
+
+
+def test_a_step_in_turn_and_at_the_same_time():
+    # 7.5e16 operations on 8 GPUs that reach .3e15 each take 31.25 s.
+    assert memory.step_seconds(NODE, 10, 7.5e16, PEAKS) == {"generate": 10, "train": 31.25, "step": 41.25}
+    apart = replace(NODE, shared=False, ranks=4)
+    assert memory.step_seconds(apart, 10, 7.5e16, PEAKS) == {"generate": 10, "train": 62.5, "step": 62.5}
