@@ -54,21 +54,19 @@ def test_another_kind_of_decoder_is_refused(tmp_path):
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
 def test_adapters_are_those_that_peft_makes(targets):
-    config = AutoConfig.from_pretrained(POLICY)
-    whole = AutoModelForCausalLM.from_config(config)
-    adapted = get_peft_model(AutoModelForCausalLM.from_config(config), LoraConfig(r=4, target_modules=targets))
+    whole = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(POLICY))
+    parameters = whole.num_parameters()
+    adapted = get_peft_model(whole, LoraConfig(r=4, target_modules=targets))
     trained = [parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad]
     model = read_model(str(POLICY), 1, 4, targets)
     assert (model.adapters, model.largest) == (sum(trained), max(trained))
     assert model.trained == model.adapters and model.held == model.adapters + model.parameters
-    assert model.parameters == sum(parameter.numel() for parameter in whole.parameters())
+    assert model.parameters == parameters
 
 
 def test_models_known_offline_have_the_published_sizes():
-    found = {
-        name.split("/")[1]: read_model(name, 1).parameters for name in PRESETS if not name.endswith(("14B", "32B"))
-    }
-    assert found == {
+    known = [name for name in PRESETS if not name.endswith(("14B", "32B"))]
+    assert {name.split("/")[1]: read_model(name, 1).parameters for name in known} == {
         "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
         "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
         "Qwen2.5-0.5B-Instruct": 494_032_768,
@@ -108,11 +106,7 @@ def test_caches_are_those_of_transformers(family, tmp_path):
         small(ids, use_cache=True, past_key_values=cache)
     layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
     assert kept_cache(model, 6) == 2 * sum(part.numel() for layer in layers for part in (layer.keys, layer.values))
-    states = [
-        state.numel()
-        for layer in cache.layers
-        for kept in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
-        for state in kept.values()
-    ]
-    assert model.states == sum(states)
+    names = ("conv_states", "recurrent_states")
+    states = [state for layer in cache.layers for name in names for state in getattr(layer, name, {}).values()]
+    assert model.states == sum(state.numel() for state in states)
     assert len(model.windows) == len(layers) and (min(model.windows) == 8) == (family in ("gemma3_text", "gpt_oss"))

@@ -18,9 +18,6 @@ def script(size):
     return str(ROOT / "scripts" / f"train_swap_{size}.yaml")
 
 
-PACKED = ["--ds.packing_samples", "--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", "28000"]
-
-
 def run(capsys, *flags):
     """Exit status and the plan."""
     status = run_command(plan.main, [*flags, "--json"])
@@ -63,15 +60,6 @@ def test_the_plan_reads_the_run_as_the_run_would(capsys):
     assert (defaults["step"]["prefixes"], defaults["run"]["rows"]) == (3, None)
 
 
-def test_capacity_for_responses_by_hand(capsys):
-    # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
-    # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000.
-    flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
-    _, found = run(capsys, *flags)
-    assert found["vllm"]["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
-    assert (found["vllm"]["cache_tokens"], found["vllm"]["full_sequences"]) == (1_317_832, 94)
-
-
 def test_vllm_and_deepspeed_at_the_same_time(capsys):
     """Half of the eight GPUs each: a step takes as long as the slower of them."""
     flags = ["--gpu", "h100", "--response", "12000", "--config", script("1.5b")]
@@ -87,57 +75,44 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
     assert "unknown: give --gpu by its name" in capsys.readouterr().out
 
 
-# Settings that do not fit, each with what the remedy must concern.
-TOO_LARGE = {
-    "update": (["1.5B", "--gpu", "h100", "--train.micro_batch_size", "32"], "--train.micro_batch_size 16"),
-    "logits": (
-        ["1.5B", "--gpu", "30", "--vllm.gpu_memory_utilization", "0.5", "--swap.logits_chunk", "0"],
-        "--swap.logits_chunk 1024",
-    ),
-    "scoring": (["1.5B", "--gpu", "h100", "--rollout.micro_batch_size", "128"], "--rollout.micro_batch_size 64"),
-    "vLLM": (["1.5B", "--gpu", "50", "--vllm.gpu_memory_utilization", "0.95"], "--vllm.gpu_memory_utilization 0.85"),
-    "model": (["14B", "--gpu", "70"], "--ds.zero_stage 3"),
-    "engine": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--vllm.tensor_parallel_size 2"),
-    "optimizer": (["32B", "--gpu", "h100", "--ds.zero_stage", "3"], "--ds.adam_offload"),
-    "length": (
-        [
-            "7B",
-            "--gpu",
-            "15",
-            "--ds.zero_stage",
-            "3",
-            "--vllm.tensor_parallel_size",
-            "4",
-            "--vllm.gpu_memory_utilization",
-            "0.45",
-        ],
-        "--data.max_len",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TOO_LARGE)
-def test_the_remedy_helps(capsys, case):
-    (size, *flags), expected = TOO_LARGE[case]
-    flags = ["--gpus", "8", "--rows", "256", "--model", R1 + size, *flags]
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ("1.5B --gpu h100 --train.micro_batch_size 32", "--train.micro_batch_size 16"),
+        ("1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0", "--swap.logits_chunk 1024"),
+        ("1.5B --gpu h100 --rollout.micro_batch_size 128", "--rollout.micro_batch_size 64"),
+        ("1.5B --gpu 50 --vllm.gpu_memory_utilization 0.95", "--vllm.gpu_memory_utilization 0.85"),
+        ("14B --gpu 70", "--ds.zero_stage 3"),
+        ("32B --gpu h100 --ds.zero_stage 3", "--vllm.tensor_parallel_size 2"),
+        ("32B --gpu h100 --ds.zero_stage 3", "--ds.adam_offload"),
+        (
+            "7B --gpu 15 --ds.zero_stage 3 --vllm.tensor_parallel_size 4 --vllm.gpu_memory_utilization 0.45",
+            "--data.max_len",
+        ),
+    ],
+)
+def test_the_remedy_helps(capsys, flags, remedy):
+    flags = f"--gpus 8 --rows 256 --model {R1}{flags}".split()
     status, found = run(capsys, *flags)
     assert (status, found["fits"]) == (1, False)
-    assert expected in found["remedy"]
+    assert remedy in found["remedy"]
     status, found = run(capsys, *flags, *found["remedy"].split())
     assert (status, found["warnings"]) == (0, [])
 
 
+TOGETHER = {"--vllm.num_engines", "--rollout.max_new_tokens"}  # with the flag before them
 SHAPES = {
-    "awake": ["--train.colocate_all", "--vllm.gpu_memory_utilization", "0.7"],
-    "asleep": ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"],
-    "apart": [],
-    "rows": ["--train.colocate_all", "--train.micro_batch_size", "8", "--rollout.micro_batch_size", "4"],
-    "logits": ["--train.colocate_all", "--vllm.enable_sleep", "--swap.logits_chunk", "0"],
-    "packed": ["--train.colocate_all", "--ds.enable_sleep", *PACKED],
-    "average": ["--train.colocate_all", "--vllm.enable_sleep", "--train.enable_ema"],
-    "per prefix": ["--train.colocate_all", "--vllm.enable_sleep", "--swap.scoring", "per_prefix"],
-    "adapters": ["--train.colocate_all", "--ds.lora.rank", "16"],
-    "offloaded": ["--train.colocate_all", "--vllm.enable_sleep", "--ds.adam_offload"],
+    "awake": "--train.colocate_all --vllm.gpu_memory_utilization 0.7",
+    "asleep": "--train.colocate_all --vllm.enable_sleep --ds.enable_sleep",
+    "apart": "",
+    "rows": "--train.colocate_all --train.micro_batch_size 8 --rollout.micro_batch_size 4",
+    "logits": "--train.colocate_all --vllm.enable_sleep --swap.logits_chunk 0",
+    "packed": "--train.colocate_all --ds.enable_sleep --ds.packing_samples --train.dynamic_batch_enable "
+    "--train.max_tokens_per_gpu 28000",
+    "average": "--train.colocate_all --vllm.enable_sleep --train.enable_ema",
+    "per prefix": "--train.colocate_all --vllm.enable_sleep --swap.scoring per_prefix",
+    "adapters": "--train.colocate_all --ds.lora.rank 16",
+    "offloaded": "--train.colocate_all --vllm.enable_sleep --ds.adam_offload",
 }
 
 
@@ -147,7 +122,7 @@ def test_every_remedy_fits_when_it_is_tried_and_nothing_in_it_is_too_much(capsys
     tried = 0
     for size, gpu, node in product(("1.5B", "7B"), ("24", "48"), (None, "120")):
         base = ["--gpu", gpu, "--model", R1 + size, "--rows", "256", "--actor.num_gpus_per_node", "4"]
-        base += ["--vllm.num_engines", "4", *SHAPES[shape], *(["--node-memory", node] if node else [])]
+        base += ["--vllm.num_engines", "4", *SHAPES[shape].split(), *(["--node-memory", node] if node else [])]
         _, found = run(capsys, *base)
         if found["fits"] or found["remedy"].startswith("more or larger GPUs"):
             continue
@@ -159,9 +134,6 @@ def test_every_remedy_fits_when_it_is_tried_and_nothing_in_it_is_too_much(capsys
         for start, end in pairwise([*starts, len(added)]):
             assert run(capsys, *base, *added[:start], *added[end:])[0] == 1, (base, found["remedy"], added[start])
     assert tried >= 3
-
-
-TOGETHER = {"--vllm.num_engines", "--rollout.max_new_tokens"}  # with the flag before them
 
 
 def test_seven_billion_on_four_small_gpus(capsys):
@@ -176,9 +148,8 @@ def test_seven_billion_on_four_small_gpus(capsys):
 
 
 def test_nothing_fits_a_small_gpu(capsys):
-    assert run(capsys, "--gpu", "8", "--gpus", "1", "--model", R1 + "14B")[1]["remedy"].startswith(
-        "more or larger GPUs"
-    )
+    _, found = run(capsys, "--gpu", "8", "--gpus", "1", "--model", R1 + "14B")
+    assert found["remedy"].startswith("more or larger GPUs")
 
 
 def test_small_contexts_and_few_prompts(capsys):
@@ -239,10 +210,14 @@ def test_the_text_says_what_the_numbers_say(capsys):
 
 
 def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
-    # Capacity for 1,317,832 tokens, as above: 212 responses of 6,200, of the 256 that each of 8 engines gets.
+    # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
+    # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000, or 212 of 6,200, of the 256 that each of 8
+    # engines gets.
     flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
-    _, found = run(capsys, *flags)
-    assert (found["vllm"]["most_sequences"], found["vllm"]["sequences_a_step"]) == (212, 256)
+    engine = run(capsys, *flags)[1]["vllm"]
+    assert engine["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
+    assert (engine["cache_tokens"], engine["full_sequences"]) == (1_317_832, 94)
+    assert (engine["most_sequences"], engine["sequences_a_step"]) == (212, 256)
     _, found = run(capsys, *flags, "--rollout.batch_size", "64", "--train.batch_size", "1024")
     assert found["vllm"]["most_sequences"] == 128  # all that it gets
     _, found = run(capsys, *flags, "--swap.engine_sequences", "40")
