@@ -16,18 +16,13 @@ def test_the_pareto_front():
 
 def test_accuracy_within_a_budget(evaluated):
     # base: right with 10 and with 50 tokens, four samples.
-    assert figures.accuracy_within(measure_benchmark(evaluated / "base", "own").samples, [9, 10, 49, 50]) == [
-        0,
-        0.25,
-        0.25,
-        0.5,
-    ]
+    samples = measure_benchmark(evaluated / "base", "own").samples
+    assert figures.accuracy_within(samples, [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
 
 
 def test_every_figure_is_drawn(evaluated, tmp_path, scored):
-    rows = [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)]
     file, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
-    write_rows(file, rows)
+    write_rows(file, [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)])
     # Step 2 done again after a resume, step 3 skipped for its scores.
     steps = [{"step": s, "swap/accuracy": 0.01 * n, "length/mean": 9} for n, s in enumerate((1, 2, 2))]
     write_rows(metrics, [*steps, {"step": 3}])
@@ -38,17 +33,16 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
             folder = tmp_path / "sweep" / f"theta_{value}" / f"seed_{seed}"
             folder.mkdir(parents=True)
             (folder / "result.json").write_text(json.dumps({"accuracy": value, "tokens": 100 - seed}))
-    write_rows(
-        rows_path("forced", evaluated / "base", "own"),
-        [{"budget": b, "accuracy": b / 100} for b in (40, 10)],
-    )
-    (panel,) = figures.budget([evaluated / "base", evaluated / "short"]).axes
+    rows = [{"budget": budget, "accuracy": budget / 100} for budget in (40, 10)]
+    write_rows(rows_path("forced", evaluated / "base", "own"), rows)
+    evaluations = [evaluated / "base", evaluated / "short"]
+    (panel,) = figures.budget(evaluations).axes
     curves = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
     assert list(curves) == ["base, cut off", "base, forced", "short, cut off"]
     assert curves["base, forced"] == [[10, 10], [40, 40]]
     inputs = {
-        "pareto": [evaluated / "base", evaluated / "short"],
-        "budget": [evaluated / "base", evaluated / "short"],
+        "pareto": evaluations,
+        "budget": evaluations,
         "gains": [file],
         "sweep": [tmp_path / "sweep"],
         "dynamics": [metrics],

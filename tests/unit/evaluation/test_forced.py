@@ -3,27 +3,16 @@
 import json
 import shutil
 
-import pytest
 from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import forced
 from openrlhf_swap.evaluation.samples import read_settings, rows_path, settings_path
-from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 
 CLOSE = "</think>\\boxed{"
-
-
-@pytest.fixture
-def asked(evaluated):
-    """An evaluation with its problems."""
-    rows = [{"id": "p", "problem": "1 + 1", "answer": "2"}, {"id": "q", "problem": "2 + 2", "answer": "4"}]
-    write_rows(rows_path("problems", evaluated / "base", "own"), rows)
-    settings = {**read_settings(evaluated / "base"), "model": str(POLICY)}
-    settings_path(evaluated / "base").write_text(json.dumps(settings))
-    return evaluated / "base"
 
 
 def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_are(

@@ -1,8 +1,10 @@
 """What samples amount to, against numbers worked by hand."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from openrlhf_swap.evaluation import measures
 from openrlhf_swap.evaluation.measures import area, count_votes, measure_evaluation, read_forced
 from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows, write_rows
@@ -73,6 +75,47 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
 def test_a_budget_of_zero_has_no_part_in_the_area(tmp_path):
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in ((0, 0.5), (10, 0.0), (1000, 1.0))]
     write_rows(rows_path("forced", tmp_path, "own"), rows)
-    assert area(read_forced(tmp_path, "own")) == {"budget_least": 10, "budget_most": 1000, "area": 0.5}
+    assert area(read_forced(tmp_path, "own")) == {
+        "budget_least": 10,
+        "budget_most": 1000,
+        "area": 0.5,
+    }
     write_rows(rows_path("forced", tmp_path, "own"), rows[:2])
     assert area(read_forced(tmp_path, "own")) == {}
+
+
+def test_pass_at_k():
+    # 4 samples, 1 right: two of them are both wrong in C(3,2)/C(4,2) = 3/6 of the choices.
+    assert measures.pass_at_k(1, 4, 2) == 0.5
+    assert measures.pass_at_k(1, 4, 1) == 0.25
+    assert measures.pass_at_k(0, 4, 4) == 0.0
+    assert measures.pass_at_k(3, 4, 2) == 1.0
+    with pytest.raises(ValueError, match="use 1 to 4"):
+        measures.pass_at_k(1, 4, 5)
+
+
+def test_the_answer_of_a_majority():
+    assert measures.majority_is_correct(["1", "2", "2"], [False, True, True]) == 1.0
+    assert measures.majority_is_correct(["1", "1", "2"], [False, False, True]) == 0.0
+    # "1" and "2" tie: half. No answer gets no vote.
+    assert measures.majority_is_correct(["1", "2", None, None], [False, True, False, False]) == 0.5
+    assert measures.majority_is_correct([None], [False]) == 0.0
+
+
+def test_bootstrap_intervals():
+    # 100 problems, half of them right: the mean's standard error is .5/10 = .05, so the interval is .5 -+ 1.96 x .05.
+    values = np.repeat([0.0, 1.0], 50)
+    low, high = measures.bootstrap_interval(values)
+    assert low == pytest.approx(0.402, abs=0.015)
+    assert high == pytest.approx(0.598, abs=0.015)
+    assert measures.bootstrap_interval(np.ones(5)) == (1.0, 1.0)
+    # Pairing removes what both share: a constant gain has no spread.
+    mean, low, high = measures.paired_difference(values, values + 0.25)
+    assert (mean, low, high) == pytest.approx((0.25, 0.25, 0.25))
+
+
+def test_the_area_under_a_curve_of_budgets():
+    # A decade from 0 to 1 (mean .5), and a decade at 1.
+    assert measures.area_under([10, 100, 1000], [0, 1, 1]) == pytest.approx(0.75)
+    assert measures.area_under([1000, 10, 100], [1, 0, 1]) == pytest.approx(0.75)
+    assert measures.area_under([7, 500], [0.4, 0.4]) == pytest.approx(0.4)

@@ -17,7 +17,8 @@ DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', r
 
 
 def embedded_data(page):
-    return json.loads(DATA.search(page.read_text())[1])
+    """JSON has no NaN: with one the browser reads none of the page."""
+    return json.loads(DATA.search(page.read_text())[1], parse_constant=pytest.fail)
 
 
 def test_penalties_of_the_viewer_by_hand(scored):
@@ -60,14 +61,13 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
 
 
 def test_nan_is_null(tmp_path, scored):
-    """JSON has no NaN: with one the browser reads none of the page."""
     nan, traces, metrics = float("nan"), tmp_path / "base.jsonl", tmp_path / "metrics.jsonl"
     whole = scored("p", True, [0.5, 0.1], 20)
     write_rows(traces, [whole | {"local_gains": [nan, 0.1], "answer_logprobs": [nan, -2, -1]}, {"gains": [0.5]}])
     write_rows(metrics, [{"step": 1, "swap/accuracy": nan, "length/mean": float("inf")}])
     page = tmp_path / "page.html"
     assert run_command(main, [str(traces), "--output", str(page), "--metrics", str(metrics)]) == 0
-    data = json.loads(DATA.search(page.read_text())[1], parse_constant=pytest.fail)
+    data = embedded_data(page)
     (problem,) = data["problems"]  # a row that lacks scores is none
     (response,) = problem["columns"][0]
     assert response["curve"] == [None, -2, -1] and response["left"] == []

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pandas as pd
+import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
@@ -17,14 +18,11 @@ def test_tables(evaluated, capsys):
     folders = [str(evaluated / name) for name in ("base", "short")]
     assert run_command(report.main, [*folders, "--format", "markdown", "--paper", "1.5B"]) == 0
     text = capsys.readouterr().out
-    assert "| base | own | 2 | 50.0 |" in text
+    assert "| base | own | 2 | 50.0 |" in text and "not measured here" in text
     assert "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |" in text
-    assert "not measured here" in text
-    assert "SWAP (paper)" in text
     assert run_command(report.main, [*folders, "--format", "latex"]) == 0
-    assert r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    text = " ".join(capsys.readouterr().out.split())
+    assert r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\" in text
     assert run_command(report.main, [*folders, "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("base,own,2.0,2.0,0.5,")
     (evaluated / "empty").mkdir()
@@ -32,39 +30,32 @@ def test_tables(evaluated, capsys):
     assert "holds no graded samples" in capsys.readouterr().err
 
 
-def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(evaluated, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({"suffix": " Think."}, "--suffix is '' in {base}, ' Think.' in {other}"),
+        ({"max_model_len": 4096}, "--max-model-len is not given in {base}, 4096 in {other}"),
+        ({}, None),
+    ],
+)
+def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
+    evaluated, tmp_path, capsys, changes, warning
+):
+    base, other = evaluated / "base", shutil.copytree(evaluated / "base", tmp_path / "elsewhere" / "base")
     settings = {**dict.fromkeys(SETTINGS), "suffix": ""}
-    other = tmp_path / "elsewhere" / "base"
-    shutil.copytree(evaluated / "base", other)
-    (evaluated / "base" / "run.json").write_text(json.dumps(settings))
-    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, "suffix": " Think."}))
-    assert run_command(report.main, [str(evaluated / "base"), str(other)]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == f"warning: --suffix is '' in {evaluated / 'base'}, ' Think.' in {other}: do not compare them\n"
-    assert str(other) in shown.out and str(evaluated / "base") in shown.out  # both are called base
-    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1}))
-    assert run_command(report.main, [str(evaluated / "base"), str(other)]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_a_shorter_context_is_another_setting(evaluated, capsys):
-    base, short = evaluated / "base", evaluated / "short"
-    settings = dict.fromkeys(SETTINGS)
     (base / "run.json").write_text(json.dumps(settings))
-    (short / "run.json").write_text(json.dumps({**settings, "max_model_len": 4096}))
-    assert run_command(report.main, [str(base), str(short)]) == 0
-    shown = capsys.readouterr().err
-    assert shown == f"warning: --max-model-len is not given in {base}, 4096 in {short}: do not compare them\n"
-    (short / "run.json").write_text(json.dumps({**settings, "max_model_len": None}))
-    assert run_command(report.main, [str(base), str(short)]) == 0
-    assert capsys.readouterr().err == ""
+    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, **changes}))
+    assert run_command(report.main, [str(base), str(other)]) == 0
+    shown = capsys.readouterr()
+    expected = f"warning: {warning.format(base=base, other=other)}: do not compare them\n" if warning else ""
+    assert shown.err == expected
+    assert str(other) in shown.out and str(base) in shown.out  # both are called base
 
 
 def asked(folder, *problems):
     """Writes the problems of an evaluation, as (id, text)."""
-    write_rows(
-        rows_path("problems", folder, "own"), [{"id": i, "problem": text, "answer": "2"} for i, text in problems]
-    )
+    rows = [{"id": i, "problem": text, "answer": "2"} for i, text in problems]
+    write_rows(rows_path("problems", folder, "own"), rows)
 
 
 def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
@@ -101,15 +92,8 @@ def test_differences_and_averages_keep_the_order_of_the_evaluations():
         "a": {"math500": measured(0.7, 60.0)},
     }
     cells = [line.split(" | ") for line in evaluation_table(runs, "markdown").splitlines()]
-    assert [row[:2] for row in cells[2:]] == [
-        ["| base", "MATH-500"],
-        ["| base", "AIME24"],
-        ["| base", "Average"],
-        ["| z", "MATH-500"],
-        ["| z", "AIME24"],
-        ["| z", "Average"],
-        ["| a", "MATH-500"],  # one of two benchmarks: no average
-    ]
+    expected = [[f"| {run}", benchmark] for run in ("base", "z") for benchmark in ("MATH-500", "AIME24", "Average")]
+    assert [row[:2] for row in cells[2:]] == [*expected, ["| a", "MATH-500"]]  # one of two benchmarks: no average
     averages = [[cell for cell in row[2:] if cell.strip(" |")] for row in cells[2:] if row[1] == "Average"]
     assert averages == [["55.0", "200"], ["70.0", "75"]]
     differences = [line.split(" | ")[:2] for line in difference_tables(runs, "markdown")[0].splitlines()[2:]]

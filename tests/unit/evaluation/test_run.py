@@ -1,15 +1,17 @@
-"""The command that evaluates."""
+"""The commands as they are started, and the one that evaluates."""
 
 import json
 import shlex
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
 import ray
 import torch
-from support.paths import POLICY
+from support.paths import POLICY, ROOT
 
+from openrlhf_swap.__main__ import COMMANDS, main
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
@@ -24,16 +26,23 @@ ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
 TWO = [*ONE, {"id": "q", "problem": "1 + 2?", "answer": "3"}]
 
 
-def test_settings_of_a_folder_do_not_change(tmp_path, capsys):
-    flags = ["--model", str(POLICY), "--output", str(tmp_path / "out"), "--samples", "1"]
-    problems = tmp_path / "own.jsonl"
-    write_rows(problems, [{"problem": "1", "answer": "1"}])
-    (tmp_path / "out").mkdir()
-    args = run.parse([*flags, "--benchmarks", str(problems)])
-    write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
-    write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
-    assert run_command(run.main, [*flags, "--benchmarks", str(problems), "--temperature", "1"]) == 2
-    assert capsys.readouterr().err.startswith("error: --temperature is 1.0, but the samples in")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("eval ")])
+def test_a_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit):
+        main([*name.split(), "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: openrlhf-swap {name} [-h]")
+
+
+def test_no_module_has_the_name_of_one_of_the_standard_library():
+    """Python looks for modules in the folder of a script before the standard library."""
+    folders = ("openrlhf_swap", "evaluation", "examples", "benchmarks", "scripts", "tests")
+    modules = [
+        path.parent if path.stem == "__init__" else path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if path.stem != "__main__"
+    ]
+    assert [str(path) for path in modules if path.stem in sys.stdlib_module_names] == []
 
 
 def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys):
@@ -130,27 +139,25 @@ def test_a_start_that_fails_claims_nothing(evaluate, tmp_path, monkeypatch):
         assert evaluate(ONE, "--temperature", "1") == (2, "error: no engine")
     assert evaluate(ONE)[0] == 0
     assert read_settings(tmp_path / "out")["temperature"] == 0.6
-    assert evaluate(ONE, "--temperature", "1")[0] == 2  # now there is a sample
+    status, line = evaluate(ONE, "--temperature", "1")  # now there is a sample
+    assert status == 2 and line.startswith("error: --temperature is 1.0, but the samples in")
 
 
 @pytest.mark.parametrize(
-    ("rows", "fault"),
+    ("change", "fault"),
     [
-        ([{**ONE[0], "id": "0"}], "which has no problem 'p', but {out} holds samples of it; use another --output"),
+        ({"id": "0"}, "which has no problem 'p', but {out} holds samples of it; use another --output"),
         (
-            [{**ONE[0], "problem": "4 / 2?"}],
+            {"problem": "4 / 2?"},
             "whose problem 'p' has another text than its samples in {out} answer; use another --output",
         ),
-        (
-            [{**ONE[0], "answer": "3"}],
-            "whose problem 'p' has another answer than {out} was graded by; add --grade-again",
-        ),
+        ({"answer": "3"}, "whose problem 'p' has another answer than {out} was graded by; add --grade-again"),
     ],
 )
-def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_path, rows, fault):
+def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_path, change, fault):
     assert evaluate(ONE)[0] == 0
     files = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert evaluate(rows) == (2, f"error: --benchmarks has own, {fault.format(out=tmp_path / 'out')}")
+    assert evaluate([ONE[0] | change]) == (2, f"error: --benchmarks has own, {fault.format(out=tmp_path / 'out')}")
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
 
 
@@ -183,46 +190,41 @@ def test_a_start_that_fails_leaves_no_grades_by_earlier_answers(evaluate, monkey
 def test_accuracies_at_budgets_go_when_samples_are_left_to_grade(tmp_path, capsys):
     rows, path = [{"id": "p", "sample": n} for n in range(2)], rows_path("forced", tmp_path, "own")
     write_rows(rows_path("samples", tmp_path, "own"), rows)
-    for graded, stays in ((rows, True), (rows[:1], False), ([], False)):
+    said = "there are samples to grade; run openrlhf-swap eval forced again"
+    removed = f"[evaluation] own.forced.jsonl removed: {said}\n"
+    for graded, expected in ((rows, (True, "")), (rows[:1], (False, removed)), ([], (False, removed))):
         write_rows(rows_path("grades", tmp_path, "own"), graded)
         write_rows(path, [{"budget": 9, "accuracy": 0.5}])
         run.discard_forced(tmp_path, "own")
-        said = "there are samples to grade; run openrlhf-swap eval forced again"
-        assert (path.exists(), capsys.readouterr().out) == (
-            (True, "") if stays else (False, f"[evaluation] own.forced.jsonl removed: {said}\n")
-        )
+        assert (path.exists(), capsys.readouterr().out) == expected
 
 
 def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
     assert evaluate(TWO, "--limit", "1")[1].split()[:4] == ["out", "own", "1", "100.0"]
     corrected = [*ONE, {**TWO[1], "problem": "1 + 3?", "answer": "4"}]  # without samples: may change
-    assert evaluate([*corrected, {"id": "r", "problem": "2?", "answer": "2"}])[1].split()[2:4] == ["3", "66.7"]
-    assert evaluate(corrected[:1])[0] == 2
     longer = [*corrected, {"id": "r", "problem": "2?", "answer": "2"}]
+    assert evaluate(longer)[1].split()[2:4] == ["3", "66.7"]
+    assert evaluate(corrected[:1])[0] == 2
     assert evaluate(longer, "--limit", "1")[1].split()[2:4] == ["3", "66.7"]
     # What has samples keeps its problem, and with it the texts that later starts are compared with.
     assert [row["id"] for row in read_rows(rows_path("problems", tmp_path / "out", "own"))] == ["p", "q", "r"]
     assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
 
 
-class RayStartedError(Exception):
-    """Ray would start now."""
-
-
 @pytest.mark.parametrize(
     ("there", "cpu", "cluster", "message"),
     [
         (5, False, False, "--engines 3 x --tensor-parallel-size 2 takes 6 GPUs, but 5 are here; use fewer"),
-        (6, False, False, None),
-        (0, True, False, None),
-        (0, False, True, None),
+        (6, False, False, "Ray would start"),
+        (0, True, False, "Ray would start"),
+        (0, False, True, "Ray would start"),
     ],
 )
 def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     tmp_path, monkeypatch, there, cpu, cluster, message
 ):
     def start(**_):
-        raise RayStartedError
+        raise ConfigError("Ray would start")
 
     monkeypatch.setattr(ray, "init", start)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: cpu)
@@ -232,7 +234,7 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     if cluster:
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     flags = ["--model", str(POLICY), "--output", str(tmp_path), "--engines", "3", "--tensor-parallel-size", "2"]
-    with pytest.raises(ConfigError if message else RayStartedError, match=f"^{message}" if message else None):
+    with pytest.raises(ConfigError, match=f"^{message}"):
         run.sample(run.parse(flags), [], 0)
 
 

@@ -1,12 +1,13 @@
-"""The files of an evaluation: seeds, order and settings."""
+"""The files of an evaluation: seeds, order and settings; and traces, which `openrlhf_swap.score` reads."""
 
 import json
 import random
 
 import pytest
 
+from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.evaluation import run
+from openrlhf_swap.evaluation import run, traces
 from openrlhf_swap.evaluation.samples import (
     compare_settings,
     rows_path,
@@ -30,19 +31,12 @@ def test_seeds_depend_on_the_sample_alone():
 
 def test_files_are_sorted_by_problem_and_sample(tmp_path):
     rows = [{"id": i, "sample": n, "text": "é" * n} for i in ("b", "a", "c") for n in range(4)]
-    shuffled = random.Random(0).sample(rows, len(rows))
     path = tmp_path / "f.jsonl"
-    write_rows(path, shuffled)
-    sort_file(path, {"b": 0, "a": 1, "c": 2})
-    assert list(read_rows(path)) == rows
-
-
-def test_samples_that_an_earlier_version_merged_twice_are_kept_once(tmp_path):
-    path = tmp_path / "f.jsonl"
-    rows = [{"id": i, "sample": 0} for i in ("a", "b")]
-    write_rows(path, [rows[1], *rows, rows[0]])
-    sort_file(path, {"a": 0, "b": 1})
-    assert list(read_rows(path)) == rows
+    # An earlier version merged samples twice: they are kept once.
+    for written in (random.Random(0).sample(rows, len(rows)), [rows[1], *rows, rows[0]]):
+        write_rows(path, written)
+        sort_file(path, {"b": 0, "a": 1, "c": 2})
+        assert list(read_rows(path)) == rows
 
 
 @pytest.fixture
@@ -86,3 +80,22 @@ def test_the_context_is_a_setting(sampled):
     assert started_again(*flags, "--max-model-len", "4096")["max_model_len"] == 4096
     with pytest.raises(ConfigError, match="--max-model-len is not given, but the samples in out were made with"):
         started_again(*flags)
+
+
+def test_traces_join_problem_sample_and_grade(asked, tmp_path):
+    output = tmp_path / "new" / "traces.jsonl"
+    assert run_command(traces.main, [str(asked), "--output", str(output), "--samples", "1"]) == 0
+    rows = list(read_rows(output))
+    assert [(row["id"], row["problem"], row["answer"], row["correct"]) for row in rows] == [
+        ("p", "1 + 1 Think.", "2", True),  # as it was asked
+        ("q", "2 + 2 Think.", "4", True),
+    ]
+
+
+def test_an_output_that_cannot_be_written_is_one_line(evaluated, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run_command(traces.main, [str(evaluated / "base"), "--output", str(tmp_path / "file" / "x.jsonl")]) == 2
+    assert capsys.readouterr().err.startswith("error: --output is ")
+    output = tmp_path / "new" / "x.jsonl"
+    assert run_command(traces.main, [str(tmp_path), "--output", str(output)]) == 2
+    assert not output.parent.exists()
