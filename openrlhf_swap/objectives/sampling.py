@@ -24,15 +24,7 @@ from openrlhf_swap.objectives.group_rewards import EPS, Span, boxed, fill_spans,
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought, opens_thought, thought_opening
-from openrlhf_swap.rollouts.rollout import (
-    Batch,
-    ResponseReader,
-    Rollout,
-    boxes_answer,
-    prompt_key,
-    tokens_for,
-    tokens_for_each,
-)
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, boxes_answer, prompt_key, tokens_for_each
 
 INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
 EXACT, MAXIMUM = " Think for {n} tokens.", " Think for maximum {n} tokens."
@@ -372,8 +364,8 @@ class LAPO(_Staged):
         else:
             promised = batch.each(lambda rollout: self.medians.get(self._key(rollout.prompt), math.nan)).floor()
             promised = torch.where(promised.isnan(), medians.unsqueeze(-1), promised)
-            shortness = torch.exp(-((batch.lengths - promised) ** 2) / (2 * self.promise_width**2))
-            shortness = self.promise_weight * shortness
+            distance = batch.lengths - promised
+            shortness = self.promise_weight * torch.exp(-(distance**2) / (2 * self.promise_width**2))
         for group, median in zip(batch.groups, medians.tolist(), strict=True):
             key = self._key(group[0].prompt)
             if not math.isnan(median):
@@ -585,7 +577,7 @@ class JET(_Exits):
             boxes = list(_BOX.finditer(text, start))
             full_stop = text.find(".", boxes[-1].end()) if boxes else -1
             if full_stop >= 0:
-                ids = ids[: tokens_for(ids, full_stop + 1, reader)]
+                ids = ids[: tokens_for_each(ids, [full_stop + 1], reader)[0]]
         ended = ids if ids[-1:] == [reader.end_token] else [*ids, reader.end_token]
         return replace(rollout, response_ids=ended)
 
