@@ -17,7 +17,7 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.group_rewards import Span, fill_spans
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
 
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 
@@ -29,7 +29,7 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
     if found is None:
         return 0
     end = _SENTENCE_END.search(text, found.end())
-    return tokens_for(thought, end.end() if end else len(text), reader)
+    return tokens_for_each(thought, [end.end() if end else len(text)], reader)[0]
 
 
 class _Extracting(Objective):

@@ -136,13 +136,8 @@ def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     return last_boxed(text) is not None
 
 
-def tokens_for(ids: Sequence[int], characters: int, reader: ResponseReader) -> int:
-    """The fewest leading tokens whose text has at least so many characters."""
-    return tokens_for_each(ids, [characters], reader)[0]
-
-
 def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseReader) -> list[int]:
-    """`tokens_for` of several numbers of characters, for little more than the cost of one."""
+    """For each place in the text, the fewest leading tokens whose text has at least so many characters."""
     lengths = _TextLengths(ids, reader)
     return [bisect_left(lengths, characters) for characters in places]
 

@@ -25,7 +25,6 @@ from support.objectives import (
     rollout,
 )
 
-from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.group_rewards import REFLECTION, best_lengths, is_degenerate
 
@@ -140,19 +139,6 @@ CHANGE = 0.45 * math.tanh(0.5)
 )
 def test_rewards(name, expected, groups, within, options):
     assert_rows(rewards(name, *groups, **options), expected, within)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("shorterbetter", [[0.9449, 0.5669, -1.3229, -0.1890]]),
-        ("prime_linear", [[0.3203, 0.2734, -0.7734, 0.1797]]),
-    ],
-)
-def test_what_is_normalised(name, expected):
-    values, method = rewards(name), objective(name)
-    normalised = outcome_advantages(values, 1e-6) if method.normaliser == "group" else centred(values)
-    assert_rows(normalised, expected, 1e-4)
 
 
 def test_a_setting_out_of_range_and_normalisers():

@@ -44,6 +44,12 @@ def expected_states(model, ids, mask, requests):
     return found
 
 
+def assert_states(found, model, *batch):
+    for ours, theirs in zip(found, expected_states(model, *batch), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_states_are_those_of_the_middle_and_of_the_end(family, left, monkeypatch):
@@ -53,9 +59,7 @@ def test_states_are_those_of_the_middle_and_of_the_end(family, left, monkeypatch
     if left and family in ("qwen3_5_text", "nemotron_h"):
         pytest.skip("recurrent layers see the padding on the left")
     found = read_states(model, ids, mask, requests)
-    for ours, theirs in zip(found, expected_states(model, ids, mask, requests), strict=True):
-        assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert_states(found, model, ids, mask, requests)
 
 
 def test_of_packed_rows():
@@ -65,8 +69,7 @@ def test_of_packed_rows():
     packed, places = ids[mask.bool()][None], positions[mask.bool()][None]
     with torch.no_grad(), recording_states(model, mask, requests, packed=True) as recorded:
         model(packed, position_ids=places, use_cache=False)
-    for ours, theirs in zip(recorded, expected_states(model, ids, mask, requests), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert_states(recorded, model, ids, mask, requests)
 
 
 def test_only_the_first_forward_is_recorded_and_no_hook_stays():
@@ -79,8 +82,7 @@ def test_only_the_first_forward_is_recorded_and_no_hook_stays():
         model(ids, attention_mask=mask, use_cache=False)
         model(ids.flip(0), attention_mask=mask, use_cache=False)
     assert hooks() == before
-    for ours, theirs in zip(recorded, expected_states(model, ids, mask, requests), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert_states(recorded, model, ids, mask, requests)
 
 
 def test_wide_states_are_projected_by_the_same_matrix_everywhere(monkeypatch):
