@@ -26,9 +26,7 @@ def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **l
 class FlagSettings(BaseModel):
     """Settings that are also flags: immutable, built by name from Python values or from a command line's text.
 
-    Raises:
-        ConfigError: for an unknown name or a value that its type or range excludes; the message names the flag, the
-            value and the remedy.
+    Raises ConfigError for an unknown name, or a value that its type or range excludes, with the flag and the remedy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
