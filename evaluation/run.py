@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.config import AUTO, SwapConfig
-from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark, short_name
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark
 from openrlhf_swap.data.rows import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import samples
@@ -155,10 +155,10 @@ def load_problems(args: argparse.Namespace) -> Problems:
     that differ from those of the folder's samples, and DataError for a benchmark that cannot be used.
     """
     check_numbers(args)
-    if len({short_name(name) for name in args.benchmarks}) != len(args.benchmarks):
+    if len({Path(name).stem for name in args.benchmarks}) != len(args.benchmarks):
         raise ConfigError(f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names")
     find_verifier(args.grader)
-    problems = {short_name(name): load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
+    problems = {Path(name).stem: load_benchmark(name, args.data, args.grader) for name in args.benchmarks}
     for name, rows in problems.items():
         check_unchanged(args, name, rows)
         try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])

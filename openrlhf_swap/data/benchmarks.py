@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ LONGEST_SHOWN = 40  # characters of a value in a message
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A data set on the hub, or a local copy of it."""
-
     title: str
     hub: str
     revision: str
@@ -91,13 +89,7 @@ def checksum(problems: Iterable[str]) -> str:
 
 
 def title_of(name: str) -> str:
-    """The name of a benchmark in tables."""
     return BENCHMARKS[name].title if name in BENCHMARKS else name
-
-
-def short_name(name: str) -> str:
-    """The name of a benchmark in file names: a file's stem, or the benchmark's own name."""
-    return Path(name).stem if name.endswith(".jsonl") else name
 
 
 def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
@@ -154,7 +146,6 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
 
 
 def _shown(value: object) -> str:
-    """A value as JSON has it, shortened."""
     return to_line(value).strip()[:LONGEST_SHOWN]
 
 
@@ -167,7 +158,6 @@ def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
 
 
 def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
-    """A question of MMLU-Pro, which has up to ten options."""
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts")
@@ -175,11 +165,7 @@ def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
 
 
 _GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
-FORMATS: dict[tuple[str, ...], Callable[[str, Mapping[str, Any]], Problem]] = {
-    _GPQA: gpqa,
-    ("question", "options", "answer"): mmlu_pro,
-}
-"""The columns by which rows are recognised -> what makes a problem of a row."""
+FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}  # by the columns that tell them
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

@@ -13,7 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
@@ -29,8 +30,7 @@ SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
 
-Reason = dict[str, Any]
-"""Why a row is dropped: `reason`, and the benchmark problem or the earlier row that it repeats."""
+Reason = dict[str, Any]  # why a row is dropped: `reason`, and the benchmark problem or earlier row that it repeats
 
 # When one text counts as containing the other; docs/use/data.md says how these were chosen.
 SHARED = 0.8
@@ -47,46 +47,40 @@ PART = 8  # characters of the keys by which contained problems are looked up; sh
 
 _ESCAPED = re.compile(r"\\\\|\\n(?![a-z])|\\u[0-9a-f]{4}|\\\"")
 _ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"'nt/])")
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _NUMBERS = re.compile(r"[\d.]+")
-_NUMBER_CUT = re.compile(r"[\d.]\0[\d.]")
 _FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
 _LABEL = re.compile(r"\(?[a-z]{1,3}#?\)?")  # "Q17)"
-_FORMULA_GOES_ON = re.compile(r"[-+*/=]|[a-z](?![a-z])")
 _QUOTATION = re.compile(r"^[ \t]*>+[ \t]?", re.MULTILINE)  # Markdown's
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|!\[[^\]]*\]\([^)]*\)", re.DOTALL | re.IGNORECASE)
 # What two copies of a problem may write differently, in the order of replacement.
-_REWRITES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\\\|\\(?:begin|end)\s*\{[^}]*\}", " "),
-        (r"\\[,;:!> ()\[\]]|[$~]", " "),
-        (
-            r"\\(?:left|right|[bB]igg?[lrm]?|(?:display|text)style|limits|q?quad|operatorname|text|text(?:bf|it|rm)"
-            r"|math(?:rm|bf|it|sf)|mbox|hbox|emph|boldsymbol|bf|rm|it)(?![A-Za-z])\*?",
-            " ",
-        ),
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s*(?:([^\W_])|\{([^{}]*)\})\s*(?:([^\W_])|\{([^{}]*)\})", r" \1\2/\3\4 "),
-        (r"\\(?:[clhv]?dots[bcimo]?)(?![A-Za-z])|\.{3,}", " dots "),
-        (r"\\leq?(?:slant)?(?![A-Za-z])|≤", " <= "),
-        (r"\\geq?(?:slant)?(?![A-Za-z])|≥", " >= "),
-        (r"\\not\s*=|\\neq?(?![A-Za-z])|≠", " != "),
-        (r"\\lt(?![A-Za-z])", " < "),
-        (r"\\gt(?![A-Za-z])", " > "),
-        (r"\\[bp]mod(?![A-Za-z])", " mod "),
-        (r"\\(?:cdot|times|ast)(?![A-Za-z])|[\u00d7\u00b7]", " * "),
-        (r"π", " pi "),
-        (r"°|\\degree(?![A-Za-z])", " circ "),
-        (r"√", " sqrt "),
-        (r"\u2212", "-"),
-        (r"-{2,}|\*{2,}", " "),
-        (r"(?<=\w)-(?=[^\W\d_]{2})", " "),  # six-sided, but not x-1
-        (r"(?<=\d)\{?,\}?\s*(?=\d{3}(?!\d))", ""),  # 10,000
-        (r"(?<=[\d)])!(?!=)|(?<![^\W\d_])([^\W\d_])!(?!=)", r"\1 factorial "),
-    )
-]
+_REWRITES = (
+    (r"\\\\|\\(?:begin|end)\s*\{[^}]*\}", " "),
+    (r"\\[,;:!> ()\[\]]|[$~]", " "),
+    (
+        r"\\(?:left|right|[bB]igg?[lrm]?|(?:display|text)style|limits|q?quad|operatorname|text|text(?:bf|it|rm)"
+        r"|math(?:rm|bf|it|sf)|mbox|hbox|emph|boldsymbol|bf|rm|it)(?![A-Za-z])\*?",
+        " ",
+    ),
+    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\frac\s*(?:([^\W_])|\{([^{}]*)\})\s*(?:([^\W_])|\{([^{}]*)\})", r" \1\2/\3\4 "),
+    (r"\\(?:[clhv]?dots[bcimo]?)(?![A-Za-z])|\.{3,}", " dots "),
+    (r"\\leq?(?:slant)?(?![A-Za-z])|≤", " <= "),
+    (r"\\geq?(?:slant)?(?![A-Za-z])|≥", " >= "),
+    (r"\\not\s*=|\\neq?(?![A-Za-z])|≠", " != "),
+    (r"\\lt(?![A-Za-z])", " < "),
+    (r"\\gt(?![A-Za-z])", " > "),
+    (r"\\[bp]mod(?![A-Za-z])", " mod "),
+    (r"\\(?:cdot|times|ast)(?![A-Za-z])|[\u00d7\u00b7]", " * "),
+    (r"π", " pi "),
+    (r"°|\\degree(?![A-Za-z])", " circ "),
+    (r"√", " sqrt "),
+    (r"\u2212", "-"),
+    (r"-{2,}|\*{2,}", " "),
+    (r"(?<=\w)-(?=[^\W\d_]{2})", " "),  # six-sided, but not x-1
+    (r"(?<=\d)\{?,\}?\s*(?=\d{3}(?!\d))", ""),  # 10,000
+    (r"(?<=[\d)])!(?!=)|(?<![^\W\d_])([^\W\d_])!(?!=)", r"\1 factorial "),
+)
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
 _BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
 _MARK = rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]|<(?:start|end)_of_turn>)"
@@ -121,8 +115,7 @@ def find_reasons(
     rows = RowSet([row[0] for row in texts.values()])
     wrappers: dict[str, str] = {}
     faults: dict[str, Reason] = {}  # of problems
-    comparing = tqdm(texts.items(), desc="[prepare] comparing", unit="problem", disable=index is None)
-    for problem, row in comparing:
+    for problem, row in tqdm(texts.items(), desc="[prepare] comparing", unit="problem", disable=index is None):
         match = index and index.find(row, rows)
         if not problem.strip():
             faults[problem] = {"reason": EMPTY_PROBLEM}
@@ -130,13 +123,12 @@ def find_reasons(
             reason = SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK
             faults[problem] = {"reason": reason, "benchmark": match.benchmark, "benchmark_id": match.id}
             if any(match.wrapper):
-                wrapper = re.sub(r"[\d.]+", "#", "\0".join(match.wrapper))
+                wrapper = _NUMBERS.sub("#", "\0".join(match.wrapper))
                 if wrapper not in wrappers:
                     wrappers[wrapper] = _show_wrapper(strip_template(problem), *match.wrapper)
                 faults[problem]["wrapper"] = wrappers[wrapper]
-    reasons = [faults.get(problem) for problem in problems]
-    for number, fault in enumerate(known):
-        reasons[number] = {"reason": fault} if fault else reasons[number]
+    given = zip_longest(problems, known)
+    reasons = [{"reason": fault} if fault else faults.get(problem) for problem, fault in given]
     left = [number for number, reason in enumerate(reasons) if reason is None]
     first: dict[str, int] = {}
     answers = [references[number] for number in left]
@@ -156,9 +148,7 @@ def _show_wrapper(row: str, before: str, after: str) -> str:
 
 
 @dataclass(frozen=True)
-class Text:
-    """What is compared about a problem; figures count in the key alone."""
-
+class Text:  # what is compared about a problem; figures count in the key alone
     key: str  # equal for two texts that differ only in spacing, punctuation, case and LaTeX spelling
     words: frozenset[str]  # distinct words, LaTeX command names and operators
     numbers: Counter[str]  # how often each number occurs
@@ -205,9 +195,9 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _tokens(text: str) -> list[str]:
-    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+    text = re.sub("[\u00ad\u200b-\u200f\u2060\ufeff]", "", unicodedata.normalize("NFKC", text))  # what is invisible
     for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text)
     return _TOKEN.findall(text.casefold())
 
 
@@ -218,9 +208,9 @@ def _is_number(token: str) -> bool:
 def nearly_same(first: Text, second: Text) -> bool:
     """Whether a problem is another problem with a few words changed or text added.
 
-    All numbers, 80% of the words and 80% of the triples of one text must occur in the other text. If it has fewer than
-    40 triples, 95% of its words must occur there, it needs at least two numbers, and the shared triples must be at
-    least half of the longer text's, where no formula at its end may go on. Other numbers make another problem.
+    All numbers, 80% of the words and 80% of the triples of one text must occur in the other. If it has fewer than 40
+    triples, so must 95% of its words, it needs two numbers, and half of the longer one's triples must be shared, where
+    no formula at its end may go on. Other numbers make another problem.
     """
     return _contains(first, second) or _contains(second, first)
 
@@ -236,7 +226,7 @@ def _contains(longer: Text, shorter: Text) -> bool:
         words >= WORDS_SHARED * len(shorter.words)
         and shorter.numbers.total() >= FEWEST_NUMBERS
         and shared >= SHARE_OF_LONGER * len(longer.triples)
-        and not _FORMULA_GOES_ON.match(longer.key.partition(shorter.key)[2])
+        and not re.match(r"[-+*/=]|[a-z](?![a-z])", longer.key.partition(shorter.key)[2])  # a formula that goes on
     )
 
 
@@ -244,8 +234,8 @@ class RowSet:
     """The distinct rows of a data set: what many of them begin and end with belongs to wrappers."""
 
     def __init__(self, rows: Sequence[Text]) -> None:
-        self._keys = [_NUMBERS.sub("#", text.key) for text in rows]
-        self._counts: dict[tuple[str, str], int] = {}
+        keys = [_NUMBERS.sub("#", text.key) for text in rows]
+        self._count = cache(lambda before, after: sum(k.startswith(before) and k.endswith(after) for k in keys))
         triples = Counter(triple for text in rows for triple in text.triples)
         self.common = {triple for triple, count in triples.items() if count >= max(FEWEST_ROWS, SHARE * len(rows))}
 
@@ -258,9 +248,7 @@ class RowSet:
         is_label = not after and _LABEL.fullmatch(before)
         if _FORMULA.match(after) or (min(letters) == 0 and max(letters) < FEWEST_LETTERS and not is_label):
             return False
-        if (before, after) not in self._counts:
-            self._counts[before, after] = sum(key.startswith(before) and key.endswith(after) for key in self._keys)
-        return self._counts[before, after] >= FEWEST_ROWS
+        return self._count(before, after) >= FEWEST_ROWS
 
 
 class BenchmarkIndex:
@@ -297,7 +285,7 @@ class BenchmarkIndex:
             for number in self._by_part.get(row.key[start : start + PART], ()):
                 name, own_id, problem = self._problems[number]
                 before, after = row.key[:start], row.key[start + len(problem.key) :]
-                is_whole = not _NUMBER_CUT.search(f"{before}\0{problem.key}\0{after}")
+                is_whole = not re.search(r"[\d.]\0[\d.]", f"{before}\0{problem.key}\0{after}")  # no number is cut
                 if row.key.startswith(problem.key, start) and is_whole and rows.has_wrapper(before, after):
                     return Match(name, own_id, exact=True, wrapper=(before, after))
         return None

@@ -49,7 +49,6 @@ class Entry(NamedTuple):
 
 
 def has_rows(path: Path) -> bool:
-    """Whether `read_entries` reads this kind of file."""
     return path.suffix.lower() in (".jsonl", ".json", ".csv")
 
 
@@ -89,8 +88,7 @@ def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) 
     """Raise DataError for a key, by its flag, that is not one of the columns."""
     for flag, key in keys.items():
         if key not in columns:
-            listing = ", ".join(columns)
-            raise DataError(f"{flag} is {key}, but {source} has no such column; its columns are: {listing}")
+            raise DataError(f"{flag} is {key}, but {source} has no such column; its columns are: {', '.join(columns)}")
 
 
 def read_table(source: str, split: str, revision: str | None, configuration: str | None = None) -> "Dataset":
@@ -115,7 +113,7 @@ def read_table(source: str, split: str, revision: str | None, configuration: str
 
 
 def _fitting(value: Any) -> Any:
-    """A value, or the text of an integer of more than 64 bits, which a table cannot hold."""
+    # A table cannot hold integers of more than 64 bits.
     return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
@@ -191,9 +189,7 @@ def _next_fields(reader: "csv.DictReader[str]") -> Row:
     return row
 
 
-def read_references(
-    rows: Iterable[Row], problem_key: str, answer_key: str, grader: str, source: str
-) -> list[Reference]:
+def read_references(rows: list[Row], problem_key: str, answer_key: str, grader: str, source: str) -> list[Reference]:
     """The `read_reference` of each row; a DataError that begins with `source` and the row's number instead of its."""
     references = []
     message = "the answer begins as a label and cannot be read ({reason}); give the reference answer alone"
@@ -231,8 +227,7 @@ def labelled(row: Row, reference: Reference, problem_key: str, answer_key: str) 
 def read_chat(problem: object) -> tuple[list[Row], str | None]:
     """A problem as a chat that ends with the user's turn, and what is wrong with it, to follow "dropped with".
 
-    It is a text, or a list of messages: of `role` and `content`, which may be parts of text, or ShareGPT's `from` and
-    `value`, where the answer that ends the conversation is left out.
+    It is a text, or a list of messages: of `role` and `content` (text or parts), or ShareGPT's, less a last answer.
     """
     if isinstance(problem, str) and problem.strip():
         return [{"role": "user", "content": problem}], None
@@ -255,7 +250,6 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
 
 
 def problem_text(problem: object) -> str:
-    """A problem as one text: of a chat, the user's messages."""
     if not isinstance(problem, list):
         return str(problem)
     messages = [message for message in problem if isinstance(message, dict) and message.get("role") == "user"]

@@ -24,7 +24,6 @@ SUFFIX = r" Please reason step by step, and put your final answer within \boxed{
 _WRAPPER = re.compile(
     r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL
 )
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WORD = re.compile(r"[^\W\d_]{3,}")  # a word, though it may have a π in it
 _FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
 _NAMES = "pi infty le ge ne times cdot cdot div pm in langle rangle cup cap emptyset lfloor rfloor"
@@ -65,7 +64,6 @@ _OF_DEGREES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^=,;<>]*")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
 _DEGREE = re.compile(r"\\degree(?![A-Za-z])|(?<=\d)\s*\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|o(?![A-Za-z]))\s*\}?")
 _POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+\.\d+)[eE]([-+]?)0*(\d{1,3})(?!\w)")
-_COLOR = re.compile(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
 _BOLD_GROUP = re.compile(rf"([A-Za-z^_])?{_BOLD}\{{((?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*)\}}")
@@ -78,15 +76,10 @@ UNPARSABLE_ANSWER = "an answer that cannot be parsed"
 
 LONGEST = 200  # characters; the longest answer of the benchmarks has 198
 MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 NUMBER = re.compile(r"([+-]?)(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
-_TEXT_LIST = re.compile(r"\s*[\[(]\s*[\"']")
 _QUOTED = re.compile("\\s*(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`|\u201c([^\u201d]*)\u201d)\\s*")
-_ENTITY = re.compile(r"&(?:[A-Za-z]{2,6}\d{0,2}|#\d+);")
-_CODE_POINT = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BACKSLASHES = re.compile(r"\\+")
 _LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?![\\\"']|u[0-9a-fA-F]{4})")
-_NOT_WORDS = re.compile(r"\\[A-Za-z]+|\bby [a-z]+|_")
 # Placeholders are made of these words and of those around them; "no solution", "undefined" and "true" are answers.
 _TELLING = """
 answer answers solution solutions proof proofs explanation explanations response prove proved proven show shown omitted
@@ -105,8 +98,6 @@ _WHOLE = re.compile(  # of the letters alone, without spaces
     r"|demostración|ver(?:la)?solución|(?:ohne)?beweis|siehe(?:die)?lösung|доказательство|доказано|смрешение|нетответа"
 )
 _MARKS = re.compile(r"\\(?:black)?square|\\Box|\\qed|[-\u2013\u2014?_.\s\[\]{}*…□■∎]")
-_TEXT_COMMAND = re.compile(r"\\[A-Za-z]+\s*\{[^{}]*\}")
-_PLAIN_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
 
 
@@ -124,7 +115,7 @@ def write_latex(text: str) -> str:
         return text
     while (rooted := _ROOT.sub(_write_root, text)) != text:  # roots of roots
         text = rooted
-    return _NOT_ASCII.sub(_spell, text)
+    return re.sub(r"[^\x00-\x7f]+", _spell, text)
 
 
 def canonical(text: str) -> str:
@@ -134,7 +125,7 @@ def canonical(text: str) -> str:
     repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction. The i of 2i stands
     apart, upright names are as usual, and degrees inside of a function, which the parser drops, become radians.
     """
-    plain = _remove_bold(_COLOR.sub("", text)).replace(r"\varnothing", r"\emptyset")
+    plain = _remove_style(text).replace(r"\varnothing", r"\emptyset")
     plain = _GROUPED.sub(lambda number: re.sub(_GROUP, "", number[0]), plain)
     plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain))))
     plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", _STYLED.sub(r" \1", plain)))
@@ -164,8 +155,12 @@ def _spell(part: re.Match[str]) -> str:
     """What is not ASCII as LaTeX or ASCII, but for a word; a digit of any script is one of ours."""
     if _WORD.fullmatch(part[0]):
         return part[0]
+
+    def kind_of(character: str) -> str:  # how it stands for others, in Unicode's words
+        return "" if character in _SYMBOLS else re.sub(r"(<\w+>)?.*", r"\1", unicodedata.decomposition(character))
+
     spelled = ""
-    for kind, characters in groupby(part[0], _kind):
+    for kind, characters in groupby(part[0], kind_of):
         run = "".join(characters)
         if kind == "<fraction>":
             for above, below in (unicodedata.normalize("NFKC", character).split("\u2044") for character in run):
@@ -177,18 +172,12 @@ def _spell(part: re.Match[str]) -> str:
     return spelled
 
 
-def _kind(character: str) -> str:
-    """How a character stands for others, in Unicode's words; empty for one that stands for itself."""
-    kind = "" if character in _SYMBOLS else unicodedata.decomposition(character).partition(" ")[0]
-    return kind if kind.startswith("<") else ""
-
-
-def _remove_bold(text: str) -> str:
-    r"""The text less `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, as which the parser knows them.
+def _remove_style(text: str) -> str:
+    r"""The text less colours, `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, which the parser knows.
 
     Their braces go, too, because the parser takes `{42}` for a set; not after `^`, `_` or a letter (`2^\bm{10}`).
     """
-    plain = _BOLD_WORDS.sub(r"\\text", text)
+    plain = _BOLD_WORDS.sub(r"\\text", re.sub(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}", "", text))
     while (lighter := _BOLD_GROUP.sub(lambda bold: f"{bold[1]}{{{bold[2]}}}" if bold[1] else bold[2], plain)) != plain:
         plain = lighter
     return re.sub(_BOLD, " ", plain)
@@ -222,14 +211,14 @@ def normal_answer(value: object) -> str:
         text = format(Decimal(text), "f") if math.isfinite(value) else ""
     if (listed := _listed(text)) is not None:
         return normal_answer(listed)
-    text = _CODE_POINT.sub(lambda code: chr(int(code[1], 16)), text).replace("\\/", "/")
-    text = html.unescape(text) if _ENTITY.search(text) else text
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text).replace("\\/", "/")
+    text = html.unescape(text) if re.search(r"&(?:[A-Za-z]{2,6}\d{0,2}|#\d+);", text) else text
     if quoted := _QUOTED.fullmatch(text):
         text = quoted[quoted.lastindex or 0]
     while (runs := _BACKSLASHES.findall(text)) and all(len(run) % 2 == 0 for run in runs):
         text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
-    text = write_latex(text)
-    text = _THOUSANDS.sub("", text.rpartition("####")[2]) if "####" in text else last_boxes(text) or text
+    _, mark, after = write_latex(text).rpartition("####")
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", after) if mark else last_boxes(after) or after
     bare = strip_answer(text)
     if number := NUMBER.fullmatch(bare):
         sign, whole, decimals = number.groups(default="")
@@ -242,7 +231,7 @@ def _listed(text: str) -> list[object] | None:
 
     LaTeX in it may have been escaped or not: `\f` is the beginning of `\frac` rather than a form feed.
     """
-    if _TEXT_LIST.match(text):
+    if re.match(r"\s*[\[(]\s*[\"']", text):
         if _LONE_BACKSLASH.search(text):
             text = re.sub(r"\\(?![\"'])", r"\\\\", text)
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
@@ -252,7 +241,6 @@ def _listed(text: str) -> list[object] | None:
 
 
 def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
-    """What is visibly wrong with a normal answer; None if nothing is."""
     bare = strip_answer(answer)
     if not bare:
         return EMPTY_ANSWER
@@ -260,14 +248,14 @@ def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
         return LONG_ANSWER
     if _is_placeholder(bare):
         return None if keeps_placeholders else PLACEHOLDER_ANSWER
-    plain = _TEXT_COMMAND.sub(" ", bare)
-    words = len(_PLAIN_WORD.findall(plain))
+    plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
+    words = len(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain))
     is_sentence = words > MOST_WORDS or (words > 1 and _OF_SENTENCES.search(plain.lower()))
     return PROSE_ANSWER if is_sentence else None
 
 
 def _is_placeholder(bare: str) -> bool:
-    words = re.findall(r"\w+", _NOT_WORDS.sub(" ", bare))
+    words = re.findall(r"\w+", re.sub(r"\\[A-Za-z]+|\bby [a-z]+|_", " ", bare))
     lower = {word if word == "A" else word.casefold() for word in words}  # "Answer: A" is an answer
     whole = "".join(words).casefold()
     telling = lower & {*_TELLING.split()}

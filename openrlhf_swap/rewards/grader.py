@@ -130,8 +130,8 @@ class _Child:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The fields of a grade.
 
-        A process that dies, or does not answer in time though it hardly computes, is replaced and asked again: it may
-        have been killed or stopped from outside. A second one that fares the same was the grading's own doing.
+        A process that dies, or is late though it hardly computes, is replaced and asked again: it may have been killed
+        or stopped from outside. A second one that fares the same was the grading's own doing.
         """
         message = json.dumps(request, default=str).encode() + b"\n"
         wall = UNIT_TESTS_SECONDS if self._verifier == UNIT_TESTS else WALL_TIME_FACTOR * self._cpu_seconds
@@ -163,11 +163,11 @@ class _Child:
         self.stop()
         if self._verifier == MATH and find_spec("math_verify") is None:  # the process would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
-        words = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
-        command = [sys.executable, "-c", _PROGRAM, words]
+        arguments = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
         ours, theirs = socket.socketpair()
         with theirs:
             end = theirs.fileno()
+            command = [sys.executable, "-c", _PROGRAM, arguments]
             process = subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True)
         self._running = process, ours
         _exchange(ours, b"", START_SECONDS)

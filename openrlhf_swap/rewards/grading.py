@@ -34,7 +34,6 @@ _WORD_OF_UNIT = re.compile(  # not \theta
 _OF_NUMBER = re.compile(  # words that make it another number, or a range
     r"\b(?:hundred|thousand|[mb]illion|trillion|dozen|or|and|more|less|fewer|least|most|not)s?\b|[百千万萬億亿]|以[上下内內]"
 )
-_CHOICE = re.compile(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)")
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
 _WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
 _INSIDE = re.compile(r"(?<=\$)[^$]+(?=\$)|(?<=\\text\{)[^{}]+(?=\})")  # a formula, or text that holds the number, too
@@ -44,9 +43,7 @@ _WAVERING = re.compile(
     r"|\\(?:lor|vee)|\\?\||~|或|または|또는|可能|\(\s*or\b).*\d"
     r"|\d.*\d.*\b(?:unless|if)\b|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z"
 )
-_NEARLY = re.compile(
-    r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?rightarrow|Rightarrow|implies|iff)(?![A-Za-z])|≈"
-)
+_NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?[Rr]ightarrow|implies|iff)(?![A-Za-z])|≈")
 _UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
 # It warns at every call that its own time limits are off; ours end the process.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -76,7 +73,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if stated and _as_written(stated) == _as_written(bare):
         return Verdict(1.0)
     letter = statements.find_letter(stated) if len(stated + bare) > 2 else None
-    if letter and _CHOICE.match(statements.unwrap_text(bare)):
+    if letter and re.match(r"[A-Z]\Z|\([A-Z]\)(?!.*\\c[au]p)", statements.unwrap_text(bare)):
         return Verdict(float(letter.upper() == statements.find_letter(bare)))
     if bare.isascii() and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
@@ -199,7 +196,6 @@ def _differ_slightly(gold: Any, prediction: Any) -> bool:
 
 
 def _unit(text: str) -> str | None:
-    """The unit of a quantity; None for any other text."""
     if len(text) <= LONGEST_QUANTITY and (sign := _CURRENCY.search(text)):
         return sign[0]
     words = _MEASURED.fullmatch(text)

@@ -16,7 +16,6 @@ import signal
 import sys
 import types
 from collections import deque
-from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -33,7 +32,7 @@ _VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY
 _BETWEEN_OBJECTS = {  # a comparison or a sum with a value of the checks would tell it to the program
     f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
 }
-_SPECIAL: dict[str, Callable[..., Any]] = {
+_SPECIAL: dict[str, Any] = {
     "__call__": lambda function, *arguments, **named: function(*arguments, **named),
     **{f"__{kind.__name__}__": kind for kind in (len, iter, next, str, repr, bool, float, abs)},
     **{f"__{name}__": getattr(operator, name) for name in ("index", "getitem", "setitem", "delitem")},
@@ -70,8 +69,6 @@ def _is_numpy(value: Any) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes values, and `Remote` of numbers."""
-
     link: "Link"
 
     def find_class(self, module: str, name: str) -> Any:
@@ -137,11 +134,8 @@ class Remote:
             raise AttributeError(name)
         return self._link.call(self, name, (), {})
 
-    def __hash__(self) -> int:
-        return id(self)
 
-
-def _forward(name: str) -> Callable[..., Any]:
+def _forward(name: str) -> Any:
     def forwarded(self: Remote, *arguments: Any, **named: Any) -> Any:
         if name in _BETWEEN_OBJECTS and not isinstance(arguments[0], Remote):
             return NotImplemented
@@ -155,7 +149,6 @@ for _name in _SPECIAL:
 
 
 def run_program(prelude: str) -> None:
-    """Run the program on the standard input, and answer the calls of the checks."""
     given = json.load(sys.stdin)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)

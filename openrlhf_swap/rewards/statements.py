@@ -6,14 +6,13 @@ box may hold an option's text instead, if the row has a column `options`. Standa
 """
 
 import re
-import string
 import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate
 
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
-LETTERS = string.ascii_uppercase
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 
 _PROSE = re.compile(  # two words in a row, "Step 3", "5 make 41"
@@ -23,7 +22,6 @@ _LONGEST_BARE = 200  # characters of a response that may be nothing but an answe
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\{|\}")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
 _HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
-_EMPTY_BOX = re.compile(rf"\\boxed\s*\{{{_HOLDS_NOTHING}")
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*(\d[\d.,]*(?<!\D))|\s+([A-Za-z])(?![A-Za-z]))")
 _FILLED_BOX = re.compile(rf"\\(?:boxed|fbox)\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
 # How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
@@ -97,10 +95,8 @@ _NOT_ASSERTED = re.compile(  # right before an announcement
 _GAVE_UP = re.compile(
     r"(?i)\b(?:(?:do\s+not|don['\u2019]t)\s+know|(?:have|has|is|there['\u2019]s)\s+no\s+(?:final\s+)?answer|ran\s+out\s+of)\b"
 )
-_SECOND_THOUGHT = re.compile(r"(?i)\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possible)\b")
 # In prose: a sentence, of which only what does not deny, ask or waver can be an answer.
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?]+(?=\s|\Z)|(?=\n)|\Z)")
-_CLAUSE = re.compile(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;")
 _NOT_SO = re.compile(r"(?i)(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z")
 _LAST_OF_SEVERAL = re.compile(
     r"(?i)\b(?:or|unless|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z"
@@ -184,9 +180,8 @@ def last_boxes(text: str) -> str | None:
 def stated_answer(text: str, closed: bool = True) -> str | None:
     r"""The answer that a response states; None if it states none, or takes it back.
 
-    That is the contents of its last `\boxed{}` that holds something, and nothing if this box was cut off. Without a
-    box it is what the last announcement says ("the answer is"), or all of a text that is nothing but an answer. After
-    a closed thought (`text` is what follows it) a last line that is an answer, perhaps with a label, states it too.
+    It stands in the last `\boxed{}` that holds something, unless this was cut off, or else in the last announcement
+    ("the answer is"), or is all of the text. After a closed thought also a last line, perhaps with a label, states it.
     """
     plain = remove_empty_boxes(text)
     if _FILLED_BOX.search(plain):
@@ -206,7 +201,6 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 
 
 def _only_answer(text: str) -> str | None:
-    """All of a text that is nothing but an answer; None for any other."""
     alone = text.strip(_MARKS + "\n")
     if len(alone) > _LONGEST_BARE or "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
         return None
@@ -220,7 +214,7 @@ def prose_answer(text: str) -> str:
 
 def _assert(sentence: re.Match[str]) -> str:
     kept = []
-    for clause in _CLAUSE.split(sentence[0]):
+    for clause in re.split(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;", sentence[0]):
         plain = clause.rstrip(".! ")
         asserted = _NOT_SO.sub("", plain)
         is_denied = _DENYING.search(asserted) or ("$" not in asserted and re.search(_COMPARISON, asserted))
@@ -248,8 +242,8 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
     end = (announced or place).end()
     is_taken_back = text[end : end + 1] == "?" or _TAKEN_BACK.match(text, end)
     is_second = _NOT_ASSERTED.search(text[max(0, place.start() - 40) : place.start()])
-    is_denied = DENIED.match(answer) or _SECOND_THOUGHT.search(answer)
-    is_answer = answer and not (is_taken_back or is_second or is_denied)
+    wavers = re.search(r"(?i)\bbut\b[^\n]{0,80}\b(?:also|could|might|may|possible)\b", answer)
+    is_answer = answer and not (is_taken_back or is_second or wavers or DENIED.match(answer))
     return place.start(), answer if is_answer else None
 
 
@@ -270,15 +264,15 @@ def final_statement(text: str, closed: bool = False) -> str | None:
 
 def remove_empty_boxes(text: str) -> str:
     r"""The text less every `\boxed{}`, which quotes the instruction rather than answers."""
-    return _EMPTY_BOX.sub("", text)
+    return re.sub(rf"\\boxed\s*\{{{_HOLDS_NOTHING}", "", text)
 
 
 def answer_start(text: str) -> int | None:
     r"""Where a response that never closed its thought begins to state its final answer; None if it does not.
 
-    That is the sentence with its last `\boxed{` that holds something. Without one it is the last line: from the
-    sentence that announces an answer ("the answer is", "Answer:", "####", but not "the answer is not"), or all of it
-    below a heading that does. Headings right above ("**Final Answer**") and lines without a word belong to it.
+    That is the sentence with its last `\boxed{` that holds something, or else the last line: from the sentence that
+    announces an answer ("the answer is", "####", but not "the answer is not"), or all of it below a heading that does.
+    Headings right above ("**Final Answer**") and lines without a word belong to it.
     """
     boxes = [box.start() for box in _FILLED_BOX.finditer(text)]
     place = boxes[-1] if boxes else len(text.rstrip())
@@ -307,7 +301,6 @@ def _above_headings(text: str, line: int) -> int:
 
 
 def verify_choice(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
-    """Whether the stated letter is the reference answer's."""
     text = final_statement(response, metadata.get(THOUGHT_CLOSED, True))
     stated = stated_letter(text or "", metadata.get(OPTIONS) or ())
     if stated is None:

@@ -7,9 +7,9 @@ function: a line of JSON for each argument, and one for what it returns. LiveCod
 The score is the share of tests that pass; correct is all of them. The code meets neither the tests nor what they
 expect: they run in a process of their own, which compares values (`remote.py`).
 Code runs in bubblewrap. It can read the programs and libraries of the system and of this Python installation, and
-write into a folder in memory, which is gone afterwards. It has no network, no environment variables of ours and no
-capabilities, and the only processes it sees are its own, which all end with it. There is no /proc: Python does not
-need it, and most containers do not allow to mount it. The kernel is the machine's: a hole in it is a way out.
+write into a folder in memory, which is gone afterwards. It has no network, no environment variables of ours, no
+capabilities and no /proc, which most containers do not allow to mount. The only processes it sees are its own, which
+all end with it. The kernel is the machine's: a hole in it is a way out.
 """
 
 import ast
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -76,9 +76,8 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = (SECONDS + 1) * len(tests) + 5.0
-    is_test = [True] * len(tests)
+    is_test = [not isinstance(test, str) or test.startswith("assert") for test in tests]
     if isinstance(tests[0], str):
-        is_test = [test.startswith("assert") for test in tests]
         passed = _run_checks(code, tests, seconds)
     elif function := metadata.get(FUNCTION):
         passed = _run_checks(code, [(function, *test) for test in tests], seconds)
@@ -89,7 +88,6 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
-    """There must be at least one test, and all of them must be readable."""
     with suppress(*_UNREADABLE):
         return None if read_tests(answer, metadata) else NO_TESTS
     return NO_TESTS
@@ -101,14 +99,12 @@ def last_code(response: str) -> str | None:
         code = str(blocks[-1])
         # A block in a list item is indented. Others stay as they are: dedent empties blank lines, also within strings.
         return textwrap.dedent(code) if code[:1].isspace() else code
-    if "```" in response or not response.strip():
+    if "```" in response:
         return None
-    try:
-        tree = ast.parse(response)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    # A word is a program, too.
-    return response if any(not isinstance(node, ast.Expr) for node in tree.body) else None
+    with suppress(SyntaxError, ValueError, RecursionError):
+        if any(not isinstance(node, ast.Expr) for node in ast.parse(response).body):  # a word is a program, too
+            return response
+    return None
 
 
 def read_tests(answer: str, metadata: Metadata) -> list[Any]:
@@ -135,10 +131,9 @@ def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
     (checks_in, program_out), (program_in, checks_out) = os.pipe(), os.pipe()
     with (
         _started(*program, int(seconds), (program_out, program_in)),
-        _started(*checks, int(seconds), (checks_out, checks_in)) as running,
+        _started(*checks, int(seconds), (checks_out, checks_in)) as finish,
     ):
-        printed = _finish(*running, seconds).output
-    return [line == "true" for line in printed.splitlines()]
+        return [line == "true" for line in finish(seconds).output.splitlines()]
 
 
 def _run_programs(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
@@ -168,26 +163,19 @@ def _read_word(word: str) -> str | Decimal:
 
 
 class Run(NamedTuple):
-    """How a program ended, and what it printed."""
-
     status: Literal["ok", "failed", "timeout"]
     output: str
 
 
 def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
-    """Run a Python program, which must not begin with a future import, with a text on its standard input.
-
-    `cpu` is the seconds of CPU time of each of its processes, `wall` those of the run; a ConfigError if none can run.
-    """
-    with _started(program, given, cpu) as running:
-        return _finish(*running, wall)
+    """Run a program without future imports on an input, for seconds of CPU time of each process and of wall time."""
+    with _started(program, given, cpu) as finish:
+        return finish(wall)
 
 
 @contextmanager
-def _started(
-    program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()
-) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """Run a program, which finds these file descriptors in `PIPES`; yields it, and the file of what it prints."""
+def _started(program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()) -> Iterator[Callable[[float], Run]]:
+    """Start a program, which finds these file descriptors in `PIPES`; yields a function that waits for its end."""
     limits = {"limits": {**LIMITS, "CPU": cpu}}
     text = f"exec({_SET_LIMITS!r}, {limits})\nPIPES = {pipes}\n{program}"
     with TemporaryFile() as output, _file_of(text) as source, _file_of(given) as standard_input:
@@ -201,25 +189,24 @@ def _started(
         )
         for end in pipes:
             os.close(end)
+
+        def finish(wall: float) -> Run:
+            try:
+                status = process.wait(wall)
+            except subprocess.TimeoutExpired:
+                status = _KILLED[0]
+            output.seek(0)
+            printed = output.read(OUTPUT_BYTES).decode(errors="replace")
+            return Run("ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed)
+
         with process:
             try:
-                yield process, output
+                yield finish
             finally:
                 process.kill()  # and with bwrap all that it started
 
 
-def _finish(process: subprocess.Popen[bytes], output: IO[bytes], wall: float) -> Run:
-    try:
-        status = process.wait(wall)
-    except subprocess.TimeoutExpired:
-        status = _KILLED[0]
-    output.seek(0)
-    printed = output.read(OUTPUT_BYTES).decode(errors="replace")
-    return Run("ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed)
-
-
 def _file_of(text: str) -> IO[bytes]:
-    """A file without a name that holds a text."""
     file = TemporaryFile()  # noqa: SIM115 (the caller closes it)
     file.write(text.encode(errors="replace"))
     file.seek(0)

@@ -30,7 +30,6 @@ Metadata = Mapping[str, Any]
 
 
 def answer_text(answer: object) -> str:
-    """The text of an answer; empty if it is neither text nor a number."""
     return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
 
 
@@ -99,8 +98,6 @@ Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
 
 @dataclass(frozen=True)
 class Verifier:
-    """A verifier by its name, and what is known about its reference answers."""
-
     name: str
     verify: Verify
     # Whether a response could state the reference answer, so that its probability says how far the reasoning has come.

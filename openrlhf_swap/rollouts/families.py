@@ -75,7 +75,6 @@ def open_thought(prompt: str, start_of_thought: str) -> str:
 
 
 def thought_opening(start_of_thought: str) -> str:
-    """The text that `open_thought` adds."""
     return f"{start_of_thought.rstrip()}\n"
 
 
@@ -133,7 +132,6 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
 
 
 def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> bool:
-    """Whether the chat template closes the thought before the response begins."""
     return prompt_text(tokenizer, "?").rstrip().endswith(end_of_thought)
 
 
@@ -165,5 +163,4 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
     """A problem rendered with the chat template; without one, with a newline and the tokenizer's special tokens."""
     has_template = tokenizer.chat_template is not None
     text = prompt_text(tokenizer, problem) if has_template else problem + "\n"
-    ids: list[int] = tokenizer(text, add_special_tokens=not has_template)["input_ids"]
-    return ids
+    return list(tokenizer(text, add_special_tokens=not has_template)["input_ids"])

@@ -43,8 +43,7 @@ class ResponseReader:
 
     def ids(self, text: str) -> list[int]:
         """Tokenise a text on its own, without adding special tokens."""
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return ids
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
@@ -60,16 +59,12 @@ class ResponseReader:
         return None if position < 0 else self._tokens_before(ids, position)
 
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
-        """Tokens before the end of the thought.
-
-        Of an open thought: before the final answer is stated (`answer_start`), and before the special tokens that end
-        the response, after which nothing would be generated and so nothing is scored.
-        """
+        """Tokens before the end of the thought; of an open one, before it states its final answer (`answer_start`)."""
         closed = self.thought_length(response_ids)
         if closed is not None:
             return closed
         ids = list(response_ids)
-        while ids and ids[-1] in self._special:
+        while ids and ids[-1] in self._special:  # nothing would be generated after it, and so nothing is scored
             ids.pop()
         start = answer_start(self.text(ids))
         return len(ids) if start is None else self._tokens_before(ids, start)
@@ -82,15 +77,10 @@ class StepReader(ResponseReader):
     """Cuts responses into steps, by M, K and the patience of `segment_steps`. Decodes the vocabulary once."""
 
     def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        end_of_thought: str,
-        step_tokens: int,
-        max_steps: int,
-        newline_patience: float = 2.0,
+        self, tokenizer: "PreTrainedTokenizerBase", end: str, step_tokens: int, max_steps: int, patience: float = 2.0
     ) -> None:
-        super().__init__(tokenizer, end_of_thought)
-        self._limits = (step_tokens, max_steps, newline_patience)
+        super().__init__(tokenizer, end)
+        self._limits = (step_tokens, max_steps, patience)
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain a newline.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=False)
         self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
@@ -117,7 +107,6 @@ class StepReader(ResponseReader):
         return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
-        """The decoded text of each step."""
         bounds = pairwise([0, *(end + 1 for end in step_ends)])
         return [self.text(response_ids[start:end]) for start, end in bounds]
 
@@ -209,8 +198,8 @@ class Rollout:
 
     @property
     def turns(self) -> list[Sequence[int]]:
-        bounds = [0, *self.turn_starts, len(self.response_ids)]
-        return [self.response_ids[begin:end] for begin, end in pairwise(bounds)]
+        bounds = pairwise([0, *self.turn_starts, len(self.response_ids)])
+        return [self.response_ids[begin:end] for begin, end in bounds]
 
     @property
     def row_ids(self) -> list[int]:
@@ -239,10 +228,7 @@ class Rollout:
         return (self.start - 1, *chain.from_iterable(ends))
 
     def without_observations(self, logprobs: Sequence[float]) -> list[float]:
-        """l_0..l_K of the steps alone, from the log-probabilities at `split_prefix_ends`.
-
-        What an observation changes is taken from all that follow it, so that no step gains or loses by it.
-        """
+        """l_0..l_K of the steps alone: what an observation changes is taken from all `logprobs` that follow it."""
         values, changed = iter(logprobs), 0.0
         kept = [next(values)]
         for end in self.step_ends:
@@ -254,7 +240,6 @@ class Rollout:
 
     @cached_property
     def _observed(self) -> Counter[int]:
-        """Tokens of observations after each place in the response."""
         observed = Counter[int]()
         for place, ids in self.observations:
             observed[place - 1] += len(ids)
