@@ -40,6 +40,21 @@ def page(browser, file):
     assert browser.faults() == []
 
 
+@pytest.fixture
+def open_rows(browser, tmp_path):
+    """Opens the page of these rows; gives its size."""
+
+    def open_rows(rows, **window):
+        write_rows(tmp_path / "rows.jsonl", rows)
+        page = tmp_path / "page.html"
+        page.write_text(render(page_data([tmp_path / "rows.jsonl"], SwapConfig(), 100)))
+        browser.open(page, **window)
+        assert browser.faults() == []
+        return page.stat().st_size
+
+    return open_rows
+
+
 def choose(page, name, value):
     page.ask(f"by('{name}').value = {value!r}; by('{name}').dispatchEvent(new Event('change'))")
 
@@ -107,10 +122,8 @@ def test_filters(page, filters, expected):
 
 
 def test_shades_are_signed_and_seen_where_changes_are_small(page):
-    strengths = (
-        "[...document.querySelectorAll('section:first-child .step')].map(s => [s.style.getPropertyValue('--shade'),"
-    )
-    strengths += " Number(s.style.getPropertyValue('--strength'))])"
+    styled = "[s.style.getPropertyValue('--shade'), Number(s.style.getPropertyValue('--strength'))]"
+    strengths = f"[...document.querySelectorAll('section:first-child .step')].map(s => {styled})"
     first = page.ask(strengths)
     assert [shade for shade, _ in first] == [f"var(--{name})" for name in ("gain", "loss", "gain", "loss", "gain")]
     # log(1 + 1.9 / .01) / log(1 + 2.2...): the largest change on show, that of the trained response, is 2.1.
@@ -132,18 +145,14 @@ def test_penalties_are_drawn_where_there_are_any(page):
     assert page.ask(shares) == []
 
 
-def test_text_that_means_harm_is_text(page):
+def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
+    assert page.ask("document.querySelector('mfrac').getBoundingClientRect().height") > 20  # two lines
+    assert page.ask("document.querySelectorAll('math[display=block]').length") >= 2
     choose(page, "choice", "3")
     assert page.ask("document.title") == "Where the length went"
     assert page.ask("document.querySelectorAll('img, main script, [onerror]').length") == 0
     assert page.ask("by('main').textContent").count(HARM) == 3  # the problem, a step, and what follows the thought
     assert page.ask("[...document.querySelectorAll('math *')].filter(e => e.hasAttribute('style')).length") == 0
-
-
-def test_formulas_are_drawn(page):
-    height = page.ask("document.querySelector('mfrac').getBoundingClientRect().height")
-    assert height > 20  # two lines
-    assert page.ask("document.querySelectorAll('math[display=block]').length") >= 2
 
 
 BIG = {
@@ -155,37 +164,30 @@ BIG = {
 
 
 @pytest.mark.parametrize("name", BIG)
-def test_twenty_megabytes_open_at_once(browser, tmp_path, name):
+def test_twenty_megabytes_open_at_once(browser, open_rows, name):
     """Only what is looked at is drawn."""
     count, text, rest = BIG[name]
-    trace = row("p", "3", True, {f"step {k}: {text}": 0.1 for k in range(count)}, "</think>" + rest, 10 * count)
-    write_rows(tmp_path / "big.jsonl", [trace])
-    page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "big.jsonl"], SwapConfig(), 100)))
-    assert page.stat().st_size > 16e6
-    browser.open(page)
+    steps = {f"step {k}: {text}": 0.1 for k in range(count)}
+    size = open_rows([row("p", "3", True, steps, "</think>" + rest, 10 * count)])
+    assert size > 16e6
     assert browser.ask("document.body.getBoundingClientRect().height") > 100
-    assert browser.faults() == []
     before = browser.ask("by('main').textContent.length")
-    assert 0 < before < 0.1 * page.stat().st_size
+    assert 0 < before < 0.1 * size
     browser.ask("document.querySelector('.more').click()")
     assert browser.ask("by('main').textContent.length") > 5 * before or name == "formulas"
     assert browser.faults() == []
 
 
-def test_all_of_a_long_text_can_be_shown(browser, tmp_path):
+def test_all_of_a_long_text_can_be_shown(browser, open_rows):
     text = "".join(f"{k} and ${k}$, " for k in range(20_000))
-    write_rows(tmp_path / "long.jsonl", [row("p", "3", True, {text: 0.1}, "</think>", 10)])
-    page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "long.jsonl"], SwapConfig(), 100)))
-    browser.open(page)
+    open_rows([row("p", "3", True, {text: 0.1}, "</think>", 10)])
     browser.press("m")  # formulas as they were written
     while browser.ask("document.querySelector('.step .more') !== null"):
         browser.ask("document.querySelector('.step .more').click()")
     assert browser.ask("document.querySelector('.step .text').textContent") == text.strip()
 
 
-def test_what_is_no_number_is_a_dash(browser, tmp_path):
+def test_what_is_no_number_is_a_dash(browser, open_rows):
     nan = float("nan")
     whole = row("p", "3", True, {"a\n": 0.5, "b\n": 0.25}, "</think>", 20)
     rows = [
@@ -193,10 +195,7 @@ def test_what_is_no_number_is_a_dash(browser, tmp_path):
         {"problem": "q", "gains": [0.5]},  # lacks scores, so it is left out
         {**whole, "problem": "r", "gains": [nan, nan]},
     ]
-    write_rows(tmp_path / "odd.jsonl", rows)
-    page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "odd.jsonl"], SwapConfig(), 100)))
-    browser.open(page)
+    open_rows(rows)
     numbers = "[...document.querySelectorAll('.numbers')].map(n => n.innerText.replaceAll('\\n', ' '))"
     assert browser.ask(numbers) == [
         "step 1 10 tokens gain 0.50 change \u2013 penalty \u2013",
@@ -225,16 +224,12 @@ def test_tokens_left_are_drawn_where_they_were_predicted(page):
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_observations_stand_apart_from_the_turns_that_they_follow(browser, tmp_path, width):
+def test_observations_stand_apart_from_the_turns_that_they_follow(browser, open_rows, width):
     steps, end = {"ones: 7+6+0=": 0.5, "tens: 4+3+1=": 1.5}, "</think>83"
     turns = zip([*steps, end], ["13\n", f"08 {HARM}\n" + "0" * 300, ""], strict=True)
     agent = row("What is 47 + 36?", "83", True, steps, end, 25)
     agent["turns"] = [{"action": action, "observation": seen} for action, seen in turns]
-    write_rows(tmp_path / "agent.jsonl", [agent])
-    page = tmp_path / "page.html"
-    page.write_text(render(page_data([tmp_path / "agent.jsonl"], SwapConfig(), 100)))
-    browser.open(page, width)
-    assert browser.faults() == []
+    open_rows([agent], width=width)
     cards = "[...document.querySelectorAll('.step')].map(s => [...s.querySelectorAll('b, .text')]"
     assert browser.ask(f"{cards}.map(e => e.innerText))") == [
         ["step 1", "ones: 7+6+0=", "observation after turn 1", "13"],
@@ -250,10 +245,8 @@ def test_observations_stand_apart_from_the_turns_that_they_follow(browser, tmp_p
 
 def test_table_and_curves_stand_above(page):
     assert page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')") == "accuracy 84.4% 95.0%"
-    lines = page.ask(
-        "[...document.querySelectorAll('.chart polyline')].map(l => l.getAttribute('points').split(' ').length)"
-    )
-    assert lines == [3, 2]
+    points = "l.getAttribute('points').split(' ').length"
+    assert page.ask(f"[...document.querySelectorAll('.chart polyline')].map(l => {points})") == [3, 2]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -277,6 +270,5 @@ def test_faults_are_found(browser, tmp_path):
     )
     browser.open(page)
     faults = "\n".join(browser.faults())
-    assert all(
-        word in faults for word in ("asked for http://127.0.0.1:9/x.png", "oh", "wider than", "contrast 1.6: pale")
-    )
+    for fault in ("asked for http://127.0.0.1:9/x.png", "oh", "wider than", "contrast 1.6: pale"):
+        assert fault in faults

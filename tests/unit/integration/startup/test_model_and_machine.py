@@ -131,7 +131,7 @@ def test_the_memory_that_a_run_pins_is_the_plans(arguments):
     args.train.colocate_all = args.vllm.enable_sleep = args.ds.enable_sleep = True
     args.data.max_len = 14_000
     run = SimpleNamespace(args=args, method=SwapConfig(), run=RunConfig())
-    # By hand in tests/unit/sizing/test_host_memory.py.
+    # By hand in tests/unit/sizing/test_memory.py.
     expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
     assert preflight.pinned_memory(run) == expected
     args.actor.model_name_or_path = "no/such-model"
