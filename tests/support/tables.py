@@ -7,8 +7,9 @@ from support.paths import ROOT
 
 def cells_of(text):
     """The cells of a table's header and rows."""
-    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines())
-    return [header, *rows]
+    header, ruler, *rows = text.strip().splitlines()
+    assert set(ruler) <= set("|-: ")
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, *rows)]
 
 
 def tables_in(page, header=""):

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import run_sweep
 from support.paths import ROOT, STUDIES
+from support.tables import cells_of
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags.configuration import configure
@@ -39,10 +40,16 @@ while log.read_text().count('+') < 2 and time.monotonic() < before + 60: time.sl
 with open(log, 'a') as file: file.write('-')" """
 
 
+def configurations(folder, rows):
+    """The flag of a file of these rows."""
+    path = folder / "configurations.json"
+    path.write_text(json.dumps(rows))
+    return ["--configurations", str(path)]
+
+
 def run(tmp_path, *extra):
-    configurations = tmp_path / "configurations.json"
-    configurations.write_text(json.dumps([{"name": f"x={x}", "train": ["--x", str(x)]} for x in (2, 3)]))
-    flags = ["--configurations", str(configurations), "--output", str(tmp_path / "sweep"), "--seeds", "1", "2"]
+    rows = [{"name": f"x={x}", "train": ["--x", str(x)]} for x in (2, 3)]
+    flags = [*configurations(tmp_path, rows), "--output", str(tmp_path / "sweep"), "--seeds", "1", "2"]
     return run_command(run_sweep.main, [*flags, "--train", TRAIN, "--evaluate", EVALUATE, *extra])
 
 
@@ -54,13 +61,8 @@ def test_a_failed_evaluation_does_not_repeat_the_training(tmp_path, capsys):
     assert (tmp_path / "sweep" / "x_2" / "seed_1" / "runs").read_text() == "x"
     # A later call for another configuration keeps what is there in the table.
     assert run(tmp_path, "--only", "x=3", "--seeds", "1") == 0
-    table = (tmp_path / "sweep" / "table.md").read_text().splitlines()
-    assert [row.split(" | ")[0] for row in table[2:]] == ["| x=2", "| x=3"]
-
-
-def test_an_unknown_configuration_is_named(tmp_path, capsys):
-    assert run(tmp_path, "--only", "x=2", "x=7") == 2
-    assert capsys.readouterr().err.startswith("error: --only has x=7; use any of x=2 x=3; ")
+    _, *rows = cells_of((tmp_path / "sweep" / "table.md").read_text())
+    assert [row[0] for row in rows] == ["x=2", "x=3"]
 
 
 def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
@@ -72,9 +74,7 @@ def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
     runs = {path.parent.parent.name + path.parent.name: path.read_text() for path in tmp_path.rglob("runs")}
     assert runs == {"x_2seed_1": "x", "x_2seed_2": "x", "x_3seed_1": "x", "x_3seed_2": "xx"}
     # Values 2 + seed over seeds 1 and 2: mean 3.5, deviation .707.
-    table = (tmp_path / "sweep" / "table.md").read_text().splitlines()
-    assert set(table[1]) == set("|-")
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in (table[0], *table[2:])]
+    rows = cells_of((tmp_path / "sweep" / "table.md").read_text())
     assert rows == [["", "seeds", "value"], ["x=2", "2", "3.500 ± 0.707"], ["x=3", "1", "4.000"]]
 
 
@@ -87,24 +87,27 @@ def test_as_many_runs_at_once_as_requested(tmp_path):
     assert max(accumulate(1 if mark == "+" else -1 for mark in log)) == 2
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path, capsys):
+def test_a_configuration_or_a_program_that_is_not_there_is_named(tmp_path, capsys):
+    assert run(tmp_path, "--only", "x=2", "x=7") == 2
+    assert capsys.readouterr().err.startswith("error: --only has x=7; use any of x=2 x=3; ")
     assert run(tmp_path, "--only", "x=2", "--seeds", "1", "--train", "no_such_program") == 1
     reason = "error: no_such_program cannot be started (No such file or directory); check its name and PATH"
     assert f"[sweep] train failed with status 2: {reason}" in capsys.readouterr().out
 
 
-def test_a_command_gets_every_word(tmp_path):
-    run(tmp_path, "--only", "x=2", "--seeds", "1", "--train", "echo -- a -h")
-    log = (tmp_path / "sweep" / "x_2" / "seed_1" / "train.console.log").read_text()
-    assert log == "echo -- a -h --x 2\n-- a -h --x 2\n"  # the command, and what it says
+def test_a_command_gets_every_word_and_numbers_need_no_quotes(tmp_path):
+    rows = configurations(tmp_path, [{"name": "a", "train": ["--x", 0.5]}])
+    words = [*rows, "--output", str(tmp_path), "--train", "echo -- a -h", "--evaluate", "true"]
+    assert run_command(run_sweep.main, words) == 0
+    log = (tmp_path / "a" / "seed_1" / "train.console.log").read_text()
+    assert log == "echo -- a -h --x 0.5\n-- a -h --x 0.5\n"  # the command, and what it says
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_after_its_end_no_run_goes_on_or_is_started(tmp_path, by):
     """Ctrl-C reaches all processes, other signals the sweep alone."""
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
-    words = [sys.executable, str(STUDIES / "run_sweep.py"), "--configurations", str(rows), "--output", str(tmp_path)]
+    rows = configurations(tmp_path, [{"name": name} for name in "abcd"])
+    words = [sys.executable, str(STUDIES / "run_sweep.py"), *rows, "--output", str(tmp_path)]
     commands = ["--train", "sh -c 'touch {output}/begun; sleep 60'", "--evaluate", "true", "--parallel", "2"]
     process = subprocess.Popen(
         [*words, *commands],
@@ -129,9 +132,8 @@ def test_after_its_end_no_run_goes_on_or_is_started(tmp_path, by):
 
 def test_a_thread_that_sees_the_interruption_first_starts_no_further_run(tmp_path):
     """The main thread may be told later: here it never is."""
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps([{"name": name} for name in "abcd"]))
-    words = ["--configurations", str(rows), "--output", str(tmp_path), "--train", "sh -c 'exit 130'"]
+    rows = configurations(tmp_path, [{"name": name} for name in "abcd"])
+    words = [*rows, "--output", str(tmp_path), "--train", "sh -c 'exit 130'"]
     with pytest.raises(KeyboardInterrupt):
         run_sweep.main([*words, "--evaluate", "true"])
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a"]
@@ -152,11 +154,3 @@ def test_a_setting_is_varied(tmp_path):
     words = {path.parent.parent.name: path.read_text() for path in tmp_path.rglob("value")}
     assert words == {"tau_1": "1", "tau_inf": "inf"}
     assert "--swap.tau inf" in (tmp_path / "tau_inf" / "seed_1" / "train.console.log").read_text()
-
-
-def test_numbers_among_the_flags_need_no_quotes(tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text('[{"name": "a", "train": ["--x", 0.5]}]')
-    flags = ["--configurations", str(path), "--output", str(tmp_path), "--train", "echo", "--evaluate", "true"]
-    assert run_command(run_sweep.main, flags) == 0
-    assert (tmp_path / "a" / "seed_1" / "train.console.log").read_text() == "echo --x 0.5\n--x 0.5\n"

@@ -11,7 +11,7 @@ import sweeps
 from differences import Method, keep
 from run_sweep import run_folder
 from support.paths import STUDIES
-from tabulate import tabulate
+from support.tables import cells_of
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
@@ -64,24 +64,21 @@ def test_points_are_compared_on_the_seeds_that_all_have(tmp_path):
     assert (tmp_path / "out" / "sweeps.png").stat().st_size > 5000
     rest = ["40.0 (40.0 to 40.0)", "2.00", "2.00", "2.00"]
     lines = ["essential lines", "useful lines", "redundant lines"]
-    head = ["accuracy %", "tokens", *lines, "accuracy, points from swap"]
-    theta = [
+    parts = text.strip().split("\n\n")
+    theta, by_difficulty, *others = map(cells_of, parts)
+    assert theta == [
+        ["theta (seeds 1, 2)", "accuracy %", "tokens", *lines, "accuracy, points from swap"],
         ["0", "90.0 (90.0 to 90.0)", *rest, "**+10.0 (+10.0 to +10.0)**"],
         ["0.05", "85.0 (85.0 to 85.0)", *rest, "**+5.0 (+5.0 to +5.0)**"],
         ["0.3", "80.0 (80.0 to 80.0)", *rest, "swap"],
         ["1", "10.0 (10.0 to 10.0)", *rest, "**-70.0 (-70.0 to -70.0)**"],
     ]
-    parts = text.strip().split("\n\n")
-    assert parts[0] == tabulate(theta, ["theta (seeds 1, 2)", *head], "github", disable_numparse=True)
-    assert [part.split("|")[1].strip() for part in parts[2::2]] == [
-        "lambda (seeds 1, 2)",
-        "tau (seeds 1, 2, 3)",
-        "M (seeds 2)",
+    assert [rows[0][0] for rows in others[::2]] == ["lambda (seeds 1, 2)", "tau (seeds 1, 2, 3)", "M (seeds 2)"]
+    accuracies = {"0": 90, "0.05": 85, "0.3": 80, "1": 10}
+    assert by_difficulty == [
+        ["", "1 to 4 operations (1)", "9 to 12 operations (1)"],
+        *([f"theta {value}", *[f"{accuracy}.0%, 40"] * 2] for value, accuracy in accuracies.items()),
     ]
-    difficulty = [[f"theta {value}", *[f"{accuracy}.0%, 40"] * 2] for value, accuracy in (("0", 90), ("0.05", 85))]
-    difficulty += [["theta 0.3", *["80.0%, 40"] * 2], ["theta 1", *["10.0%, 40"] * 2]]
-    head = ["", "1 to 4 operations (1)", "9 to 12 operations (1)"]
-    assert parts[1] == tabulate(difficulty, head, "github", disable_numparse=True)
     # Seeds 1 and 2 of no_penalty are 20 and 10 points below swap's, so a draw of two is from -20 to -10.
     assert "**-15.0 (-20.0 to -10.0)**" in parts[2]
 
@@ -90,8 +87,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     kept, others, few, none = (tmp_path / name for name in ("kept", "others", "few", "none"))
     keep(kept, METHODS, [3, 9])
     keep(others, METHODS, [3, 10])
-    keep(few, {"base": METHODS["base"], "swap": METHODS["swap"]}, [3, 9])
-    keep(none, {"base": METHODS["base"], "grpo": METHODS["grpo"]}, [3, 9])
+    for path, second in ((few, "swap"), (none, "grpo")):
+        keep(path, {name: METHODS[name] for name in ("base", second)}, [3, 9])
     for files, message in (
         ([kept, others], "others, which is of other problems than"),
         ([few], "few has no two points of a sweep with a seed in common"),
@@ -103,19 +100,15 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         sweeps.main(["--results", "absent", "--output", str(tmp_path)])
 
 
-def test_the_rows_of_the_sweeps_change_what_their_names_say():
+def test_the_rows_of_the_sweeps_change_what_their_names_say_and_each_has_a_folder_that_is_a_point():
     rows = json.loads((STUDIES / "objectives" / "decomposition_sweeps.json").read_text())
+    expected = set()
     for row in rows:
         symbol, value = row["name"].split("=")
-        config = configure(list(map(str, row["train"])), on_cpu=True).method
-        assert (
-            getattr(config, sweeps.SETTINGS[symbol]) == float(value) != getattr(SwapConfig(), sweeps.SETTINGS[symbol])
-        )
-    assert {row["name"].split("=")[0] for row in rows} == set(sweeps.SETTINGS)
-
-
-def test_the_folder_of_each_row_is_a_point():
-    rows = json.loads((STUDIES / "objectives" / "decomposition_sweeps.json").read_text())
+        config, setting = configure(list(map(str, row["train"])), on_cpu=True).method, sweeps.SETTINGS[symbol]
+        assert getattr(config, setting) == float(value) != getattr(SwapConfig(), setting)
+        expected.add((symbol, float(value)))
+    assert {symbol for symbol, _ in expected} == set(sweeps.SETTINGS)
     methods = {run_folder(Path(), row["name"], 1).parent.name: METHODS["swap"] for row in rows}
     found = {(symbol, value) for symbol in sweeps.SETTINGS for value in sweeps.points(symbol, methods, step_tokens=3)}
-    assert found == {(row["name"].split("=")[0], float(row["name"].split("=")[1])) for row in rows}
+    assert found == expected

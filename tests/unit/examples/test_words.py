@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_policy import build_tokenizer
 from support.paths import WORLDS
+from support.tables import cells_of
 from words import Word, Words, from_question, known, label_lines, overthink, shortest_lines, shortest_trace
 from world import CLOSE, EOS, counts, load, rendered, thought_lines
 
@@ -162,7 +163,7 @@ def test_a_template_forces_all_but_symbols(policy):
 def test_gates_are_held_against_their_bounds():
     gates = {"inside": (0.1, (0.0, 0.15)), "outside": (0.2, (0.0, 0.15)), "free": (7.0, None)}
     assert [passes(*gate) for gate in gates.values()] == [True, False, True]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table(gates).splitlines()[2:]]
+    _, *rows = cells_of(table(gates))
     assert rows == [
         ["inside", "0.100", "0 to 0.15", ""],
         ["outside", "0.200", "0 to 0.15", "FAILS"],
