@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
 
-from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for
+from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
 
 COLUMNS = ("ones", "tens", "hundreds")
 LABELS = ("essential", "redundant")
@@ -145,7 +145,7 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
         if statement:
             seen.add(statement[1])
         if len(seen) == len(COLUMNS):
-            return tokens_for(thought, end, reader)
+            return tokens_for_each(thought, [end], reader)[0]
     return 0
 
 

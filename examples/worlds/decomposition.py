@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
 
-from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for
+from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
 
 NAMES = "abcde"
 TERMS = (2, 3, 4, 5)  # per sum
@@ -234,7 +234,7 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
         if found := _STATEMENT.fullmatch(line.rstrip("\n")):
             results[found[1]] = found[3]
             if "".join(results[name] for name in sorted(results)) == answer:
-                return tokens_for(thought, end, reader)
+                return tokens_for_each(thought, [end], reader)[0]
     return 0
 
 
