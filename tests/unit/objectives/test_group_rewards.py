@@ -42,7 +42,10 @@ def steps(text, correct=True):
     return rollout(text + "\\boxed{42}", correct=correct)
 
 
-CHANGE = 0.45 * math.tanh(0.5)
+WAITS = [steps("so#"), steps("Wait, Wait#"), steps("Wait#", False), steps("Wait: await, Waiting#")]
+CHANGE, QUARTER = 0.45 * math.tanh(0.5), 0.25 * (1 + 0.5**0.5)
+NOTHING, ALIKE = group(correct=(False,) * 4), group((1250,) * 4, (True,) * 4)
+UNFORMATTED = [rollout(UNBOXED, 50), rollout("cut off", 50, False), rollout("two#thoughts" + RIGHT, 50)]
 
 
 @pytest.mark.parametrize(
@@ -57,16 +60,8 @@ CHANGE = 0.45 * math.tanh(0.5)
         case("kimi", [[0, 0.5], [0, 1]], group((21, 23), (False, True)), group((27, 27), (False, True))),
         # Half of the way: the middle. At 0 tokens the short numbers, at the limit and beyond it the long ones. A
         # quarter: long + (short - long)/2 (1 + cos 45 degrees).
-        case(
-            *("cosine", [[0.75, -0.75, 0.5, -0.5]]),
-            group((50, 50, 100, 200), (True, False, True, False), text=""),
-            max_length=100,
-        ),
-        case(
-            *("cosine", [[0.5 + 0.25 * (1 + 0.5**0.5), -0.5 - 0.25 * (1 + 0.5**0.5)]]),
-            group((25, 25), (True, False), text=""),
-            max_length=100,
-        ),
+        case("cosine", [[0.75, -0.75, 0.5, -0.5]], group((50, 50, 100, 200), (1, 0, 1, 0), ""), max_length=100),
+        case("cosine", [[0.5 + QUARTER, -0.5 - QUARTER]], group((25, 25), (1, 0), ""), max_length=100),
         # The three shortest: 1, 1, 0; mean 2/3, sd .57735. Half of four by default: 500 and 1000, both right.
         case("gfpo", [[0.5773, 0.5773, -1.1545, 0]], within=1e-4, share=0.75),
         case("gfpo", [[0, 0, 0, 0]]),
@@ -85,56 +80,34 @@ CHANGE = 0.45 * math.tanh(0.5)
         case("pass_rate_penalty", [[0, 0]], group((40, 20), (False, False))),
         # As reviews quote ALP: c - .0001 max(.75, 1/4) L, wrong answers too; without a correct one 1/4 is left.
         case("pass_rate_penalty", [[0.9625, 0.925, -0.1125, 0.85]], form="alp", beta=1e-4),
-        case(
-            *("pass_rate_penalty", [[-0.0125, -0.025, -0.0375, -0.05]], group(correct=(False,) * 4)),
-            form="alp",
-            beta=1e-4,
-        ),
+        case("pass_rate_penalty", [[-0.0125, -0.025, -0.0375, -0.05]], NOTHING, form="alp", beta=1e-4),
         # Mean length 1250: 1/(1 + .33 L/1250).
         case("gr3", [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]]),
         case("gr3", [[1, 1, 0, 1]], alpha=0),
         # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all tokens is their
         # number. Nor does it matter what was cut off: 150 of 200 tokens are correct ones'.
         case("on_policy_sft", [[10 / 7, 10 / 7, 0, 10 / 7]]),
-        case(
-            *("on_policy_sft", [[4 / 3, 4 / 3, 0]]),
-            [rollout(RIGHT, 100, truncated=True), rollout(RIGHT, 50), rollout(RIGHT, 50, False)],
-        ),
+        case("on_policy_sft", [[4 / 3, 4 / 3, 0]], [rollout(RIGHT, 100, truncated=True), *group((50, 50), (1, 0))]),
         case("on_policy_sft", [[0, 0]], group((5, 7), (False, False))),
         # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875; z-score as a population.
         case("o1_pruner", [[1.1302, 0.4126, -1.5967, 0.0538]], within=1e-4),
         case("o1_pruner", [[0, 0]], group((5, 5), (True, True))),
         # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box alone. Without a
         # correct one, with and without a box: mu is not needed.
-        case(
-            *("step_grpo", [[1 + CHANGE, 1 - CHANGE, 0.1, 1]]),
-            [steps("so#"), steps("Wait, Wait#"), steps("Wait#", False), steps("Wait: await, Waiting#")],
-        ),
+        case("step_grpo", [[1 + CHANGE, 1 - CHANGE, 0.1, 1]], WAITS),
         case("step_grpo", [[0.1, 0]], [steps("a#", False), rollout("a#4", correct=False)]),
         # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583. Whitened over the batch: a group that is
         # all right gets minus the mean, with 5000 tokens more of 0: m = -.025 and
-        # v = (3500 * .275^2 + 1500 * .725^2 + 5000 * .025^2)/10000.
+        # v = (3500 * .275^2 + 1500 * .725^2 + 5000 * .025^2)/10000 = .105625, whose root is .325.
         case("dler", [[0.6546, 0.6546, -1.5274, 0.6546]], within=1e-4),
-        case(
-            *("dler", [[0.8461, 0.8461, -2.2307, 0.8461], [0.025 / math.sqrt(0.105625)] * 4]),
-            *(group(), group((1250,) * 4, (True,) * 4)),
-            within=1e-4,
-        ),
+        case("dler", [[0.8461, 0.8461, -2.2307, 0.8461], [0.0769] * 4], group(), ALIKE, within=1e-4),
         # Cut off is wrong, whatever the grader says: nothing has spread then. So is a box in a thought that never
-        # closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99.
+        # closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99, and .5/sqrt(25/99) = .9949874.
         case("dler", [[0, 0]], [rollout(RIGHT, 50, False), rollout(RIGHT, 50, True, truncated=True)]),
-        case(
-            *("dler", [[-0.5 / math.sqrt(25 / 99), 0.5 / math.sqrt(25 / 99)]]),
-            [rollout("\\boxed{42}", 50), rollout(RIGHT, 50)],
-            within=1e-6,
-        ),
+        case("dler", [[-0.9949874, 0.9949874]], [rollout("\\boxed{42}", 50), rollout(RIGHT, 50)], within=1e-6),
         # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong -.5; unformatted -1, right or not.
         case("laser", [[1.5, 1, -0.5]], group((50, 51, 50), (True, True, False)), target_length=50),
-        case(
-            *("laser", [[-1, -1, -1]]),
-            [rollout(UNBOXED, 50), rollout("cut off", 50, False), rollout("two#thoughts" + RIGHT, 50)],
-            target_length=50,
-        ),
+        case("laser", [[-1, -1, -1]], UNFORMATTED, target_length=50),
     ],
 )
 def test_rewards(name, expected, groups, within, options):

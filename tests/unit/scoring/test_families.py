@@ -321,7 +321,7 @@ class Operations(TorchDispatchMode):
         return sum(count for name, count in self.counts.items() if any(word in name for word in words))
 
 
-def of_layers(family, layers=LAYERS):
+def build_layers(family, layers=LAYERS):
     torch.manual_seed(0)
     config = config_of(family)
     config.num_hidden_layers = layers
@@ -343,7 +343,7 @@ def scored(model, branches, rows=1, tokens=120):
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_layer_attends_its_rows_and_all_branches_in_one_call_each(family, rows):
-    few, many = (scored(of_layers(family), branches, rows=rows) for branches in (2, 26))
+    few, many = (scored(build_layers(family), branches, rows=rows) for branches in (2, 26))
     assert few.of("scaled_dot_product") == many.of("scaled_dot_product") == 2 * LAYERS
     assert sum(few.counts.values()) == sum(many.counts.values())
 
@@ -352,7 +352,7 @@ def test_a_layer_attends_its_rows_and_all_branches_in_one_call_each(family, rows
 def test_no_layer_waits_for_the_device(family):
     """The host reads a tensor's value as often for three layers as for one."""
     waits = [
-        scored(of_layers(family, layers), 26).of("_local_scalar_dense", "item", "nonzero", "is_nonzero")
+        scored(build_layers(family, layers), 26).of("_local_scalar_dense", "item", "nonzero", "is_nonzero")
         for layers in (1, LAYERS)
     ]
     assert waits[0] == waits[1]
@@ -415,5 +415,5 @@ def test_short_responses_are_attended_together():
 
 def test_nothing_stays_replaced():
     stock = AttentionInterface.get_interface
-    scored(of_layers("qwen2"), 3)
+    scored(build_layers("qwen2"), 3)
     assert AttentionInterface.get_interface is stock
