@@ -42,14 +42,6 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_fi
     assert (checkpoint / "incomplete").exists()
 
 
-def test_a_folder_that_the_policy_cannot_be_exported_to_is_refused(tmp_path, capsys, prompts_file):
-    flags = {"--data.prompt_dataset": str(prompts_file), "--swap.output_dir": str(tmp_path / "out")}
-    status, line = run_main(capsys, **flags, **{"--ckpt.output_dir": str(prompts_file)})
-    assert (status, list(tmp_path.iterdir())) == (2, [])
-    reason = "which cannot be written to (Not a directory); use another"
-    assert line == f"error: --ckpt.output_dir is {prompts_file}, {reason}"
-
-
 def test_ray_gets_whole_paths_and_the_records_what_was_given(tmp_path, monkeypatch, prompts_file):
     """On a cluster that was started elsewhere a relative model would be taken for one of the hub."""
     launched = without_launch(monkeypatch)

@@ -44,6 +44,8 @@ LINES = [
         "--swap.output_dir is ROWS/out, which cannot be written to (Not a directory)",
     ),
     (GOOD + " --ckpt.path ROWS", "--ckpt.path is ROWS, which cannot be written to (Not a directory)"),
+    (GOOD + " --ckpt.output_dir ROWS", "--ckpt.output_dir is ROWS, which cannot be written to (Not a directory); use"),
+    ("plan --gpu abacus", "--gpu: abacus is unknown; use one of a100-40"),
     ("prepare --input BROKEN.jsonl --output new.jsonl", f"--input is BROKEN.jsonl, {UNREADABLE}: row 1: not"),
     ("prepare --input FOLDER.jsonl --output new.jsonl", f"--input is FOLDER.jsonl, {UNREADABLE}: [Errno 21] Is"),
     ("prepare --input ROWS", "the following arguments are required: --output"),

@@ -1,8 +1,6 @@
 """The command: its output for the shipped scripts, for settings that do not fit, and for bad input."""
 
 import json
-import subprocess
-import sys
 from itertools import pairwise, product
 
 import pytest
@@ -253,10 +251,3 @@ def test_bad_input_is_one_line(capsys, flags, expected):
     line = complaint(capsys, *flags.split())
     assert line.startswith("error: ")
     assert expected in line
-
-
-def test_the_module_is_the_command():
-    command = [sys.executable, "-m", "openrlhf_swap.plan", "--gpu", "abacus"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: --gpu: abacus is unknown; use one of a100-40")
