@@ -172,7 +172,7 @@ def sum_to_come(rewards: Tensor) -> Tensor:
 
 
 def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
-    """(..., A) the value of each token's step, from (..., K+1): one follows the last, for all later tokens."""
+    """(..., A) the value of each token's step, from (..., K+1) values: tokens after the last step get the next one."""
     *leading, count = values.shape
     rows = math.prod(leading)
     ends = torch.where(step_mask, step_ends, tokens).reshape(rows, count - 1)

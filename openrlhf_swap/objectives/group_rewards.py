@@ -1,4 +1,4 @@
-"""Objectives that change what a response earns, by its batch and by what they remember; the statistics of others, too.
+"""Objectives that change what a response earns, by its batch or by what they remember, and statistics for all.
 
 Shapes: G groups, N responses a group. Statistics are float64.
 """
@@ -524,7 +524,7 @@ class LaserD(Monitored):
 
     boxes_answers = True
     state = ("targets", "monitored_at")
-    explores = False
+    explores = False  # whether a wrong, formatted response above the target earns the bonus, too
     bonus: float = setting(0.5, "added to a correct answer within the target")
     shortest: int = setting(4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1)
     longest: int = setting(16384, "longest target, in tokens", ge=1)
