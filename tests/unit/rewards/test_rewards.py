@@ -126,32 +126,18 @@ def test_a_thought_that_the_prompt_closes_is_closed():
 
 
 def test_the_reward_function_reads_the_thought_of_another_family():
-    texts = [r"p \boxed{41}[/THINK]\boxed{42}"], ["p "], ["42"]
-    assert reward_func(*texts, end_of_thought="[/THINK]")["rewards"] == 1.0
-    texts = [r"p \boxed{42}[/THINK]\boxed{41}"], ["p "], ["42"]
-    assert reward_func(*texts, end_of_thought="[/THINK]")["rewards"] == 0.0
+    for text, reward in ((r"p \boxed{41}[/THINK]\boxed{42}", 1.0), (r"p \boxed{42}[/THINK]\boxed{41}", 0.0)):
+        assert reward_func([text], ["p "], ["42"], end_of_thought="[/THINK]")["rewards"] == reward
 
 
-@pytest.mark.parametrize(("query", "label"), [("another prompt", "42"), ("p x", None), ("p x", [42])])
-def test_the_reward_function_never_raises(query, label):
-    graded = reward_func([query], ["p"], [label]) if query.startswith("p ") else reward_func([query], ["zzz"], [label])
-    assert graded["rewards"] == 0.0
-    assert graded["extra_logs"]["swap/grader_error"] == 1.0
+@pytest.mark.parametrize(("prompt", "label"), [("zzz", "42"), ("p", None), ("p", [42])])
+def test_the_reward_function_never_raises(prompt, label):
+    graded = reward_func(["p x"], [prompt], [label])
+    assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
 
 
-ENDS = [
-    "<|im_end|>",
-    "<\uff5cend▁of▁sentence\uff5c>",
-    "</s>",
-    "<eos>",
-    "<end>",
-    "<|end|>",
-    "<|endoftext|>\n",
-    "<end_of_turn>",
-    "<turn|>",
-    "<seed:eos>",
-    "<|END_TEXT|><|END_OF_TURN_TOKEN|>",
-]
+ENDS = ["<|im_end|>", "<\uff5cend▁of▁sentence\uff5c>", "</s>", "<eos>", "<end>", "<|end|>", "<|endoftext|>\n"]
+ENDS += ["<end_of_turn>", "<turn|>", "<seed:eos>", "<|END_TEXT|><|END_OF_TURN_TOKEN|>"]
 
 
 @pytest.mark.parametrize("end", ENDS)

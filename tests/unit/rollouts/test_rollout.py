@@ -74,23 +74,8 @@ def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(loa
 
 
 # The tokens of these texts in two vocabularies; both begin as the reasoning does, and end with an end token.
-WORDS = (
-    "Tom",
-    " has",
-    " apples",
-    "He",
-    " buys",
-    " more",
-    " so",
-    " +",
-    " =",
-    "The",
-    " final",
-    " answer",
-    " is",
-    " \\",
-    "}.",
-)
+WORDS = ("Tom", " has", " apples", "He", " buys", " more", " so", " +", " =", "The", " final", " answer")
+WORDS += (" is", " \\", "}.")
 SMOLLM2 = ((*WORDS, "box", "ed"), "<|im_end|>")
 R1 = ((*WORDS, "boxed", ".\n", ".\n\n"), "<\uff5cend▁of▁sentence\uff5c>")
 SUM = "Tom has 7 apples.\nHe buys 5 more, so 7 + 5 = 12.\n\n"
