@@ -51,7 +51,7 @@ def expert_kernels(model: str) -> dict[str, str]:
         ModelArchConfigConvertorBase,
     )
 
-    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=True)  # its code was allowed before
     convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
     experts = convertor(config, config.get_text_config()).get_num_experts()
     if not experts or getattr(config, "quantization_config", None):  # which has kernels of its own
@@ -80,7 +80,7 @@ class TextsOnce:
 
 
 def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """A reward function whose errors, which OpenRLHF drops, travel in `extra_logs` and are raised where it is read."""
+    """A reward function whose errors, which OpenRLHF drops, travel in `extra_logs`; `read_response` raises them."""
 
     def graded(*arguments: Any) -> dict[str, Any]:
         try:

@@ -233,7 +233,7 @@ def _packs(args: SimpleNamespace) -> bool:
 
 
 def check_gpus(configuration: Configuration) -> Configuration:
-    """Check this machine's GPUs and memory unless the run joins a cluster; returns where the optimizer stays, too.
+    """The configuration with the optimizer's place, for a machine that can carry the run; or for a cluster, as it is.
 
     Raises ConfigError for too few GPUs, for which Ray would wait silently, or too little main memory.
     """
@@ -320,9 +320,8 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
 def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
-    if not data_sets.has_rows(
-        Path(name)
-    ):  # else row by row: `datasets` reads all of a file or nothing, and guesses types
+    # Of a JSON or CSV file, `datasets` would read all or nothing, and guess types.
+    if not data_sets.has_rows(Path(name)):
         printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
         with data_sets.loader_errors(f"{flag} is {name}, which cannot be read: {{reason}}"):
             return list(blending_datasets(name, None, printer, dataset_split=split))
@@ -344,7 +343,7 @@ def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> l
 
 
 def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Each prompt as OpenRLHF renders it, empty for a faulty problem; DataError for a chat that it cannot."""
+    """Each prompt as OpenRLHF renders it, empty for a faulty problem; raises DataError for a chat that fails."""
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
     key, is_chat = args.data.input_key, args.data.apply_chat_template
@@ -498,8 +497,7 @@ def reasons_to_drop(
                 reasons[number] = reasons[number] or CHANGED_PROMPT
     left = [number for number, fault in enumerate(reasons) if fault is None]
     answers = [references[number] for number in left]
-    for number, fault in zip(
-        left, data_sets.find_faults(answers, run.grader, "swap", run.keep_placeholders), strict=True
-    ):
+    found = data_sets.find_faults(answers, run.grader, "swap", run.keep_placeholders)
+    for number, fault in zip(left, found, strict=True):
         reasons[number] = fault
     return reasons
