@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from support.claimed_gpu import claiming, device, to_claimed
-from support.passes import actor_of, micro_batch, scorer_of, update_of
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from support.claimed_gpu import NAME, ClaimedTensor, MixedDevicesError, claiming, device, to_claimed
+from support.passes import FAMILIES, actor_of, micro_batch, model_of, scorer_of, update_of
 
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.backends import SHARED_PREFIX
-from openrlhf_swap.scoring.small_model import small_model
+from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
 CASES = [
     ("qwen2", True, True),
@@ -20,17 +18,6 @@ CASES = [
 ]
 
 
-def model_of(family, adapted=False, layers=None):
-    torch.manual_seed(0)
-    changes = {} if layers is None else {"num_hidden_layers": layers, "layer_types": ["full_attention"] * layers}
-    model = small_model(CONFIG_MAPPING[family](**changes), AutoModelForCausalLM.from_config).to(torch.bfloat16)
-    model.config.use_cache = False  # as OpenRLHF leaves it
-    if adapted:
-        targets = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-        model = get_peft_model(model, targets).to(torch.bfloat16)
-    return model.eval()
-
-
 def scored(model, packing, tokens=40):
     """The pass for log-probabilities and scores; its tensors come from the host, as from Ray."""
     ids, actions, mask, requests = micro_batch(tokens)
@@ -39,13 +26,38 @@ def scored(model, packing, tokens=40):
     return scorer.forward(ids, actions, mask, requests)
 
 
+def test_a_mix_of_devices_raises():
+    with claiming() as waits:
+        there = torch.arange(4, device=device())
+        assert there.device.type == NAME and isinstance(there, ClaimedTensor)
+        assert (there + 1).tolist() == [1, 2, 3, 4]
+        with pytest.raises(MixedDevicesError):
+            there + torch.arange(4)
+        with pytest.raises(MixedDevicesError):
+            torch.nn.functional.embedding(torch.arange(2), there.float().unsqueeze(-1))
+    assert waits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_alone(family):
+    ids, _, mask, requests = micro_batch()
+    model = model_of(family)
+    expected = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
+    with claiming(), torch.no_grad():
+        to_claimed(model)
+        given = ids.to(device()), mask.to(device())
+        scores = torch.cat(score_shared_prefix(model, model.config, *given, requests))
+    assert scores.device.type == "cpu"
+    assert scores.sub(expected).abs().max() < 0.05  # bfloat16, in calls of other sizes
+
+
 @pytest.mark.parametrize(("family", "packing", "adapted"), CASES)
 def test_log_probabilities_and_scores(family, packing, adapted, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "current_device", lambda: "cpu")
-        expected = scored(model_of(family, adapted), packing)
+        expected = scored(model_of(family, adapted=adapted), packing)
     with claiming():
-        ours = scored(to_claimed(model_of(family, adapted)), packing)
+        ours = scored(to_claimed(model_of(family, adapted=adapted)), packing)
     assert ours.action_log_probs.device.type == "cpu"
     assert ours.action_log_probs.sub(expected.action_log_probs).abs().max() < 0.1  # bfloat16
     for one, other in zip(ours.answer_logprobs, expected.answer_logprobs, strict=True):
@@ -54,9 +66,9 @@ def test_log_probabilities_and_scores(family, packing, adapted, monkeypatch):
 
 @pytest.mark.parametrize(("family", "packing", "adapted"), CASES)
 def test_an_update(family, packing, adapted):
-    loss, norm = update_of(model_of(family, adapted), packing)
+    loss, norm = update_of(model_of(family, adapted=adapted), packing)
     with claiming():
-        ours = [value.item() for value in update_of(to_claimed(model_of(family, adapted)), packing, device())]
+        ours = [value.item() for value in update_of(to_claimed(model_of(family, adapted=adapted)), packing, device())]
     assert ours == pytest.approx([loss.item(), norm.item()], rel=0.15)  # bfloat16
 
 
@@ -82,6 +94,4 @@ def test_the_host_waits_neither_for_layers_nor_for_tokens(packing, monkeypatch):
             scored(to_claimed(model_of("qwen2", layers=layers)), packing, tokens)
             update_of(to_claimed(model_of("qwen2", layers=layers)), packing, device(), tokens)
         waits.append(counted)
-    assert waits[0] == waits[1]
-    # One wait a chunk of logits would be nine more here.
-    assert waits[0] == waits[2]
+    assert waits[0] == waits[1] == waits[2]  # one wait a chunk of logits would be nine more in the last

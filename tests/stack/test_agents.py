@@ -1,6 +1,5 @@
 """Agents in the real actors, and in whole runs: killed and resumed, and with an environment that fails."""
 
-import re
 import signal
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 from support.actors import CLOSE, GROUP_SIZE, make_batch, make_config, makers
 from support.disturbing import Run, errors
 from support.paths import POLICY, ROOT
-from support.running import SMALL_STEPS, run_training, start_training
+from support.running import SMALL_STEPS, of_the_run, run_training, start_training
 from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
@@ -21,7 +20,6 @@ CALCULATOR = str(ROOT / "examples" / "agents" / "calculator.py")
 FLAGS = [*SMALL_STEPS, "--train.agent_func_path", CALCULATOR, "--swap.steps", "turns", "--data.max_samples", "48"]
 FLAGS += ["--ckpt.save_steps", "1", "--ckpt.load_enable", "--train.full_determinism_enable"]
 FLAGS += ["--swap.rollouts_every", "1", "--actor.adam.lr", "3e-4"]
-TIMES = re.compile("timing/|memory/")  # metrics that are no property of the run
 FAILS = """
 import sys, time
 from pathlib import Path
@@ -40,10 +38,6 @@ async def step(self, state, **more):
 
 calculator.Calculator.step = step
 """
-
-
-def untimed(rows):
-    return [{name: value for name, value in row.items() if not TIMES.search(name)} for row in rows]
 
 
 def test_turns_earn_what_a_forward_for_each_prefix_says(actor_group, arguments, monkeypatch, tokenizer, responses):
@@ -96,7 +90,7 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
     _, status = run.start_and_disturb(2, None, signal.SIGKILL)
     assert status == -signal.SIGKILL
     resumed = run_training(run.output, prompts_file, *FLAGS)
-    assert untimed(resumed) == untimed(calm)
+    assert of_the_run(resumed) == of_the_run(calm)
     for step in (1, 2, 3):
         name = f"rollouts/step_{step:06d}.jsonl"
         rows = list(read_rows(run.output / name))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
+from support.scripts import python
 
 pytestmark = pytest.mark.slow
 # The command itself, with a look from outside in the place of a training.
@@ -53,21 +54,15 @@ sys.exit(train.main(sys.argv[2:]))
 """
 
 
-def test_nobody_without_the_token_is_answered_or_reads_its_files(tmp_path, prompts_file):
+def test_nobody_without_the_token_is_answered_or_reads_its_files(tmp_path, prompts_file, monkeypatch):
     result = tmp_path / "found.json"
     flags = ["--data.prompt_dataset", str(prompts_file), "--data.input_key", "problem", "--data.label_key", "answer"]
     flags += ["--actor.model_name_or_path", str(POLICY), "--data.max_len", "400", "--rollout.max_new_tokens", "320"]
     flags += ["--rollout.batch_size", "16", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "128"]
     flags += ["--swap.output_dir", str(tmp_path / "run"), "--ckpt.path", str(tmp_path / "run" / "checkpoints")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(result), *flags],
-        env=environment,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=300,
-    )
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        monkeypatch.delenv(name)
+    done = python("-c", SCRIPT, result, *flags)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found = json.loads(result.read_text())
     assert found["work"] == "done"
@@ -134,9 +129,9 @@ def test_nobody_writes_where_the_policys_ranks_meet(tmp_path, closed):
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         port = place.getsockname()[1]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    common |= {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     common |= {"RAY_TMPDIR": str(folder)} if closed else {}
-    common |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RANKS, str(sign)]
     ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(2)]
     try:
@@ -150,8 +145,7 @@ def test_nobody_writes_where_the_policys_ranks_meet(tmp_path, closed):
             for connection in psutil.Process(rank.pid).net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }
-        asked = [sys.executable, "-c", INTRUDER, str(folder / f"store_{port}"), *ports]
-        tried = subprocess.run(asked, capture_output=True, text=True)
+        tried = python("-c", INTRUDER, folder / f"store_{port}", *ports)
         assert tried.returncode == 0, tried.stderr
         assert tried.stdout.splitlines() == ([] if closed else [f"wrote to port {port}"])
         assert (folder / f"store_{port}").exists() == closed

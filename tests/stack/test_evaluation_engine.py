@@ -1,43 +1,34 @@
 """An evaluation with the real engine."""
 
 import json
-import os
 import subprocess
 import sys
 import time
+from subprocess import DEVNULL
 
 import pytest
 import ray
 from support.paths import POLICY, ROOT, WORLDS
+from support.scripts import python
 
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import read_rows
 
-
-def evaluation_command(problems, output):
-    command = [
-        sys.executable,
-        "-m",
-        "openrlhf_swap",
-        "eval",
-        "run",
-        "--model",
-        str(POLICY),
-        "--benchmarks",
-        str(problems),
-    ]
-    command += ["--output", str(output), "--samples", "4", "--temperature", "1", "--top-p", "1"]
-    return [*command, "--max-tokens", "320", "--max-model-len", "400"]
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
+def evaluation_words(problems, output):
+    words = ["-m", "openrlhf_swap", "eval", "run", "--model", POLICY, "--benchmarks", problems, "--output", output]
+    words += ["--samples", "4", "--temperature", "1", "--top-p", "1", "--max-tokens", "320", "--max-model-len", "400"]
+    return [str(word) for word in words]
+
+
 def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     long = json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}) + "\n"
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(prompts_file.read_text() + long)
-    prompts_file = prompts
-    subprocess.run(evaluation_command(prompts_file, tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True)
+    assert python(*evaluation_words(prompts, tmp_path / "whole")).returncode == 0
     whole = rows_path("samples", tmp_path / "whole", "prompts")
     rows = list(read_rows(whole))
     assert len(rows) == 65 * 4
@@ -45,12 +36,8 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     assert [(row["text"], row["truncated"]) for row in rows[-4:]] == [("", True)] * 4
     assert all(row["tokens"] > 0 for row in rows[:-4])
 
-    killed = subprocess.Popen(
-        evaluation_command(prompts_file, tmp_path / "killed"),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    words = evaluation_words(prompts, tmp_path / "killed")
+    killed = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=DEVNULL, stderr=DEVNULL)
     path = rows_path("samples", tmp_path / "killed", "prompts")
     while killed.poll() is None and not (path.exists() and path.stat().st_size > whole.stat().st_size / 4):
         time.sleep(0.02)
@@ -58,16 +45,13 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     killed.wait()
     before = len(list(read_rows(path)))
     assert 0 < before < 65 * 4
-    done = subprocess.run(
-        evaluation_command(prompts_file, tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    assert f"[evaluation] {before} of 260 samples already generated" in done.stdout
+    done = python(*words)
+    assert done.returncode == 0 and f"[evaluation] {before} of 260 samples already generated" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""  # nothing below the table
     assert path.read_text() == whole.read_text()
     assert len(list(read_rows(rows_path("grades", tmp_path / "killed", "prompts")))) == 65 * 4
 
 
-@pytest.mark.slow
 def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_path, monkeypatch):
     class Sampler:
         """Its responses are the problems. Defined here, so that Ray sends it to the actors whole."""
@@ -79,10 +63,8 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
             for request in requests:
                 if request.text == "fails":
                     raise ValueError("no memory")
-                yield (
-                    request.benchmark,
-                    {"id": request.id, "sample": request.sample, "text": request.text, "tokens": 1},
-                )
+                row = {"id": request.id, "sample": request.sample, "text": request.text, "tokens": 1}
+                yield request.benchmark, row
 
     monkeypatch.setattr(generate, "Sampler", Sampler)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
@@ -110,16 +92,9 @@ for _ in range(3):
 """
 
 
-@pytest.mark.slow
 def test_an_evaluated_policy_leaves_no_cache_behind():
     """The last of 22 in a row once ran out of memory, because each engine kept its cache of a GiB."""
-    done = subprocess.run(
-        [sys.executable, "-c", EVALUATE_THREE, str(WORLDS / "policies" / "decomposition")],
-        cwd=WORLDS,
-        env={**os.environ, "PYTHONPATH": f"{WORLDS}:{ROOT}"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", EVALUATE_THREE, "policies/decomposition", cwd=WORLDS)
+    assert done.returncode == 0, done.stderr[-3000:]
     first, _, last = (int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("resident"))
     assert last - first < 200

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from support.disturbing import Run, errors
 from support.metric_names import meaning
 from support.paths import POLICY
-from support.running import SMALL_STEPS, start_training, train_by, training
+from support.running import SMALL_STEPS, of_the_run, start_training, train_by, training
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openrlhf_swap.files import read_rows
@@ -21,32 +21,19 @@ EVERYTHING = "TEST_SLOW" in os.environ  # kills the policy's actor and stops the
 SYNC = ("IntrinsicRewardActor", "SwapRolloutActor", "VLLM::EngineCore", None)
 
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
-FLAGS = [
-    *SMALL_STEPS,
-    "--ckpt.save_steps",
-    "2",
-    "--ckpt.load_enable",
-    "--train.full_determinism_enable",
-    "--swap.rollouts_every",
-    "1",
-    "--train.enable_ema",
-    "--train.ema_beta",
-    "0.5",
-]
+FLAGS = [*SMALL_STEPS, "--ckpt.save_steps", "2", "--ckpt.load_enable", "--train.full_determinism_enable"]
+FLAGS += ["--swap.rollouts_every", "1", "--train.enable_ema", "--train.ema_beta", "0.5"]
 FLAGS += ["--train.num_episodes", "2", "--data.max_samples", "56", "--swap.generation_timeout", "30"]
 FLAGS += ["--eval.steps", "6", "--eval.n_samples_per_prompt", "1"]
 FLAGS += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
 FLAGS += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
 FLAGS += ["--actor.adam.lr", "3e-4"]  # with three times this the policy is never right after four steps
-# Metrics that are no property of the run; grader_slow counts second graders, and the test kills graders.
-TIMES = re.compile("timing/|memory/|swap/grader_slow")
 
 
 def by_step(rows):
     """Every metric that does not depend on the clock, of every step, each time it was done."""
     found = {}
-    for row in rows:
-        values = {name: value for name, value in row.items() if not TIMES.search(name)}
+    for values in of_the_run(rows, "swap/grader_slow"):  # counts second graders, and the test kills graders
         found.setdefault(values["step"], []).append(values)
     return found
 
@@ -54,13 +41,13 @@ def by_step(rows):
 def hold_weights(patch, folder, since=None):
     """Let trainings from now on hold their weights on the way, or those that leave when the file `since` exists.
 
-    Returns the file that tells of it.
+    Returns the function that tells whether any are held.
     """
     train_by("support.held_update", folder, patch)
     patch.setenv("HELD_UPDATE", str(folder / "held"))
     if since:
         patch.setenv("HELD_FROM", str(since))
-    return folder / "held"
+    return (folder / "held").exists
 
 
 def assert_says_who_died(name, output, status):
@@ -111,7 +98,6 @@ def assert_is_complete(run, result, events):
 
 def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path, monkeypatch, prompts_file):
     calm = tmp_path / "calm" / "run"
-    calm.parent.mkdir()
     flags = [*FLAGS, "--eval.dataset", str(prompts_file)]
     result = start_training(calm, prompts_file, *flags, "--logger.tensorboard_dir", str(tmp_path / "tb"))
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
@@ -137,13 +123,12 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     # A process was killed in the middle of the newest checkpoint: the one before is used.
     newest.rename(newest.with_name("unfinished_global_step4"))
     run.command = freely
+    output = ""
     if EVERYTHING:  # stopped, not dead: only the time limit ends it
         output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
         assert status == 2
         (line,) = errors(output)
         assert "no prompt was finished within --swap.generation_timeout 30 seconds" in line
-    else:
-        output = ""
     result = start_training(run.output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     output += result.stdout
@@ -176,17 +161,12 @@ EVERY_PROCESS = [
 
 
 @on_request
+@pytest.mark.parametrize("while_weights_travel", [False, True])
 @pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
-def test_nothing_lives_on_after_any_process_was_killed(tmp_path, prompts_file, name, flags):
-    run = Run(tmp_path, prompts_file, flags)
-    output, status = run.start_and_disturb(1, name, signal.SIGKILL)
-    assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)
-
-
-@on_request
-@pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
-def test_nothing_lives_on_after_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name, flags):
-    held = hold_weights(monkeypatch, tmp_path)
-    name = "HeldRolloutActor" if name == "SwapRolloutActor" else name
+def test_nothing_lives_on_after_any_process_was_killed(
+    monkeypatch, tmp_path, prompts_file, name, flags, while_weights_travel
+):
+    held = hold_weights(monkeypatch, tmp_path) if while_weights_travel else None
+    name = "HeldRolloutActor" if held and name == "SwapRolloutActor" else name
     output, status = Run(tmp_path, prompts_file, flags).start_and_disturb(1, name, signal.SIGKILL, held)
     assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

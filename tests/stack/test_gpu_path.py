@@ -4,15 +4,14 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from itertools import count
 
 import pytest
 import torch
 from support.disturbing import Run
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
 from support.running import SMALL_STEPS, run_training, train_by
+from support.scripts import python
 
 from benchmarks.gpu_check import SHARED_GPU, Gpu, check
 from openrlhf_swap.files import read_rows
@@ -54,7 +53,7 @@ def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]
     words += ["--suffix", "", "--max-tokens", "320", "--output", tmp_path / "evaluated"]
-    subprocess.run([sys.executable, "-m", "openrlhf_swap", "eval", "run", *map(str, words)], check=True, cwd=ROOT)
+    assert python("-m", "openrlhf_swap", "eval", "run", *words).returncode == 0
     (grades,) = (tmp_path / "evaluated").glob("*.grades.jsonl")
     assert sum(row["correct"] for row in read_rows(grades)) >= 8  # of 16; the embedded policy solves 84%
 
@@ -64,22 +63,18 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     """A GPU that is empty at first; later its memory holds two thirds more while vLLM is awake."""
     later, reading = random.Random(0), count()
     output, lora = tmp_path / "run", ["--ds.lora.rank", "4"]
-    gpu = Gpu(
-        torch.device("cpu"),
-        used=lambda: (later.choice([1, 3]) if next(reading) else 0) * 2**30,
-        total=8 * 2**30,
-    )
+    gib = 2**30
+    gpu = Gpu(torch.device("cpu"), lambda: (later.choice([1, 3]) if next(reading) else 0) * gib, 8 * gib)
     findings = check(str(POLICY), output, gpu, lora)
     assert findings.print_table() == 0, findings.wrong
     printed = capsys.readouterr().out
     assert (
         "steps, resumed after a kill" in printed and printed.splitlines()[-1] == "[gpu_check] all is as it should be"
     )
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    lines = list(read_rows(output / "metrics.jsonl"))
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
-    report = json.loads((output / "gpu_check.json").read_text())
-    assert report["passed"]
+    assert json.loads((output / "gpu_check.json").read_text())["passed"]
 
 
 @on_request
@@ -89,8 +84,7 @@ def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
     gpu = Gpu(torch.device("cpu"), used=lambda: 2**30, total=8 * 2**30)
     findings = check(str(POLICY), tmp_path / "run", gpu, ["--actor.adam.lr", "1e-2"])
     assert "in step 2; vLLM has other weights than the trainer" in findings.wrong
-    report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
-    assert not report["passed"]
+    assert not json.loads((tmp_path / "run" / "gpu_check.json").read_text())["passed"]
 
 
 @on_request
@@ -98,7 +92,7 @@ def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
 def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
     held = tmp_path / "held"
     monkeypatch.setenv("HELD_UPDATE", str(held))
-    _, status = Run(tmp_path, prompts_file, COLOCATED).start_and_disturb(1, name, signal.SIGKILL, held)
+    _, status = Run(tmp_path, prompts_file, COLOCATED).start_and_disturb(1, name, signal.SIGKILL, held.exists)
     assert status == (2 if name else -signal.SIGKILL)
 
 
@@ -106,8 +100,7 @@ def test_adam_of_every_stage_is_adam_by_hand(tmp_path):
     """Where it is offloaded or sleeps between updates too, or is resumed with other numbers; nothing is compiled."""
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     environment |= {"RANK": "0", "WORLD_SIZE": "1", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
-    command = [sys.executable, "-m", "support.adam_by_hand"]
-    result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    result = python("-m", "support.adam_by_hand", **environment)
     assert result.returncode == 0, result.stderr[-3000:]
     differ = [int(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("differ")]
     assert len(differ) == 12 and max(differ) <= 2  # of 8,320 in bfloat16: a rounding that falls the other way

@@ -1,33 +1,76 @@
 """A data set from the hub, with the library's own way of reading it."""
 
 import json
-import os
-import subprocess
-import sys
+from contextlib import contextmanager
+from hashlib import sha1
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import unquote
 
-from support.hub import local_hub
-from support.paths import ROOT
+from support.scripts import python
 
 from openrlhf_swap.files import read_rows
 
-ROWS = [{"problem": "What is $1+1$?", "answer": "2"}, {"problem": "What is $2+3$?", "answer": "5"}]
+NAME, FILE, COMMIT = "some/maths", "train.jsonl", "0123456789abcdef0123456789abcdef01234567"
+CONTENT = b'{"problem": "What is $1+1$?", "answer": "2"}\n{"problem": "What is $2+3$?", "answer": "5"}\n'
+ETAG = sha1(CONTENT).hexdigest()
+ENTRIES = [{"type": "file", "path": FILE, "size": len(CONTENT), "oid": ETAG}]
+INFO = {"_id": "1", "id": NAME, "sha": COMMIT, "private": False, "tags": [], "siblings": [{"rfilename": FILE}]}
+PAGES = {f"/api/datasets/{NAME}{end}": INFO for end in ("", "/revision/main", f"/revision/{COMMIT}")}
+PAGES[f"/api/datasets/{NAME}/tree/{COMMIT}"] = ENTRIES
+
+
+class Hub(BaseHTTPRequestHandler):
+    """One data set with one file, served as huggingface.co serves it."""
+
+    def do_GET(self):
+        path = unquote(self.path.partition("?")[0]).rstrip("/")
+        if path == f"/datasets/{NAME}/resolve/{COMMIT}/{FILE}":
+            self.send(200, CONTENT, {"ETag": f'"{ETAG}"', "X-Repo-Commit": COMMIT})
+        elif path in PAGES:
+            self.send(200, json.dumps(PAGES[path]).encode())
+        else:
+            self.send(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+
+    do_HEAD = do_GET
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        self.send(200, json.dumps([entry for entry in ENTRIES if entry["path"] in asked]).encode())
+
+    def send(self, status, body, headers=None):
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def local_hub():
+    """Its address, for HF_ENDPOINT."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path):
-    commit = "0123456789abcdef0123456789abcdef01234567"
     output = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "openrlhf_swap.prepare", "--input", "some/maths", "--output", str(output)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    with local_hub("some/maths", commit, "".join(json.dumps(row) + "\n" for row in ROWS).encode()) as address:
-        environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
-        for flags in ((), ("--revision", commit)):
+    words = ["-m", "openrlhf_swap.prepare", "--input", NAME, "--output", output, "--no-benchmarks"]
+    with local_hub() as address:
+        # The second time from the cache.
+        for flags, offline in (((), "0"), (("--revision", COMMIT), "1")):
             output.unlink(missing_ok=True)
-            whole = [*command, "--no-benchmarks", *flags]
-            done = subprocess.run(whole, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+            hub = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": offline}
+            done = python(*words, *flags, **hub)
             assert done.returncode == 0, done.stderr
             assert [row["answer"] for row in read_rows(output)] == ["2", "5"]
             assert list(read_rows(tmp_path / "out.jsonl.source.json")) == [
-                {"input": "some/maths", "config": None, "split": "train", "revision": commit}
+                {"input": NAME, "config": None, "split": "train", "revision": COMMIT}
             ]
-            assert (f"--revision {commit} reads these rows again" in done.stdout) == (flags == ())
-            environment["HF_HUB_OFFLINE"] = "1"  # the second time from the cache
+            assert (f"--revision {COMMIT} reads these rows again" in done.stdout) == (flags == ())

@@ -1,20 +1,15 @@
 """Commands in an environment that lacks a package: one line, status 2."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from support.paths import POLICY, ROOT
-
-MODEL = str(POLICY)
+from support.paths import POLICY
+from support.scripts import python
 
 
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
     [
         ("prepare --input rows.jsonl --output new.jsonl --no-benchmarks", "datasets", "data"),
-        (f"score --model {MODEL} --input rows.jsonl --output new", "torch", "core"),
+        (f"score --model {POLICY} --input rows.jsonl --output new", "torch", "core"),
         ("sft", "einops", ""),
     ],
 )
@@ -25,10 +20,7 @@ def test_a_package_that_is_missing(tmp_path, command, package, extra):
         f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv[1:] = {flags}; "
         f"runpy.run_module('openrlhf_swap.{name}', run_name='__main__', alter_sys=True)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    result = python("-c", code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     remedy = f"pip install '.[{extra}]' in a checkout, or " if extra else ""
     assert result.stderr == f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"

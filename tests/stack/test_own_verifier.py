@@ -1,13 +1,12 @@
 """A training from a file of flags with another verifier than math-verify, and again from the file that it wrote."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
 from addition import problems
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
+from support.scripts import python
 
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards.verifiers import Reference
@@ -50,8 +49,8 @@ def flags(folder):
 
 
 def train(*words):
-    command = [sys.executable, "-m", "openrlhf_swap.train", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+    result = python("-m", "openrlhf_swap.train", *words)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
 def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_path):
@@ -60,23 +59,20 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     first, again = tmp_path / "first", tmp_path / "again"
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"flags": flags(first)}))
-    result = train("--config", recipe)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    train("--config", recipe)
     metrics = list(read_rows(first / "metrics.jsonl"))
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
     # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an option.
     assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in metrics)
     labels = [Reference.parse(row["answer"]) for row in read_rows(first / "prompts.jsonl")]
-    assert [(label.answer, label.metadata["options"]) for label in labels] == [
-        (r["answer"], r["options"]) for r in rows
-    ]
+    expected = [(row["answer"], row["options"]) for row in rows]
+    assert [(label.answer, label.metadata["options"]) for label in labels] == expected
 
     card = (first / "policy" / "README.md").read_text(encoding="utf-8")
     assert "| graded by | `multiple_choice` |" in card and "trained with gr3" in card
 
     folders = ["--swap.output_dir", again, "--ckpt.output_dir", again / "policy", "--ckpt.path", again / "checkpoints"]
-    result = train("--config", first / "run.yaml", *folders)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    train("--config", first / "run.yaml", *folders)
     repeated = list(read_rows(again / "metrics.jsonl"))
     assert [line["step"] for line in repeated] == [1, 2, 3, 4]
     # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order of arrival.

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -11,6 +10,7 @@ from importlib import import_module
 import pytest
 import yaml
 from support.paths import ROOT
+from support.scripts import run
 
 import openrlhf_swap
 from openrlhf_swap.__main__ import COMMANDS
@@ -20,7 +20,7 @@ BUILD = "from setuptools import build_meta; build_meta.build_wheel('dist'); buil
 
 
 def tracked():
-    result = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = run("git", "ls-files")
     if result.returncode:
         pytest.skip("no checkout of git")
     return result.stdout.splitlines()
@@ -34,7 +34,7 @@ def dist(tmp_path_factory):
         if name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/")) or "/" not in name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name, follow_symlinks=False)  # openrlhf_swap/evaluation is a link
-    result = subprocess.run([sys.executable, "-c", BUILD], cwd=folder, capture_output=True, text=True, check=False)
+    result = run(sys.executable, "-c", BUILD, cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder / "dist"
 
@@ -60,11 +60,9 @@ def test_its_command(dist, tmp_path):
         "(script,) = distribution('openrlhf-swap').entry_points; assert script.name == 'openrlhf-swap'; "
         "import openrlhf_swap; print(openrlhf_swap.__file__); sys.exit(script.load()(['--version']))"
     )
-    result = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
-    assert result.stdout.splitlines() == [
-        str(tmp_path / "openrlhf_swap" / "__init__.py"),
-        f"openrlhf-swap {openrlhf_swap.__version__}",
-    ], result.stderr
+    result = run(sys.executable, "-I", "-c", code)
+    expected = [f"{tmp_path}/openrlhf_swap/__init__.py", f"openrlhf-swap {openrlhf_swap.__version__}"]
+    assert result.stdout.splitlines() == expected, result.stderr
 
 
 def test_one_version():

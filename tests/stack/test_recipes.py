@@ -1,15 +1,13 @@
 """Every recipe trains two steps of the embedded policy; only sizes are overruled, and what one machine lacks."""
 
-import json
 import math
 import os
-import subprocess
-import sys
 
 import pytest
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
+from support.scripts import python
 
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.recipes import NAMES
 from openrlhf_swap.rollouts.families import prompt_text
 from openrlhf_swap.rollouts.rollout import prompt_key
@@ -54,18 +52,13 @@ def test_a_recipe_trains(name, tmp_path, prompts_file, tokenizer):
     }
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
     if name == "adaptthink":
-        prompts = [prompt_text(tokenizer, row["problem"]) for row in read_rows(prompts_file)]
-        (tmp_path / "reference.jsonl").write_text(
-            "".join(json.dumps({"key": prompt_key(prompt), "accuracy": 0.5}) + "\n" for prompt in prompts)
-        )
+        keys = [prompt_key(prompt_text(tokenizer, row["problem"])) for row in read_rows(prompts_file)]
+        write_rows(tmp_path / "reference.jsonl", ({"key": key, "accuracy": 0.5} for key in keys))
         words += ["--swap.adaptthink.reference", str(tmp_path / "reference.jsonl")]
         words += ["--swap.adaptthink.thinking_start", "ones"]  # the policy knows few words
-    command = [sys.executable, "-m", "openrlhf_swap", "train", *words, "--data.apply_chat_template"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [*command, *SIZES.get(name, ())], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=1800
-    )
+    words += ["--data.apply_chat_template", *SIZES.get(name, ())]
+    result = python("-m", "openrlhf_swap", "train", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
     losses = [row[key] for row in rows for key in row if key.endswith("policy_loss")]
     assert [row["step"] for row in rows] == [1, 2] and losses and all(map(math.isfinite, losses))

@@ -1,11 +1,11 @@
 """Log-probabilities in chunks where DeepSpeed shards the head's weight over two real ranks."""
 
 import os
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.paths import ROOT
+from support.scripts import python
 
 RANK = """
 import os, sys
@@ -57,25 +57,14 @@ os._exit(0)
 @pytest.mark.slow
 @pytest.mark.parametrize(("tied", "weights"), [("untied", 27), ("tied", 26)])
 def test_two_zero_3_ranks_have_the_gradients_of_all_logits(tied, weights):
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631"}
+    environment = {"DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631"}
     environment |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
     # The tools that compile its op are those of the environment, or it would be compiled anew.
-    environment["PATH"] = f"{os.path.dirname(sys.executable)}:{environment['PATH']}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, tied],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            output, errors = process.communicate(timeout=300)
-            assert f"EQUAL {weights}" in output, errors[-2000:]
-    finally:
-        for process in processes:
-            process.kill()
+    environment["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+
+    def run_rank(rank):
+        return python("-c", RANK, tied, **environment, RANK=rank, LOCAL_RANK=rank)
+
+    with ThreadPoolExecutor() as threads:
+        for result in threads.map(run_rank, "01"):
+            assert f"EQUAL {weights}" in result.stdout, result.stderr[-2000:]

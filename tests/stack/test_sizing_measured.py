@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
+from support.scripts import python
 from support.sizing import NODE
 
 from openrlhf_swap.sizing.memory import checkpoint_bytes, gradients, optimizer
@@ -55,10 +55,9 @@ os._exit(0)
 
 @pytest.mark.slow
 def test_deepspeed_keeps_and_saves_what_the_plan_says(tmp_path):
-    command = [sys.executable, "-c", ENGINE, str(POLICY), str(tmp_path)]
     # The tools that compile its op are those of the environment, or it would be compiled anew.
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    output = python("-c", ENGINE, POLICY, tmp_path, PATH=path)
     (line,) = [line for line in output.stdout.splitlines() if line.startswith("RESULTS ")] or [output.stderr]
     model = read_model(str(POLICY), 512)
     for stage, found in json.loads(line.removeprefix("RESULTS ")).items():

@@ -4,27 +4,28 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import time
+import signal
 
 import pytest
 from safetensors.torch import load_file, save_file
+from support.disturbing import Run, errors
 from support.paths import POLICY
-from support.running import SMALL_STEPS, run_training, start_training, training
+from support.running import SMALL_STEPS, objective_flags, of_the_run, run_training, start_training
 from transformers import AutoTokenizer
 
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import read_rows, write_rows
 
 pytestmark = pytest.mark.slow
+on_request = pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="up to four minutes: TEST_SLOW=1")
 
 
-def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file):
-    rows = [json.loads(line) for line in prompts_file.read_text().splitlines()]
+@pytest.mark.parametrize("flags", [[], pytest.param(["--train.async_enable"], marks=on_request)])
+def test_a_run_with_wrong_labels_stops_with_the_reason(tmp_path, prompts_file, flags):
     wrong = tmp_path / "wrong.jsonl"
-    wrong.write_text("".join(json.dumps({**row, "answer": "1"}) + "\n" for row in rows))
-    result = start_training(tmp_path / "run", wrong, *SMALL_STEPS, "--swap.self_test_steps", "1")
+    write_rows(wrong, ({**row, "answer": "1"} for row in read_rows(prompts_file)))
+    result = start_training(tmp_path / "run", wrong, *SMALL_STEPS, "--swap.self_test_steps", "1", *flags)
     assert result.returncode == 2
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    (line,) = errors(result.stderr)
     assert line.startswith(
         "error: no correct rollout got a non-zero process term in the first 1 steps: no rollout was"
     )
@@ -48,9 +49,9 @@ def test_a_run_whose_scores_are_not_finite_stops_with_the_reason(tmp_path, promp
     assert result.returncode == 2
     reason = r"response \d+ of group \d+: answer_logprobs\[0\] is nan; a log-probability must be finite"
     assert re.search(rf"warning: step 1 was skipped, because {reason}\n", result.stdout), result.stdout[-3000:]
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    (line,) = errors(result.stderr)
     assert re.match(rf"error: 2 steps in a row were skipped, the last one because {reason}: the policy is no", line)
-    (metrics,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (metrics,) = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert metrics["step"] == metrics["swap/skipped_steps"] == 1
 
 
@@ -71,34 +72,23 @@ REMEMBER = {
 }
 
 
-@pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="three starts each, two to four minutes: TEST_SLOW=1")
+@on_request
 @pytest.mark.parametrize("objective", REMEMBER)
 def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
     """Killed after step 2 and restarted, a run has the same numbers in every step as an undisturbed one."""
     settings, flags, memory = REMEMBER[objective]
-    flags = [*flags, "--swap.objective", objective, "--train.full_determinism_enable"]
+    flags = [*flags, *objective_flags(objective, settings), "--train.full_determinism_enable"]
     flags += ["--ckpt.save_steps", "1", "--ckpt.load_enable"]
-    for name, value in settings.items():
-        flags += [f"--swap.{objective}.{name}", value]
-    (tmp_path / "calm").mkdir()
     calm = run_training(tmp_path / "calm" / "run", prompts_file, *flags)
 
-    output = tmp_path / "run"
-    with open(tmp_path / "log", "w") as log:
-        process = subprocess.Popen(**training(output, prompts_file, *flags), stdout=log, stderr=log)
-        seal = output / "checkpoints" / "_actor" / "global_step2"
-        while process.poll() is None and not seal.exists():
-            time.sleep(0.1)
-        process.kill()
-        process.wait()
-    result = start_training(output, prompts_file, *flags)
+    run = Run(tmp_path, prompts_file, flags)
+    run.start_and_disturb(2, None, signal.SIGKILL, (run.output / "checkpoints" / "_actor" / "global_step2").exists)
+    result = start_training(run.output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert int(re.search(r"resuming from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
-    rows = list(read_rows(output / "metrics.jsonl"))
-    assert [row["step"] for row in rows] == [row["step"] for row in calm] == [1, 2, 3, 4]
-    for ours, theirs in zip(rows, calm, strict=True):
-        numbers = [name for name in theirs if not name.startswith(("timing/", "memory/"))]
-        assert {name: ours[name] for name in numbers} == {name: theirs[name] for name in numbers}
+    rows = list(read_rows(run.output / "metrics.jsonl"))
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert of_the_run(rows, "swap/grader_slow") == of_the_run(calm, "swap/grader_slow")  # graders were killed
     remembered = {name: value for name, value in calm[-1].items() if name.startswith(memory)}
     assert any(remembered.values())
     print(objective, remembered)

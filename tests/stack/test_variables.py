@@ -1,6 +1,5 @@
 """What stands in an environment variable is never run, and paths may start with a dash."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -8,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.paths import ROOT
-from support.scripts import MULTINODE, bash
+from support.scripts import MULTINODE, bash, make_tool
 
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
@@ -16,23 +15,14 @@ SCRIPTS = sorted(
     for path in ROOT.glob(pattern)
     if path.name != "common.sh"
 )
-STOPS = "python -c exits with 1, so that nothing is installed"
-STUB = f"""#!/bin/bash
-# {STOPS}
-case "$1" in -c) exit 1 ;; -) echo 0 ;; esac
-"""
+STUB = 'case "$1" in -c) exit 1 ;; -) echo 0 ;; esac'  # python -c exits with 1, so that nothing is installed
 # What a script needs to get as far as it can without doing anything.
-COMMON = {
-    "DRY_RUN": "1",
-    "MODEL": "m",
-    "DATA": "d",
-    "PROMPTS": "p.jsonl",
-    "OUTPUT": "o",
-    "PROFILE": "cpu",
-}
+COMMON = {"DRY_RUN": "1", "MODEL": "m", "DATA": "d", "PROMPTS": "p.jsonl", "PROFILE": "cpu"}
 ARGUMENTS = {MULTINODE: ["submit", "--dry-run", "7b"], "scripts/train_swap.sh": ["7b", "--dry-run"]}
 ARGUMENTS["scripts/train_swap_slurm.sbatch"] = ["7b"]
 NO_DRY_RUN = ("setup", "quickstart", "test.sh", "run.sh", "gpu_check", "compare", "train_policy", "train_swap.sh")
+
+NOWHERE = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1"}
 
 
 def variables_of(script):
@@ -46,8 +36,7 @@ def variables_of(script):
 def test_no_variable_is_run(tmp_path, script):
     """As a command, in a substitution or as the index of an array in arithmetic."""
     for name in ("python", "python3", "python3.11", "deepspeed", "docker", "ray", "srun"):
-        (tmp_path / name).write_text(STUB)
-        (tmp_path / name).chmod(0o755)
+        make_tool(tmp_path / name, STUB)
     environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin", "VENV": str(tmp_path / "no_venv")}
     words = ARGUMENTS.get(script, [] if any(name in script for name in NO_DRY_RUN) else ["--dry-run"])
     common = {**COMMON, "OUTPUT": str(tmp_path / "o")}
@@ -56,14 +45,8 @@ def test_no_variable_is_run(tmp_path, script):
 
     def run_with(name, value):
         marker = tmp_path / f"run_{name}"
-        subprocess.run(
-            ["bash", script, *words],
-            cwd=ROOT,
-            env={**environment, **common, name: value.format(command=f"touch {marker}")},
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        variables = {**environment, **common, name: value.format(command=f"touch {marker}")}
+        subprocess.run(["bash", script, *words], cwd=ROOT, env=variables, capture_output=True, timeout=120)
         return marker.name if marker.exists() else None
 
     # An index in arithmetic is evaluated where the array has a value, as PATH does.
@@ -77,9 +60,8 @@ def test_no_variable_is_run(tmp_path, script):
 @pytest.mark.parametrize("name", ["HEAD_IP", "PORT"])
 def test_a_worker_does_not_run_the_address_of_its_head(tmp_path, name):
     marker = tmp_path / "was_run"
-    settings = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1", "RAY_AUTH_TOKEN": "0" * 64}
-    settings |= {"RAY_FOLDER": str(tmp_path / "ray"), name: f"x;touch {marker};"}
-    result = bash(MULTINODE, "worker", **settings)
+    settings = {**NOWHERE, "RAY_FOLDER": str(tmp_path / "ray"), name: f"x;touch {marker};"}
+    result = bash(MULTINODE, "worker", **settings, RAY_AUTH_TOKEN="0" * 64)
     assert result.returncode == 2
     assert result.stderr.startswith(f"error: {name} is x;touch {marker};; use ")
     assert not marker.exists()
@@ -92,32 +74,17 @@ def test_paths_may_start_with_a_dash(script):
     words = shlex.split(result.stdout)
     assert {"./-m"} < {word for word in words if word.startswith("./-")}
     assert not [word for word in words if re.match(r"-[modp]\b", word) and word != "-m"]
+    if script == "eval_benchmarks.sh":
+        assert "--output outputs/eval/-m" in bash(f"scripts/{script}", "--dry-run", MODEL="-m").stdout
 
 
-def test_the_default_output_of_a_model_that_starts_with_a_dash():
-    result = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="-m")
-    assert result.returncode == 0 and "--output outputs/eval/-m" in result.stdout
-
-
-def test_no_node_starts_without_a_token(tmp_path):
+def test_no_node_starts_without_a_token(tmp_path, monkeypatch):
     """Unless the user has said so."""
-    home = {
-        "HOME": str(tmp_path),
-        "RAY_FOLDER": str(tmp_path / "ray"),
-        "HEAD_IP": "127.0.0.1",
-        "PORT": "1",
-        "WAIT": "1",
-    }
-    nobody = {**os.environ, **home}
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        nobody.pop(name, None)
-
-    def worker(**more):
-        command = ["bash", MULTINODE, "worker"]
-        return subprocess.run(command, cwd=ROOT, env={**nobody, **more}, capture_output=True, text=True).stderr
-
-    assert worker().startswith(
-        f"error: {tmp_path}/.ray/auth_token is missing, Ray's token; copy it from the first node"
-    )
+        monkeypatch.delenv(name, raising=False)
+    settings = {"HOME": str(tmp_path), "RAY_FOLDER": str(tmp_path / "ray"), **NOWHERE}
+    missing = f"error: {tmp_path}/.ray/auth_token is missing, Ray's token; copy it from the first node"
+    assert bash(MULTINODE, "worker", **settings).stderr.startswith(missing)
     for more in ({"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}):
-        assert worker(**more).startswith("error: nothing answers at 127.0.0.1:1")
+        refused = bash(MULTINODE, "worker", **settings, **more)
+        assert refused.stderr.startswith("error: nothing answers at 127.0.0.1:1")

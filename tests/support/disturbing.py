@@ -83,14 +83,15 @@ class Run:
     def start_and_disturb(self, step, process_name, signal_number, moment=None):
         """Start, wait until it has done `step`, send a signal to one of its processes; returns output and exit status.
 
-        `process_name` None is the driver. The output is what came after the signal. With `moment`, the signal comes
-        when the run has made that file. No other process may live for long after the signal, or after a stopped run.
+        `process_name` None is the driver. With `moment`, the signal comes when that function is true. No other process
+        may live for long after the signal, or after a stopped run.
         """
+        is_time = moment or (lambda: step in [row["step"] for row in self.new_rows()])
         started = time.monotonic()
         with open(self.log, "w") as log:
             process = subprocess.Popen(**self.command, stdout=log, stderr=log)
             recovered, steps = 0.0, 0
-            while process.poll() is None and not self.is_time(step, moment):
+            while process.poll() is None and not is_time():
                 if not (rows := self.new_rows()):
                     recovered = time.monotonic() - started
                 elif len(rows) > steps:
@@ -118,9 +119,6 @@ class Run:
             f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
         )
         return self.log.read_text(), status
-
-    def is_time(self, step, moment):
-        return moment.exists() if moment else step in [row["step"] for row in self.new_rows()]
 
     def _kill_graders(self, pid):
         """Kill the grading processes, as the kernel does when memory runs out: the next grade comes from new ones."""

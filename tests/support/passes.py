@@ -3,17 +3,29 @@
 from types import SimpleNamespace
 
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, PolicyScorer
 from openrlhf_swap.integration.policy.weights import without_adapters
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.small_model import WORDS
+from openrlhf_swap.scoring.small_model import WORDS, small_model
 from support.engine import Engine
 
 CHUNK = 7
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
+
+
+def model_of(family, dtype=torch.bfloat16, device="cpu", layers=None, adapted=False):
+    torch.manual_seed(0)
+    changes = {} if layers is None else {"num_hidden_layers": layers, "layer_types": ["full_attention"] * layers}
+    model = small_model(CONFIG_MAPPING[family](**changes), AutoModelForCausalLM.from_config)
+    model.config.use_cache = False  # as OpenRLHF leaves it
+    if adapted:
+        model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    return model.to(device, dtype).eval()
 
 
 def actor_of(model, packing, chunk=CHUNK):
@@ -37,8 +49,8 @@ def micro_batch(tokens=40):
     return ids, actions, mask, requests
 
 
-def scorer_of(actor):
-    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig())
+def scorer_of(actor, zero_stage=2):
+    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=zero_stage), swap_run=RunConfig())
     return PolicyScorer(actor, SimpleNamespace(args=args, print=print))
 
 

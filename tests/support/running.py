@@ -1,13 +1,15 @@
 """Training runs of the embedded policy, as commands."""
 
-import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from openrlhf_swap.files import read_rows
 from support.paths import POLICY, ROOT
+from support.scripts import make_tool
 
 # Half of the script's responses, for tests that do not look at what is learnt.
 SMALL_STEPS = ["--rollout.n_samples_per_prompt", "4", "--train.batch_size", "64"]
@@ -15,30 +17,19 @@ SMALL_STEPS = ["--rollout.n_samples_per_prompt", "4", "--train.batch_size", "64"
 
 def training(output: Path, prompts: Path, *extra: str) -> dict:
     """Command, environment and folder of a training run of four steps."""
-    environment = {
-        **os.environ,
-        "MODEL": str(POLICY),
-        "PROMPTS": str(prompts),
-        "OUTPUT": str(output),
-        "STEPS": "4",
-        "LEARNING_RATE": "1e-3",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+    environment = {"MODEL": str(POLICY), "PROMPTS": str(prompts), "OUTPUT": str(output)}
+    environment |= {"STEPS": "4", "LEARNING_RATE": "1e-3"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", str(ROOT / "examples" / "worlds" / "train_swap.sh"), *extra]
-    return {"args": command, "env": environment, "cwd": output.parent}
+    output.parent.mkdir(exist_ok=True)
+    return {"args": command, "env": os.environ | environment, "cwd": output.parent}
 
 
 def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
     """Let trainings run a module of tests/ instead of `openrlhf_swap train`: by another `python` in front of PATH."""
-    tool = folder / "bin" / "python"
-    tool.parent.mkdir()
-    tool.write_text(
-        f"""#!/bin/bash
-if [[ "$2 $3" == "openrlhf_swap train" ]]; then set -- -m {module} "${{@:4}}"; fi
-exec {sys.executable} "$@"
-"""
-    )
-    tool.chmod(0o755)
+    (folder / "bin").mkdir()
+    replaced = f'if [[ "$2 $3" == "openrlhf_swap train" ]]; then set -- -m {module} "${{@:4}}"; fi'
+    tool = make_tool(folder / "bin" / "python", f'{replaced}\nexec {sys.executable} "$@"')
     # `training` puts the folder of sys.executable in front of PATH.
     monkeypatch.setattr(sys, "executable", str(tool))
     monkeypatch.setenv("PATH", f"{tool.parent}:{Path(tool.resolve()).parent}:{os.environ['PATH']}")
@@ -54,4 +45,15 @@ def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
     """A run that must succeed; returns its lines of metrics."""
     result = start_training(output, prompts, *extra)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return list(read_rows(output / "metrics.jsonl"))
+
+
+def objective_flags(name: str, settings: dict[str, str]) -> list[str]:
+    flags = (word for setting, value in settings.items() for word in (f"--swap.{name}.{setting}", value))
+    return ["--swap.objective", name, *flags]
+
+
+def of_the_run(rows: Any, *others: str) -> list[dict]:
+    """Rows of metrics without those of the clock, and without `others`."""
+    left_out = re.compile("|".join(["timing/", "memory/", *others]))
+    return [{name: value for name, value in row.items() if not left_out.search(name)} for row in rows]

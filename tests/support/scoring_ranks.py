@@ -8,38 +8,26 @@ Both ranks print one line per family: `differ RANK FAMILY PACKED VALUE`.
 import copy
 import os
 import sys
-from types import SimpleNamespace
 
 import torch
 import torch.multiprocessing
 
 FAMILIES = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]
-ANSWER = (3, 4, 5, 6)
-
-
-def make_actor(engine, packed):
-    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-
-    actor = ChunkedActor(engine)
-    actor.packing_samples, actor.temperature = packed, 1.0
-    assert actor.hold_logits_of(7) is None
-    return actor
 
 
 def rank_main(rank, world, families):
-    """One rank."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     torch.set_num_threads(1)
     import deepspeed
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    from openrlhf_swap.config import RunConfig
-    from openrlhf_swap.integration.policy.chunked_actor import PolicyScorer
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
     from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
+    from support.passes import scorer_of
 
     deepspeed.init_distributed("gloo")
-    branch = AnswerBranch(ANSWER, (False, True, True, True))
+    branch = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
     ids = torch.randint(0, WORDS, (2, 40), generator=torch.Generator().manual_seed(rank))
     mask = torch.ones_like(ids)
     mask[0, 35:] = 0
@@ -52,9 +40,10 @@ def rank_main(rank, world, families):
         settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
         engine, *_ = deepspeed.initialize(model=model, config=settings)
         for packed in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
-            actor = make_actor(engine, packed)
-            args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3), swap_run=RunConfig())
-            scorer = PolicyScorer(actor, SimpleNamespace(args=args, print=print))
+            actor = ChunkedActor(engine)
+            actor.packing_samples, actor.temperature = packed, 1.0
+            assert actor.hold_logits_of(7) is None
+            scorer = scorer_of(actor, zero_stage=3)
             for requests in (wanted, wanted[:1] if rank else []):
                 scored = scorer.forward(ids, mask[:, 1:], mask, requests)
                 differences = [torch.zeros(1)]

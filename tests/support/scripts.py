@@ -1,7 +1,8 @@
-"""The shell scripts, run from the checkout, and what they print."""
+"""Scripts and commands as processes, and tools that stand for others."""
 
 import os
 import subprocess
+import sys
 
 from support.paths import ROOT
 
@@ -15,17 +16,30 @@ COMMANDS = [
 """What `python -m` runs."""
 
 
+def run(*command, cwd=ROOT, **environment):
+    """A command, with changes to the environment."""
+    options = {"capture_output": True, "text": True, "timeout": 1800, "check": False}
+    return subprocess.run([*map(str, command)], cwd=cwd, env=os.environ | environment, **options)
+
+
 def bash(*command, **environment):
-    """A script, or `-c` and a line, with changes to the environment."""
-    return subprocess.run(
-        ["bash", *command], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
-    )
+    """A script, or `-c` and a line."""
+    return run("bash", *command, **environment)
+
+
+def python(*words, cwd=ROOT, **environment):
+    """`-m` and a module, or `-c` and code, which may import the package and tests/support."""
+    return run(sys.executable, *words, cwd=cwd, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}", **environment)
+
+
+def make_tool(path, script=""):
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+    return path
 
 
 def make_smi(folder, gpus):
     """Make an nvidia-smi that lists this many GPUs; returns a PATH on which it comes first."""
-    tool = folder / "nvidia-smi"
-    lines = "".join(f"echo 'GPU {n}: NVIDIA (UUID: GPU-{n})'\n" for n in range(gpus))
-    tool.write_text(f"#!/bin/bash\n{lines}")
-    tool.chmod(0o755)
+    lines = (f"echo 'GPU {number}: NVIDIA (UUID: GPU-{number})'" for number in range(gpus))
+    make_tool(folder / "nvidia-smi", "\n".join(lines))
     return f"{folder}:{os.environ['PATH']}"

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 from support.paths import ROOT
-from support.scripts import bash, make_smi
+from support.scripts import bash, make_smi, make_tool
 
 from openrlhf_swap import plan
 from openrlhf_swap.errors import ConfigError
@@ -20,8 +20,8 @@ LORA = ["--ds.lora.rank", "32", "--actor.adam.lr", "1e-5"]
 SMALL = ["--ds.adam_offload", "--vllm.gpu_memory_utilization", "0.6"]
 
 
-def run_of(name, *flags):
-    run = configure(["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu=False)
+def run_of(name, *flags, on_cpu=False):
+    run = configure(["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu)
     check_flags(run)
     check_objective(run)
     return run
@@ -41,18 +41,12 @@ def test_presets_carry_the_papers_settings_and_share_every_gpu(size):
     assert args.vllm.num_engines * args.vllm.tensor_parallel_size == 8 == args.actor.num_gpus_per_node
     assert args.train.colocate_all and args.vllm.enable_sleep and args.ds.enable_sleep
     assert args.ds.zero_stage == {"1.5b": 2, "7b": 3}[size]
-    folder = f"outputs/swap_{size}"
-    assert (run.run.output_dir, args.ckpt.path, args.logger.tensorboard_dir) == (
-        folder,
-        f"{folder}/checkpoints",
-        f"{folder}/tensorboard",
-    )
+    written = [run.run.output_dir, args.ckpt.path, args.logger.tensorboard_dir]
+    assert written == [f"outputs/swap_{size}{part}" for part in ("", "/checkpoints", "/tensorboard")]
 
 
 def test_the_laptops_preset_needs_no_gpu_and_trains_on_the_quickstarts_data():
-    run = configure(["--config", str(ROOT / "scripts" / "train_swap_laptop.yaml")], on_cpu=True)
-    check_flags(run)
-    args = run.args
+    args = run_of("laptop", on_cpu=True).args
     assert args.actor.num_gpus_per_node == args.vllm.num_engines == 1 and args.vllm.sync_backend == "gloo"
     assert (ROOT / args.actor.model_name_or_path / "config.json").is_file() and args.ckpt.load_enable
     assert args.rollout.batch_size * args.rollout.n_samples_per_prompt == 2 * args.train.batch_size
@@ -96,9 +90,7 @@ def test_presets_fit_by_plan(capsys, gpu, size, packed):
 
 
 def test_the_script_names_its_file_and_hides_the_key(tmp_path):
-    tool = tmp_path / "openrlhf-swap"
-    tool.write_text('#!/bin/bash\nprintf "%s\\n" "$*"\n')
-    tool.chmod(0o755)
+    make_tool(tmp_path / "openrlhf-swap", 'printf "%s\\n" "$*"')
     (tmp_path / "bin").symlink_to(tmp_path)
     given = ["scripts/train_swap.sh", "7b", "--train.seed", "3"]
     environment = {"VENV": str(tmp_path), "WANDB_API_KEY": ""}
@@ -106,11 +98,6 @@ def test_the_script_names_its_file_and_hides_the_key(tmp_path):
     assert plain.stdout == "train --config scripts/train_swap_7b.yaml --train.seed 3\n"
     secret = bash(*given, **{**environment, "WANDB_API_KEY": "secret"})
     assert "secret" not in secret.stdout + secret.stderr and "--logger.wandb.key WANDB_API_KEY " in secret.stdout
-    for names in ((), ("3b",), ("../x",)):
-        refused = bash("scripts/train_swap.sh", *names)
-        assert (refused.returncode, refused.stdout) == (2, "")
-        given = (*names, "missing")[0]
-        assert refused.stderr == f"error: the first argument is {given}; use laptop, 1gpu, 1.5b or 7b\n"
 
 
 def test_a_dry_run_shows_all_settings():
